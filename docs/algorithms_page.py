@@ -1,4 +1,5 @@
-"""Write docs/algorithms.md, the list of all algorithms, from the registry: `python docs/algorithms_page.py`."""
+"""Write docs/algorithms.md, the list of all algorithms, from the registry: `python
+docs/algorithms_page.py`."""
 
 from __future__ import annotations
 
@@ -11,21 +12,30 @@ from placeopt.solving.registry import SolverSpec, solver_class, specs
 
 PAGE = Path(__file__).resolve().parent / "algorithms.md"
 KINDS = {
-    "placement": "Placements", "split": "Splits with replicas, groups or overlap", "pipeline": "Pipeline schedules",
-    "jobs": "Job streams", "sharding": "Sharding", "plan": "Training plans",
-}  # fmt: skip
+    "placement": "Placements",
+    "split": "Splits with replicas, groups or overlap",
+    "pipeline": "Pipeline schedules",
+    "jobs": "Job streams",
+    "sharding": "Sharding",
+    "plan": "Training plans",
+}
 
 
 def page() -> str:
     """Return the page as Markdown."""
     lines = [
-        "# Algorithms", "",
+        "# Algorithms",
+        "",
         "Every registered solver: what it does, which objective it takes, where it comes from, when to use it, and its options.",
-        "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` prints the same.", "",
-    ]  # fmt: skip
+        "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` prints the same.",
+        "",
+    ]
     for kind, title in KINDS.items():
         lines += [f"## {title}", ""]
-        lines += ["| solver | objective | what it does | when to use it | source |", "|---|---|---|---|---|"]
+        lines += [
+            "| solver | objective | what it does | when to use it | source |",
+            "|---|---|---|---|---|",
+        ]
         found = [spec for spec in specs(kind).values() if spec.target.startswith("placeopt.")]
         for spec in found:
             name = f"[`{spec.name}`](#{spec.name})" if options_of(spec) else f"`{spec.name}`"
@@ -43,7 +53,10 @@ def defaults(kind: str) -> str:
     chosen = {name: named_objective(kind, name).default_solver for name in objective_names(kind)}
     chosen = {name: solver for name, solver in chosen.items() if solver in ours}
     other = {("placement", "period"): f"of a chain of stages; otherwise `{PERIOD.prover}`"}
-    return ", ".join(f"`{solver}` ({' '.join([name, *other.get((kind, name), '').split()])})" for name, solver in chosen.items())
+    return ", ".join(
+        f"`{solver}` ({' '.join([name, *other.get((kind, name), '').split()])})"
+        for name, solver in chosen.items()
+    )
 
 
 def options_of(spec: SolverSpec) -> list[str]:
@@ -54,7 +67,14 @@ def options_of(spec: SolverSpec) -> list[str]:
         rows.append(f"| `{name}` | `{field.default}` | {expected} | {meaning} |")
     if not rows:
         return []
-    return [f"### {spec.name}", "", "| option | default | expected | meaning |", "|---|---|---|---|", *rows, ""]
+    return [
+        f"### {spec.name}",
+        "",
+        "| option | default | expected | meaning |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+    ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Make every picture of the documentation and every output in README.md and the notebook, by running what they show.
+"""Make every picture of the documentation and every output in README.md and the notebook, by
+running what they show.
 
-Run `python docs/refresh.py` (two minutes) from a checkout with the extra `dev`. It runs the commands of README.md as they
-stand there and puts their output below them.
+Run `python docs/refresh.py` (two minutes) from a checkout with the extra `dev`. It runs the
+commands of README.md as they stand there and puts their output below them.
 """
 
 from __future__ import annotations
@@ -60,18 +61,36 @@ def execute_notebook(path: Path) -> None:
 
 
 def draw_execution_models() -> None:
-    """Draw one small fork-join graph under three execution models: what the concepts page explains."""
+    """Draw one small fork-join graph under three execution models: what the concepts page
+    explains."""
     fork = [(0, v, 40) for v in range(1, 5)] + [(v, 5, 20) for v in range(1, 5)]
     compute = [[20, 20], [40, 40], [40, 40], [20, 20], [50, 50], [20, 20]]
     devices = [0, 0, 0, 1, 1, 0]
     kinds = ("fork", "branch", "branch", "short branch", "long branch", "join")
     free = po.PlacementProblem.from_edges(compute, fork, op_types=kinds)
-    shared = po.PlacementProblem.from_edges(compute, fork, op_types=kinds, channel=[[-1, 0], [1, -1]])
+    shared = po.PlacementProblem.from_edges(
+        compute, fork, op_types=kinds, channel=[[-1, 0], [1, -1]]
+    )
     ranked = po.Placement(devices, priority=[0, 1, 2, 4, 3, 5])
     pictures = {
-        "fifo": (free, po.Placement(devices), "fifo", "no contention, fifo: ready time, then index"),
-        "contention": (shared, po.Placement(devices), "fifo", "one channel per ordered pair, fifo: the tensors queue"),
-        "priority": (shared, ranked, "priority", "one channel per ordered pair, priority: the long op's input goes first"),
+        "fifo": (
+            free,
+            po.Placement(devices),
+            "fifo",
+            "no contention, fifo: ready time, then index",
+        ),
+        "contention": (
+            shared,
+            po.Placement(devices),
+            "fifo",
+            "one channel per ordered pair, fifo: the tensors queue",
+        ),
+        "priority": (
+            shared,
+            ranked,
+            "priority",
+            "one channel per ordered pair, priority: the long op's input goes first",
+        ),
     }
     for name, (problem, placement, queue, title) in pictures.items():
         evaluation = po.evaluate(problem, placement, queue=queue)

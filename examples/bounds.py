@@ -1,4 +1,5 @@
-"""Which bound proves how much: every method on one problem, and the best value known beside them."""
+"""Which bound proves how much: every method on one problem, and the best value known beside
+them."""
 
 import placeopt as po
 

@@ -1,4 +1,5 @@
-"""How far to split each job of a busy cluster: policies on one stream, and what no policy can beat."""
+"""How far to split each job of a busy cluster: policies on one stream, and what no policy can
+beat."""
 
 import placeopt as po
 

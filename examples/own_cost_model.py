@@ -4,13 +4,27 @@ import numpy as np
 
 import placeopt as po
 
-# Milliseconds of each op on a GPU and on the CPU (None: it cannot run there), and edges with their transfer in ms.
-measured = {"embed": (9.0, 1.5), "encode": (2.0, 30.0), "attend": (3.0, 45.0), "decode": (2.5, 28.0), "sample": (None, 0.5)}
-edges = [("embed", "encode", 0.8), ("encode", "attend", 0.8), ("attend", "decode", 0.8), ("decode", "sample", 0.1)]
+# Milliseconds of each op on a GPU and on the CPU (None: it cannot run there), and edges with their
+# transfer in ms.
+measured = {
+    "embed": (9.0, 1.5),
+    "encode": (2.0, 30.0),
+    "attend": (3.0, 45.0),
+    "decode": (2.5, 28.0),
+    "sample": (None, 0.5),
+}
+edges = [
+    ("embed", "encode", 0.8),
+    ("encode", "attend", 0.8),
+    ("attend", "decode", 0.8),
+    ("decode", "sample", 0.1),
+]
 
 MILLISECOND = 1_000_000  # ticks of a nanosecond
 names = list(measured)
-compute = [[-1 if ms is None else round(ms * MILLISECOND) for ms in row] for row in measured.values()]
+compute = [
+    [-1 if ms is None else round(ms * MILLISECOND) for ms in row] for row in measured.values()
+]
 problem = po.PlacementProblem.from_edges(
     compute,
     [(names.index(u), names.index(v), round(ms * MILLISECOND)) for u, v, ms in edges],

@@ -1,4 +1,5 @@
-"""A solver of your own: write `search`, and the frame (clock, Ctrl-C, judging, bound, registry) is there."""
+"""A solver of your own: write `search`, and the frame (clock, Ctrl-C, judging, bound, registry) is
+there."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +22,11 @@ class GreedyNoise(po.SearchSolver):
     def search(self, problem, tracker):
         """Move ops of the incumbent at random until the budget is spent."""
         rng, n, k = tracker.rng(), problem.num_ops, problem.num_devices
-        best = np.zeros(n, dtype=np.int32) if tracker.solution is None else tracker.solution.device.astype(np.int32)
+        best = (
+            np.zeros(n, dtype=np.int32)
+            if tracker.solution is None
+            else tracker.solution.device.astype(np.int32)
+        )
         while not tracker.stop():
             batch = np.tile(best, (min(64, tracker.evaluations_left), 1))
             for row in batch:
@@ -29,7 +34,9 @@ class GreedyNoise(po.SearchSolver):
             values = po.evaluate_batch(problem, batch)
             tracker.count(len(batch))
             winner = int(values.argmin())
-            if values[winner] < po.INFEASIBLE and tracker.offer(int(values[winner]), po.Placement(batch[winner])):
+            if values[winner] < po.INFEASIBLE and tracker.offer(
+                int(values[winner]), po.Placement(batch[winner])
+            ):
                 best = batch[winner]
 
 

@@ -1,4 +1,5 @@
-"""A pipeline schedule under a memory limit: the shortest repeating pattern, proved, and 1F1B beside it."""
+"""A pipeline schedule under a memory limit: the shortest repeating pattern, proved, and 1F1B beside
+it."""
 
 from placeopt.schedules import load_pipeline, schedule
 
@@ -9,4 +10,6 @@ for solver in ("repetend", "1f1b", "gpipe"):
     except ValueError as error:  # it does not fit into the memory
         print(f"{solver:<9} {error}")
         continue
-    print(f"{solver:<9} period {found.period} ticks per micro-batch, makespan {found.makespan}, {found.period_status}")
+    print(
+        f"{solver:<9} period {found.period} ticks per micro-batch, makespan {found.makespan}, {found.period_status}"
+    )

@@ -1,25 +1,28 @@
-"""Kernels that group ops: matching along heavy edges, admission to labelled groups, cutting an order.
+"""Kernels that group ops: matching along heavy edges, admission to labelled groups, cutting an
+order.
 
 Two invariants are kept by every kernel.
 
-Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of ops that
-share a device are a union-find (`Classes`) with, for each class, the devices that all members support, the
-bytes they keep there and their work; a merge that leaves no device, or too many bytes, is refused.
+Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
+ops that share a device are a union-find (`Classes`) with, for each class, the devices that all
+members support, the bytes they keep there and their work; a merge that leaves no device, or too
+many bytes, is refused.
 
-Acyclicity. With l(v) the number of edges of the longest path to v, an edge (u, v) with l(v) = l(u) + 1 is
-the only path from u to v, so that contracting it makes no cycle. Contracting several such edges at once
-makes none either, unless edges run from the lower op of one pair to the upper op of another in a cycle: the
-minimum level of a group cannot fall along an edge of the contracted graph, so a cycle stays among pairs with one
-minimum level t, and leaves each of them at level t for the op at level t + 1 of the next. Pairs are made one
-after the other, and a pair is refused if its lower op has an edge to the upper op of an earlier one; so the
-edges between pairs of one level run from earlier to later pairs only. Groups of ops of one level cannot be
-part of a cycle at all. (After Herrmann et al. 2019, "Multilevel algorithms for acyclic partitioning of
-directed acyclic graphs", whose rule is stricter.)
+Acyclicity. With l(v) the number of edges of the longest path to v, an edge (u, v) with l(v) = l(u)
++ 1 is the only path from u to v, so that contracting it makes no cycle. Contracting several such
+edges at once makes none either, unless edges run from the lower op of one pair to the upper op of
+another in a cycle: the minimum level of a group cannot fall along an edge of the contracted graph,
+so a cycle stays among pairs with one minimum level t, and leaves each of them at level t for the op
+at level t + 1 of the next. Pairs are made one after the other, and a pair is refused if its lower
+op has an edge to the upper op of an earlier one; so the edges between pairs of one level run from
+earlier to later pairs only. Groups of ops of one level cannot be part of a cycle at all. (After
+Herrmann et al. 2019, "Multilevel algorithms for acyclic partitioning of directed acyclic graphs",
+whose rule is stricter.)
 
 References
 ----------
-J. Herrmann, M. Y. Özkaya, B. Uçar, K. Kaya, Ü. V. Çatalyürek, "Multilevel algorithms for acyclic partitioning of directed
-acyclic graphs", SIAM Journal on Scientific Computing 41, 2019.
+J. Herrmann, M. Y. Özkaya, B. Uçar, K. Kaya, Ü. V. Çatalyürek, "Multilevel algorithms for acyclic
+partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 41, 2019.
 """
 
 from __future__ import annotations
@@ -183,9 +186,17 @@ def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def match_edges(
-    ranked: Any, source: Any, target: Any, pointer: Any, level: Any, nodes: Any, classes: Any, limits: Any,
-    max_merges: int, acyclic: bool,
-) -> Any:  # fmt: skip
+    ranked: Any,
+    source: Any,
+    target: Any,
+    pointer: Any,
+    level: Any,
+    nodes: Any,
+    classes: Any,
+    limits: Any,
+    max_merges: int,
+    acyclic: bool,
+) -> Any:
     """Match the ends of edges greedily; see the module's docstring for what is refused.
 
     Parameters
@@ -230,9 +241,18 @@ def match_edges(
 
 
 @njit(cache=True, nogil=True)
-def match_siblings(ranked: Any, key: Any, mate: Any, nodes: Any, classes: Any, limits: Any, max_merges: int,
-                   keep_direction: bool) -> int:  # fmt: skip
-    """Match unmatched nodes with equal keys (same level and same heaviest neighbour) pairwise, in place.
+def match_siblings(
+    ranked: Any,
+    key: Any,
+    mate: Any,
+    nodes: Any,
+    classes: Any,
+    limits: Any,
+    max_merges: int,
+    keep_direction: bool,
+) -> int:
+    """Match unmatched nodes with equal keys (same level and same heaviest neighbour) pairwise, in
+    place.
 
     `ranked` lists nodes sorted by key; returns the number of pairs.
     """
@@ -283,7 +303,9 @@ def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, 
 
 
 @njit(cache=True, nogil=True)
-def cut_order(order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool) -> Any:
+def cut_order(
+    order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool
+) -> Any:
     """Cut a sequence of nodes into about `num_groups` runs of equal work."""
     group = np.full(len(order), -1, dtype=np.int64)
     left = nodes.weight.sum()
@@ -308,11 +330,12 @@ def cut_order(order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any
 
 @njit(cache=True, nogil=True)
 def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) -> Any:
-    """Count, on the worst path to every op, how often it changes the label within a strong component.
+    """Count, on the worst path to every op, how often it changes the label within a strong
+    component.
 
-    `component` is the strongly connected component of each op's label in the contracted graph. Splitting labels by
-    this number makes the contraction acyclic: it never falls along an edge inside a component, and
-    rises where the label changes.
+    `component` is the strongly connected component of each op's label in the contracted graph.
+    Splitting labels by this number makes the contraction acyclic: it never falls along an edge
+    inside a component, and rises where the label changes.
     """
     stage = np.zeros(len(order), dtype=np.int64)
     for op in order:

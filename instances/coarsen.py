@@ -4,23 +4,23 @@
     result = po.solve(coarsening.coarse, ...)
     placement = coarsening.expand(result.solution)
 
-A group is one op of the coarse problem: its time is the sum of its members' times (-1 where one of them
-cannot run), its resident bytes their sum, and it starts when all inputs of all members are there. Tensors
-inside a group disappear; a tensor with readers outside keeps its cost and goes once to each reading group. Groups
-are convex: the coarse graph has no cycle.
+A group is one op of the coarse problem: its time is the sum of its members' times (-1 where one of
+them cannot run), its resident bytes their sum, and it starts when all inputs of all members are
+there. Tensors inside a group disappear; a tensor with readers outside keeps its cost and goes once
+to each reading group. Groups are convex: the coarse graph has no cycle.
 
-What a coarse solution promises. Replace every group, in a schedule of the coarse problem, by its members one
-after the other: that is a schedule of the fine problem, with the same makespan. `expand(placement,
-start)` returns its order; executed as planned on the fine problem, without contention, it ends no later
-than the coarse schedule, and where groups are chains exactly with it.
+What a coarse solution promises. Replace every group, in a schedule of the coarse problem, by its
+members one after the other: that is a schedule of the fine problem, with the same makespan.
+`expand(placement, start)` returns its order; executed as planned on the fine problem, without
+contention, it ends no later than the coarse schedule, and where groups are chains exactly with it.
 
 For searches that only tie devices together and keep all ops, `group_labels` gives groups that
 need not be convex.
 
 References
 ----------
-G. Karypis, V. Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM Journal on
-Scientific Computing 20, 1998.
+G. Karypis, V. Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs",
+SIAM Journal on Scientific Computing 20, 1998.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Coarsening(Generic[ModelT]):
         """
         count = self.coarse.num_ops
         if len(placement.device) != count:
-            raise InputError(f"placement: expected {count} devices, one per coarse op, received {len(placement.device)}")
+            raise InputError(
+                f"placement: expected {count} devices, one per coarse op, received {len(placement.device)}"
+            )
         device = placement.device[self.group]
         coarse_rank = _coarse_rank(self.coarse, placement, start)
         if coarse_rank is None:
@@ -87,14 +89,17 @@ class Coarsening(Generic[ModelT]):
         return Placement(device, rank)
 
     def restrict(self, placement: Placement) -> Placement:
-        """Return the coarse placement nearest to a fine one: most members decide, ties to the first device.
+        """Return the coarse placement nearest to a fine one: most members decide, ties to the first
+        device.
 
-        Ranks become the order of each group's first member. Colocation between groups, and devices that
-        cannot run the whole group, are not repaired.
+        Ranks become the order of each group's first member. Colocation between groups, and devices
+        that cannot run the whole group, are not repaired.
         """
         n = self.fine.num_ops
         if len(placement.device) != n:
-            raise InputError(f"placement: expected {n} devices, one per op, received {len(placement.device)}")
+            raise InputError(
+                f"placement: expected {n} devices, one per op, received {len(placement.device)}"
+            )
         votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), dtype=np.int64)
         np.add.at(votes, (self.group, placement.device), 1)
         rank = None
@@ -106,8 +111,9 @@ class Coarsening(Generic[ModelT]):
         return Placement(votes.argmax(axis=1), rank)
 
 
-def _coarse_rank(coarse: OpGraph | PlacementProblem, placement: Placement, start: ArrayLike | None
-                 ) -> NDArray[np.int64] | None:  # fmt: skip
+def _coarse_rank(
+    coarse: OpGraph | PlacementProblem, placement: Placement, start: ArrayLike | None
+) -> NDArray[np.int64] | None:
     """Rank of every coarse op, all different; None for first in, first out."""
     count = coarse.num_ops
     if start is not None:
@@ -130,9 +136,9 @@ def coarsen(
 ) -> Coarsening[ModelT]:
     """Merge the ops of a graph or a problem into convex groups.
 
-    Colocation is kept: groups that hold ops of one colocation id share a new id. Forward and backward
-    ops are never merged. Merges that leave no compatible device, or more resident bytes on one device
-    than the largest capacity, are refused.
+    Colocation is kept: groups that hold ops of one colocation id share a new id. Forward and
+    backward ops are never merged. Merges that leave no compatible device, or more resident bytes on
+    one device than the largest capacity, are refused.
 
     Parameters
     ----------
@@ -141,8 +147,8 @@ def coarsen(
         "type": cheap types of op with their heaviest neighbour, never two expensive ops;
         "layer": ops of one layer (`OpGraph.layer`, or the op's name up to the last "/");
         "meta": the pieces of one sharded op;
-        "heavy-edge": matching along heavy edges, level by level (Karypis and Kumar 1998, made acyclic);
-        "topological": runs of a depth-first topological order with equal work.
+        "heavy-edge": matching along heavy edges, level by level (Karypis and Kumar 1998, made
+        acyclic); "topological": runs of a depth-first topological order with equal work.
     groups : merge on along heavy edges until there are at most this many groups (fewer merges where
         the constraints forbid them); needed by "heavy-edge" and "topological".
     depth : "layer" only: leading parts of the layer path that count, all by default.
@@ -179,8 +185,14 @@ def group_labels(
     return grouping.ordered_labels()
 
 
-def _group(model: OpGraph | PlacementProblem, method: str, groups: int | None, depth: int | None,
-           types: Sequence[str] | None, acyclic: bool) -> Grouping:  # fmt: skip
+def _group(
+    model: OpGraph | PlacementProblem,
+    method: str,
+    groups: int | None,
+    depth: int | None,
+    types: Sequence[str] | None,
+    acyclic: bool,
+) -> Grouping:
     check_choice("coarsening method", method, METHODS)
     if groups is None and method in ("heavy-edge", "topological"):
         raise InputError(f"coarsening method '{method}' needs groups=N, the number of groups")

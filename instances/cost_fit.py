@@ -4,15 +4,16 @@ The cost model (cost_model.py) says that an op takes
 
     t(f, b) = overhead + max(f / peak, b / bandwidth)
 
-seconds for f flops and b bytes moved, and a transfer of b bytes latency + b / bandwidth. `fit_device` and
-`fit_link` find the constants that explain measured times best: the logarithm of predicted over measured
-time is the residual, so that a microsecond op counts as much as a second-long one, and noise is a factor. The
-logarithms of the constants are fitted by least squares with a robust loss (scipy, trust region), from
-several starting points because of the maximum; a first pass with the soft L1 loss, a second with the Cauchy loss at
-the scale of the median deviation, so that outliers (a page fault, another process) hardly pull.
+seconds for f flops and b bytes moved, and a transfer of b bytes latency + b / bandwidth.
+`fit_device` and `fit_link` find the constants that explain measured times best: the logarithm of
+predicted over measured time is the residual, so that a microsecond op counts as much as a
+second-long one, and noise is a factor. The logarithms of the constants are fitted by least squares
+with a robust loss (scipy, trust region), from several starting points because of the maximum; a
+first pass with the soft L1 loss, a second with the Cauchy loss at the scale of the median
+deviation, so that outliers (a page fault, another process) hardly pull.
 
-A constant that no measurement depends on is not known: the report says so, and gives the value that just
-does not matter (peak and bandwidth as large, overhead as small as the data tell).
+A constant that no measurement depends on is not known: the report says so, and gives the value that
+just does not matter (peak and bandwidth as large, overhead as small as the data tell).
 """
 
 from __future__ import annotations
@@ -37,9 +38,18 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-_UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "microseconds": 1e-6, "ns": 1e-9}
+_UNITS = {
+    "seconds": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "milliseconds": 1e-3,
+    "us": 1e-6,
+    "microseconds": 1e-6,
+    "ns": 1e-9,
+}
 _SHARE = 0.05
-"""A constant is known if it makes up this share of the predicted time of at least two measurements."""
+"""A constant is known if it makes up this share of the predicted time of at least two
+measurements."""
 MAX_ROWS = 1_000_000
 
 
@@ -107,17 +117,29 @@ def fit_device(
     f, b = _column(flops, "flops"), _column(bytes_moved, "bytes_moved")
     t = _times(seconds, len(f), least=4)
     if len(b) != len(f):
-        raise InputError(f"bytes_moved: expected {len(f)} values, one per measurement, received {len(b)}")
+        raise InputError(
+            f"bytes_moved: expected {len(f)} values, one per measurement, received {len(b)}"
+        )
 
     def parts(log_constants: NDArray[np.float64]) -> NDArray[np.float64]:
         peak, bandwidth, overhead = np.exp(log_constants)
         compute, move = f / peak, b / bandwidth
-        return np.stack([np.where(compute >= move, compute, 0), np.where(move > compute, move, 0), np.full(len(f), overhead)])
+        return np.stack(
+            [
+                np.where(compute >= move, compute, 0),
+                np.where(move > compute, move, 0),
+                np.full(len(f), overhead),
+            ]
+        )
 
     top_f, top_b = _rate(f, t), _rate(b, t)
     small = float(t.min())
-    starts = [np.log([top_f * x, top_b * y, small * z])
-              for x in (0.5, 2.0) for y in (0.5, 2.0) for z in (0.1, 0.9)]  # fmt: skip
+    starts = [
+        np.log([top_f * x, top_b * y, small * z])
+        for x in (0.5, 2.0)
+        for y in (0.5, 2.0)
+        for z in (0.1, 0.9)
+    ]
     names = ("peak_flops", "memory_bandwidth", "launch_overhead")
     constants, report = _fit(parts, starts, t, names)
     peak, bandwidth, overhead = constants
@@ -129,7 +151,9 @@ def fit_device(
         bandwidth = max(bandwidth, _rate(b, slack))
     if not report.known["launch_overhead"]:
         overhead = 0.0
-    device = Device(name or kind, kind, family, float(peak), float(bandwidth), memory, float(overhead))
+    device = Device(
+        name or kind, kind, family, float(peak), float(bandwidth), memory, float(overhead)
+    )
     return DeviceFit(device, report)
 
 
@@ -166,8 +190,8 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
 def read_measurements(path: str | Path) -> dict[str, NDArray[np.float64]]:
     """Read a CSV of measurements: numeric columns by name, times converted to the column "seconds".
 
-    The header needs a time column (seconds, ms, us or ns) and "bytes" (or "bytes_moved"); measurements of ops
-    also "flops". Other columns (names, types) are ignored.
+    The header needs a time column (seconds, ms, us or ns) and "bytes" (or "bytes_moved");
+    measurements of ops also "flops". Other columns (names, types) are ignored.
 
     Raises
     ------
@@ -183,7 +207,8 @@ def read_measurements(path: str | Path) -> dict[str, NDArray[np.float64]]:
 
 
 def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str = "*") -> OpGraph:
-    """Return the graph with measured times for a kind of device; ops that are not named keep what they have.
+    """Return the graph with measured times for a kind of device; ops that are not named keep what
+    they have.
 
     Parameters
     ----------
@@ -200,15 +225,22 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
         kinds = (*kinds, kind)
         measured = np.concatenate([measured, np.full((graph.num_ops, 1), UNKNOWN)], axis=1)
     ops = [index[name] for name in seconds]
-    measured[ops, kinds.index(kind)] = to_ticks(list(seconds.values()), graph.tick_seconds, "measured time")
+    measured[ops, kinds.index(kind)] = to_ticks(
+        list(seconds.values()), graph.tick_seconds, "measured time"
+    )
     return replace(graph, measured_kinds=kinds, measured=measured)
 
 
-# --- fitting -------------------------------------------------------------------------------------------
+# --- fitting
+# -------------------------------------------------------------------------------------------
 
 
-def _fit(parts: Callable[[NDArray[np.float64]], NDArray[np.float64]], starts: list[NDArray[np.float64]],
-         t: NDArray[np.float64], names: tuple[str, ...]) -> tuple[NDArray[np.float64], FitReport]:  # fmt: skip
+def _fit(
+    parts: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    starts: list[NDArray[np.float64]],
+    t: NDArray[np.float64],
+    names: tuple[str, ...],
+) -> tuple[NDArray[np.float64], FitReport]:
     """Minimise the robust squared logarithm of predicted over measured time.
 
     `parts` returns the contribution of every constant to every predicted time, which is their sum.
@@ -220,8 +252,10 @@ def _fit(parts: Callable[[NDArray[np.float64]], NDArray[np.float64]], starts: li
     def residual(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.log(np.maximum(parts(x).sum(axis=0), 1e-300)) - log_t
 
-    first = min((least_squares(residual, x, loss="soft_l1", f_scale=0.1, max_nfev=200) for x in starts),
-                key=lambda result: float(result.cost))  # fmt: skip
+    first = min(
+        (least_squares(residual, x, loss="soft_l1", f_scale=0.1, max_nfev=200) for x in starts),
+        key=lambda result: float(result.cost),
+    )
     scale = max(1.4826 * float(np.median(np.abs(first.fun))), 1e-6)
     final = least_squares(residual, first.x, loss="cauchy", f_scale=2 * scale, max_nfev=400)
     x, off = final.x, final.fun
@@ -245,8 +279,12 @@ def _fit(parts: Callable[[NDArray[np.float64]], NDArray[np.float64]], starts: li
     return np.exp(x), report
 
 
-def _standard_errors(residual: Callable[[NDArray[np.float64]], NDArray[np.float64]], x: NDArray[np.float64],
-                     used: NDArray[np.bool_], known: list[bool]) -> list[float]:  # fmt: skip
+def _standard_errors(
+    residual: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    x: NDArray[np.float64],
+    used: NDArray[np.bool_],
+    known: list[bool],
+) -> list[float]:
     """Relative standard errors from the curvature at the optimum, without the outliers."""
     step = 1e-5
     base = residual(x)[used]
@@ -283,15 +321,20 @@ def _column(values: ArrayLike, what: str) -> NDArray[np.float64]:
 def _times(values: ArrayLike, count: int, least: int) -> NDArray[np.float64]:
     array = _column(values, "seconds")
     if len(array) != count:
-        raise InputError(f"seconds: expected {count} values, one per measurement, received {len(array)}")
+        raise InputError(
+            f"seconds: expected {count} values, one per measurement, received {len(array)}"
+        )
     if count < least:
         raise InputError(f"calibration needs at least {least} measurements, received {count}")
     if (array == 0).any():
-        raise InputError(f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that take none")
+        raise InputError(
+            f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that take none"
+        )
     return array
 
 
-# --- CSV -----------------------------------------------------------------------------------------------
+# --- CSV
+# -----------------------------------------------------------------------------------------------
 
 
 def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.float64]]:
@@ -306,7 +349,9 @@ def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.
             wanted["flops"] = (position, 1.0)
     for key, names in (("seconds", "seconds, ms, us or ns"), ("bytes", "bytes")):
         if key not in wanted:
-            raise InputError(f"measurements '{where}': expected a column {names}, received {', '.join(header) or 'nothing'}")
+            raise InputError(
+                f"measurements '{where}': expected a column {names}, received {', '.join(header) or 'nothing'}"
+            )
     columns: dict[str, list[float]] = {key: [] for key in wanted}
     for line, row in enumerate(reader, start=2):
         if not row:
@@ -318,5 +363,7 @@ def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.
                 columns[key].append(float(row[position]) * unit)
             except (ValueError, IndexError):
                 cell = row[position] if position < len(row) else "nothing"
-                raise InputError(f"measurements '{where}' line {line}: expected a number for {key}, received '{cell}'") from None
+                raise InputError(
+                    f"measurements '{where}' line {line}: expected a number for {key}, received '{cell}'"
+                ) from None
     return {key: np.array(values) for key, values in columns.items()}

@@ -1,14 +1,16 @@
-"""Granularity: ops of one module stay together, so that a placement can be told as a device of every module.
+"""Granularity: ops of one module stay together, so that a placement can be told as a device of
+every module.
 
     graph = group_ops(graph, "block")
 
-Groups are colocation ids: the graph keeps its ops, every solver keeps the groups, and the value of a placement is that of the
-ungrouped graph. The path of an op's module (`OpGraph.layer`) decides:
+Groups are colocation ids: the graph keeps its ops, every solver keeps the groups, and the value of
+a placement is that of the ungrouped graph. The path of an op's module (`OpGraph.layer`) decides:
 
 layer   ops of one module: its own ops, not those of the modules inside it
-block   ops of one element of a list of modules ("h/3" with all that is inside), else of one module without modules inside. An
-        op that belongs to a module around these (the sum of two embeddings, a skip connection) joins what it reads, since a
-        framework that places whole modules runs it there
+block   ops of one element of a list of modules ("h/3" with all that is inside), else of one module
+without modules inside. An
+        op that belongs to a module around these (the sum of two embeddings, a skip connection)
+        joins what it reads, since a framework that places whole modules runs it there
 N       at most N groups: blocks, merged along heavy edges
 none    as the graph is
 """
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
 WORDS = ("none", "layer", "block")
 
 _NUMBERED = re.compile(r"(^|[._])\d+$")
-"""Last characters of the name of a list's element: "3" in torch, "layers.3" in ONNX files that torch wrote."""
+"""Last characters of the name of a list's element: "3" in torch, "layers.3" in ONNX files that
+torch wrote."""
 
 
 def group_ops(graph: OpGraph, group: str | int | None) -> OpGraph:
-    """Return the graph with its groups as colocation ids; ids that are there already are kept together.
+    """Return the graph with its groups as colocation ids; ids that are there already are kept
+    together.
 
     Parameters
     ----------
@@ -75,7 +79,9 @@ def parse_group(group: str | int | None) -> int | None:
     except ValueError:
         count = 0
     if count < 1 or isinstance(group, float | bool):
-        raise InputError(f"group: expected {', '.join(WORDS)} or a whole number >= 1, received '{group}'")
+        raise InputError(
+            f"group: expected {', '.join(WORDS)} or a whole number >= 1, received '{group}'"
+        )
     return count
 
 
@@ -88,10 +94,17 @@ def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
     """Return pairs of ops that have to share a device."""
     paths = _paths(graph)
     if not any(paths):
-        raise InputError(f"group '{word}': graph '{graph.name}' does not tell the modules of its ops; "
-                         "use a number of groups instead")  # fmt: skip
+        raise InputError(
+            f"group '{word}': graph '{graph.name}' does not tell the modules of its ops; "
+            "use a number of groups instead"
+        )
     label = list(paths) if word == "layer" else [block_of(path) for path in paths]
-    inner = {"/".join(path.split("/")[:depth]) for path in set(label) if path for depth in range(path.count("/") + 1)}
+    inner = {
+        "/".join(path.split("/")[:depth])
+        for path in set(label)
+        if path
+        for depth in range(path.count("/") + 1)
+    }
     pairs = _same_pass(graph)
     first: dict[str, int] = {}
     loose = []
@@ -107,7 +120,8 @@ def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
 
 
 def block_of(path: str) -> str:
-    """Return the path up to the first element of a list of modules: "encoder/layer/3" of "encoder/layer/3/attn/query"."""
+    """Return the path up to the first element of a list of modules: "encoder/layer/3" of
+    "encoder/layer/3/attn/query"."""
     parts = path.split("/")
     for depth, part in enumerate(parts, start=1):
         if _NUMBERED.search(part):
@@ -127,14 +141,19 @@ def _same_pass(graph: OpGraph) -> list[tuple[int, int]]:
 
 
 def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
-    """Return the graph whose ops share a device where pairs, or ids that are there already, say so."""
+    """Return the graph whose ops share a device where pairs, or ids that are there already, say
+    so."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     first: dict[int, int] = {}
-    tied = [(first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0]
+    tied = [
+        (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
+    ]
     ends = np.array([*pairs, *tied], dtype=np.int64).reshape(-1, 2)
     ones = np.ones(len(ends), dtype=np.int8)
-    table = coo_array((ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)).tocsr()
+    table = coo_array(
+        (ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)
+    ).tocsr()
     label: NDArray[np.int64] = connected_components(table, directed=False)[1].astype(np.int64)
     return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))

@@ -1,15 +1,19 @@
-"""Cost files: measured times of a model's ops, how each is known, and the rule that carries them to other devices.
+"""Cost files: measured times of a model's ops, how each is known, and the rule that carries them to
+other devices.
 
-    {"format": "placeopt/costs", "version": 1, "model": name, "device": {constants}, "ops": {op: {"seconds", "how"}}}
+    {"format": "placeopt/costs", "version": 1, "model": name, "device": {constants}, "ops": {op:
+    {"seconds", "how"}}}
 
-The device's peak, bandwidth and launch overhead are fitted to its measured ops (`cost_fit`), so an op that was not measured
-gets its roofline time there: *fitted*. On a device of another kind an op takes
+The device's peak, bandwidth and launch overhead are fitted to its measured ops (`cost_fit`), so an
+op that was not measured gets its roofline time there: *fitted*. On a device of another kind an op
+takes
 
     overhead' + max(0, t - overhead) * roofline' / roofline,
 
-where roofline = max(flops / peak, bytes / bandwidth) with the constants of either device (of memory alone where an op has
-neither flops nor bytes): fitted too. An op keeps the share of the roofline that it was measured to reach. Where there are too
-few measurements for a fit, what was not measured is left to the cost model: *guessed*.
+where roofline = max(flops / peak, bytes / bandwidth) with the constants of either device (of memory
+alone where an op has neither flops nor bytes): fitted too. An op keeps the share of the roofline
+that it was measured to reach. Where there are too few measurements for a fit, what was not measured
+is left to the cost model: *guessed*.
 """
 
 from __future__ import annotations
@@ -62,8 +66,11 @@ class OpCosts:
         return {word: found[word] for word in (MEASURED, FITTED, GUESSED) if found[word]}
 
 
-def costs_of(graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, family: str) -> OpCosts:
-    """Return the costs of all ops of a graph: those that were found, and fitted ones for the rest."""
+def costs_of(
+    graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, family: str
+) -> OpCosts:
+    """Return the costs of all ops of a graph: those that were found, and fitted ones for the
+    rest."""
     index = {name: op for op, name in enumerate(graph.op_names)}
     seconds = {name: max(time, 1e-9) for name, (time, _) in found.items()}
     how = {name: word for name, (_, word) in found.items()}
@@ -72,7 +79,9 @@ def costs_of(graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, 
     device = None
     if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) >= LEAST:
         times = [seconds[graph.op_names[op]] for op in ops]
-        device = fit_device(graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind).device
+        device = fit_device(
+            graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind
+        ).device
     rest = [name for name in graph.op_names if name not in seconds]
     if device is not None and rest:
         roofline = rooflines(graph, device)
@@ -82,14 +91,18 @@ def costs_of(graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, 
 
 
 def rooflines(graph: OpGraph, device: Device) -> NDArray[np.float64]:
-    """Seconds of every op without overhead; ops of no known work have 1 byte, so that only bandwidths are compared."""
+    """Seconds of every op without overhead; ops of no known work have 1 byte, so that only
+    bandwidths are compared."""
     idle = graph.flops + graph.bytes_moved == 0
     moved = np.where(idle, 1, graph.bytes_moved)
     return np.maximum(graph.flops / device.peak_flops, moved / device.memory_bandwidth)
 
 
-def apply_costs(graph: OpGraph, cluster: Cluster, costs: OpCosts) -> tuple[OpGraph, dict[str, dict[str, str]]]:
-    """Return the graph with times for every kind of device of a cluster, and how they are known by kind and op.
+def apply_costs(
+    graph: OpGraph, cluster: Cluster, costs: OpCosts
+) -> tuple[OpGraph, dict[str, dict[str, str]]]:
+    """Return the graph with times for every kind of device of a cluster, and how they are known by
+    kind and op.
 
     Raises
     ------
@@ -98,10 +111,16 @@ def apply_costs(graph: OpGraph, cluster: Cluster, costs: OpCosts) -> tuple[OpGra
     """
     known = [name for name in graph.op_names if name in costs.seconds]
     if not known:
-        raise InputError(f"costs of '{costs.model}': none of its ops is an op of graph '{graph.name}'; profile this model")
+        raise InputError(
+            f"costs of '{costs.model}': none of its ops is an op of graph '{graph.name}'; profile this model"
+        )
     # Ops that are not in the file (a backward pass) are fitted like those that were not measured.
-    here = costs_of(graph, {name: (costs.seconds[name], costs.how[name]) for name in known}, kind=costs.kind,
-                    family=costs.family)  # fmt: skip
+    here = costs_of(
+        graph,
+        {name: (costs.seconds[name], costs.how[name]) for name in known},
+        kind=costs.kind,
+        family=costs.family,
+    )
     here = replace(here, device=costs.device or here.device)
     marks: dict[str, dict[str, str]] = {}
     for device in {device.kind: device for device in cluster.devices}.values():
@@ -120,17 +139,31 @@ def _on(graph: OpGraph, costs: OpCosts, device: Device) -> tuple[dict[str, float
     ratio = rooflines(graph, device) / rooflines(graph, costs.device)
     seconds = np.array([costs.seconds[name] for name in graph.op_names])
     work = np.maximum(seconds - costs.device.launch_overhead, 0.0) * ratio + device.launch_overhead
-    return dict(zip(graph.op_names, work.tolist(), strict=True)), dict.fromkeys(graph.op_names, FITTED)
+    return dict(zip(graph.op_names, work.tolist(), strict=True)), dict.fromkeys(
+        graph.op_names, FITTED
+    )
 
 
 def write_costs(path: str | Path, costs: OpCosts) -> Path:
     """Write a cost file; it is replaced at once."""
     device: dict[str, Any] = {"kind": costs.kind, "family": costs.family}
     if costs.device is not None:
-        device |= {key: value for key, value in asdict(costs.device).items()
-                   if key in ("peak_flops", "memory_bandwidth", "launch_overhead")}  # fmt: skip
-    ops = {name: {"seconds": seconds, "how": costs.how[name]} for name, seconds in costs.seconds.items()}
-    data = {"format": FORMAT, "version": VERSION, "model": costs.model, "device": device, "ops": ops}
+        device |= {
+            key: value
+            for key, value in asdict(costs.device).items()
+            if key in ("peak_flops", "memory_bandwidth", "launch_overhead")
+        }
+    ops = {
+        name: {"seconds": seconds, "how": costs.how[name]}
+        for name, seconds in costs.seconds.items()
+    }
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": costs.model,
+        "device": device,
+        "ops": ops,
+    }
     return write_text(Path(path), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -163,14 +196,21 @@ def _parse(data: Any, where: str) -> OpCosts:
     kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
     fitted = None
     if "peak_flops" in device:
-        numbers = [_number(device.get(key), f'{where}: "device": "{key}"')
-                   for key in ("peak_flops", "memory_bandwidth", "launch_overhead")]  # fmt: skip
+        numbers = [
+            _number(device.get(key), f'{where}: "device": "{key}"')
+            for key in ("peak_flops", "memory_bandwidth", "launch_overhead")
+        ]
         fitted = Device(kind, kind, family, numbers[0], numbers[1], launch_overhead=numbers[2])
     seconds, how = {}, {}
     for name, row in ops.items():
         if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
-            raise InputError(f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" or "guessed"}}')
-        seconds[name], how[name] = _number(row.get("seconds"), f"{where}: op '{name}': seconds"), str(row["how"])
+            raise InputError(
+                f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" or "guessed"}}'
+            )
+        seconds[name], how[name] = (
+            _number(row.get("seconds"), f"{where}: op '{name}': seconds"),
+            str(row["how"]),
+        )
     return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
 
 

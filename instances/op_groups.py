@@ -1,8 +1,10 @@
-"""Grouping: the state of a coarsening while groups grow, on top of the kernels of `acyclic_merging`.
+"""Grouping: the state of a coarsening while groups grow, on top of the kernels of
+`acyclic_merging`.
 
 References
 ----------
-M. Holtgrewe, P. Sanders, C. Schulz, "Engineering a scalable high quality graph partitioner", IPDPS 2010 (rating of edges).
+M. Holtgrewe, P. Sanders, C. Schulz, "Engineering a scalable high quality graph partitioner", IPDPS
+2010 (rating of edges).
 """
 
 from __future__ import annotations
@@ -40,13 +42,16 @@ class GroupableOps:
     capacity: float  # bytes of the largest device
 
     def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
-        """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else all levels)."""
+        """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
+        all levels)."""
         model = self.model
         layers = getattr(model, "layer", ())
         if not any(layers):
             layers = [name.rpartition("/")[0] for name in model.op_names]
         if not any(layers):
-            raise InputError(f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts")
+            raise InputError(
+                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts"
+            )
         paths = [layer.split("/") for layer in layers]
         if depth is not None and depth < 1:
             raise InputError(f"depth: expected at least 1, received {depth}")
@@ -70,12 +75,28 @@ def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
     """Return what grouping needs to know of a graph or a problem."""
     if isinstance(model, OpGraph):
         known = np.maximum(model.measured, 0)
-        work = known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
-        compatible = model.measured != UNSUPPORTED if model.measured_kinds else np.ones((model.num_ops, 1), np.bool_)
-        return GroupableOps(model, work.astype(np.float64), _traffic(model.measured_transfer, model.tensor_bytes), compatible,
-                    float(UNLIMITED))  # fmt: skip
-    return GroupableOps(model, model.min_compute.astype(np.float64), model.min_transfer.astype(np.float64),
-                model.compute != INCOMPATIBLE, float(model.capacity.max()))  # fmt: skip
+        work = (
+            known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
+        )
+        compatible = (
+            model.measured != UNSUPPORTED
+            if model.measured_kinds
+            else np.ones((model.num_ops, 1), np.bool_)
+        )
+        return GroupableOps(
+            model,
+            work.astype(np.float64),
+            _traffic(model.measured_transfer, model.tensor_bytes),
+            compatible,
+            float(UNLIMITED),
+        )
+    return GroupableOps(
+        model,
+        model.min_compute.astype(np.float64),
+        model.min_transfer.astype(np.float64),
+        model.compute != INCOMPATIBLE,
+        float(model.capacity.max()),
+    )
 
 
 def _traffic(ticks: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -95,8 +116,9 @@ class Grouping:
         self.ops, self.acyclic = ops, acyclic
         model = ops.model
         n = model.num_ops
-        self.classes = kernel.Classes(np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64),
-                                      ops.work.copy())  # fmt: skip
+        self.classes = kernel.Classes(
+            np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64), ops.work.copy()
+        )
         kernel.join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
         self._link_tensor = model.edge_tensor
@@ -104,7 +126,10 @@ class Grouping:
         self._link_target = model.consumer
         self.label = np.arange(n)
         self.edges = _op_pairs(model)
-        self.successor = (np.searchsorted(self.edges[:, 0], np.arange(n + 1)), np.ascontiguousarray(self.edges[:, 1]))
+        self.successor = (
+            np.searchsorted(self.edges[:, 0], np.arange(n + 1)),
+            np.ascontiguousarray(self.edges[:, 1]),
+        )
         self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
         if not acyclic:
             self._relabel(self.roots())
@@ -134,7 +159,8 @@ class Grouping:
         used[label] = True
         self.label = (np.cumsum(used) - 1)[label]
 
-    # --- initial groups ----------------------------------------------------------------------------------
+    # --- initial groups
+    # ----------------------------------------------------------------------------------
 
     def fuse_chains(self) -> None:
         """Fuse ops along edges that are the only output of one and the only input of the other."""
@@ -159,14 +185,21 @@ class Grouping:
         self._admit(label)
 
     def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
-        """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left to merge."""
+        """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left
+        to merge."""
         kinds = np.array(self.ops.model.op_types)
         if not any(self.ops.model.op_types):
-            raise InputError(f"coarsening by type: '{self.ops.model.name}' does not tell the types of its ops")
+            raise InputError(
+                f"coarsening by type: '{self.ops.model.name}' does not tell the types of its ops"
+            )
         if types is None:
             names, index = np.unique(kinds, return_inverse=True)
             mean = np.bincount(index, weights=self.ops.work) / np.bincount(index)
-            cheap = (mean < 0.5 * self.ops.work.mean())[index] if len(names) > 1 else np.zeros(len(kinds), np.bool_)
+            cheap = (
+                (mean < 0.5 * self.ops.work.mean())[index]
+                if len(names) > 1
+                else np.zeros(len(kinds), np.bool_)
+            )
         else:
             unknown = [kind for kind in types if kind not in set(self.ops.model.op_types)]
             if unknown:
@@ -188,14 +221,21 @@ class Grouping:
         nodes = self._nodes()
         source, target, _ = self._quotient()
         pointer = np.searchsorted(source, np.arange(self.count + 1))
-        order = kernel.depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
+        order = (
+            kernel.depth_first_order(self.count, pointer, target)
+            if self.acyclic
+            else self._loose_order()
+        )
         limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
         if self.acyclic and (self.ops.model.colocation >= 0).any():
             limits = self._limits(groups)
-        self._relabel(kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label])
+        self._relabel(
+            kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
+        )
 
     def _loose_order(self) -> NDArray[np.int64]:
-        """Order groups that need not be convex by their first op in a depth-first topological order."""
+        """Order groups that need not be convex by their first op in a depth-first topological
+        order."""
         order = kernel.depth_first_order(len(self.label), *self.successor)
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
@@ -205,7 +245,9 @@ class Grouping:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
         limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
         order = self.ops.model.topological_order
-        group = kernel.admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
+        group = kernel.admit(
+            order, label, int(label.max()) + 1, self.backward, self.classes, limits
+        )
         self._relabel(group if self.acyclic else self.roots())
 
     def _convex(self, label: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -215,16 +257,22 @@ class Grouping:
 
         count = int(label.max()) + 1
         ends = label[self.edges]
-        graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)).tocsr()
-        component = connected_components(graph, directed=True, connection="strong")[1][label].astype(np.int64)
+        graph = coo_array(
+            (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
+        ).tocsr()
+        component = connected_components(graph, directed=True, connection="strong")[1][
+            label
+        ].astype(np.int64)
         stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
         result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
         return result
 
-    # --- merging -----------------------------------------------------------------------------------------
+    # --- merging
+    # -----------------------------------------------------------------------------------------
 
     def reduce(self, groups: int) -> None:
-        """Merge along heavy edges until at most `groups` are left, as far as the constraints allow."""
+        """Merge along heavy edges until at most `groups` are left, as far as the constraints
+        allow."""
         limits = self._limits(groups)
         idle = direction = 0
         while self.count > groups and idle < 2:
@@ -244,8 +292,15 @@ class Grouping:
         cap = BALANCE * float(self.ops.work.sum()) / groups
         return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
-    def _match(self, groups: int, limits: kernel.Limits, *, reverse: bool, heavy: NDArray[np.bool_] | None = None,
-               siblings: bool) -> None:  # fmt: skip
+    def _match(
+        self,
+        groups: int,
+        limits: kernel.Limits,
+        *,
+        reverse: bool,
+        heavy: NDArray[np.bool_] | None = None,
+        siblings: bool,
+    ) -> None:
         """Merge groups in pairs, once."""
         count = self.count
         source, target, traffic = self._quotient(reverse)
@@ -253,29 +308,55 @@ class Grouping:
             return
         pointer = np.searchsorted(source, np.arange(count + 1))
         nodes = self._nodes(heavy)
-        level = kernel.levels(count, pointer, target) if self.acyclic else np.zeros(count, dtype=np.int64)
+        level = (
+            kernel.levels(count, pointer, target)
+            if self.acyclic
+            else np.zeros(count, dtype=np.int64)
+        )
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
-        rating = (traffic + 1e-3) ** 2 / ((nodes.weight[source] / scale + 1e-3) * (nodes.weight[target] / scale + 1e-3))
-        # ... and hardly ever ops that could run in parallel; the power was tuned on sharded and unrolled graphs
+        rating = (traffic + 1e-3) ** 2 / (
+            (nodes.weight[source] / scale + 1e-3) * (nodes.weight[target] / scale + 1e-3)
+        )
+        # ... and hardly ever ops that could run in parallel; the power was tuned on sharded and
+        # unrolled graphs
         rating = rating * self._sequential(nodes.weight, source, target) ** 4
         ranked = np.argsort(-rating, kind="stable")
-        mate = kernel.match_edges(ranked, source, target, pointer, level, nodes, self.classes, limits, count - groups,
-                                  self.acyclic)  # fmt: skip
+        mate = kernel.match_edges(
+            ranked,
+            source,
+            target,
+            pointer,
+            level,
+            nodes,
+            self.classes,
+            limits,
+            count - groups,
+            self.acyclic,
+        )
         merges = int((mate >= 0).sum()) // 2
         if siblings and merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
-            kernel.match_siblings(np.argsort(key, kind="stable"), key, mate, nodes, self.classes, limits,
-                                  count - groups - merges, self.acyclic)  # fmt: skip
+            kernel.match_siblings(
+                np.argsort(key, kind="stable"),
+                key,
+                mate,
+                nodes,
+                self.classes,
+                limits,
+                count - groups - merges,
+                self.acyclic,
+            )
         pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
         self._relabel(pair[self.label])
 
-    def _sequential(self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
-                    ) -> NDArray[np.float64]:  # fmt: skip
+    def _sequential(
+        self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
         """Return how much of the work of two groups could not run in parallel anyway, 0..1.
 
-        1 if the work fits into the time from the earliest start to the latest end of the union, where
-        every op runs as early as it can on a device of its own.
+        1 if the work fits into the time from the earliest start to the latest end of the union,
+        where every op runs as early as it can on a device of its own.
         """
         first = np.full(self.count, np.inf)
         last = np.zeros(self.count)
@@ -293,8 +374,11 @@ class Grouping:
         flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
         return kernel.Nodes(member, weight, self.backward[member], flags)
 
-    def _quotient(self, reverse: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Return edges between groups sorted by source, and their traffic; a tensor counts once per pair."""
+    def _quotient(
+        self, reverse: bool = False
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return edges between groups sorted by source, and their traffic; a tensor counts once per
+        pair."""
         count = self.count
         source, target = self.label[self._link_source], self.label[self._link_target]
         # links inside a group, and second links of a tensor to a group, will never matter again
@@ -323,14 +407,21 @@ def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
 
 
 def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the first occurrence of every value, sorted by value (np.unique hashes: slower)."""
+    """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
+    slower)."""
     order = np.argsort(key, kind="stable")
     return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
 
 
-def _sibling_keys(count: int, source: NDArray[np.int64], target: NDArray[np.int64], traffic: NDArray[np.float64],
-                  level: NDArray[np.int64]) -> NDArray[np.int64]:  # fmt: skip
-    """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without edges."""
+def _sibling_keys(
+    count: int,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    traffic: NDArray[np.float64],
+    level: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
+    edges."""
     node = np.concatenate([target, source])
     neighbour = np.concatenate([source, target + count])
     order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))

@@ -20,14 +20,17 @@ def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -
 
     Parameters
     ----------
-    root : representative of the ops that must share a device with each op; decides the colocation ids.
+    root : representative of the ops that must share a device with each op; decides the colocation
+    ids.
     """
     if isinstance(model, OpGraph):
         return _coarse_graph(model, label, root)
     return _coarse_problem(model, label, root)
 
 
-def _coarse_problem(problem: PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64]) -> PlacementProblem:
+def _coarse_problem(
+    problem: PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64]
+) -> PlacementProblem:
     count = int(label.max()) + 1
     compute = _sum(problem.compute, label, count)
     blocked = np.zeros(compute.shape, dtype=np.int64)
@@ -48,7 +51,10 @@ def _coarse_problem(problem: PlacementProblem, label: NDArray[np.int64], root: N
 def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int64]) -> OpGraph:
     count = int(label.max()) + 1
     measured = _sum(np.maximum(graph.measured, 0), label, count)
-    for value in (UNKNOWN, UNSUPPORTED):  # one unknown part makes the sum unknown, an unsupported one forbids it
+    for value in (
+        UNKNOWN,
+        UNSUPPORTED,
+    ):  # one unknown part makes the sum unknown, an unsupported one forbids it
         hit = np.zeros(measured.shape, dtype=np.int64)
         np.add.at(hit, label, graph.measured == value)
         measured[hit > 0] = value
@@ -84,8 +90,11 @@ def _sum(values: NDArray[np.int64], label: NDArray[np.int64], count: int) -> NDA
     return total
 
 
-def _tensors(model: OpGraph | PlacementProblem, label: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, Any]]:
-    """Return the tensors that some other group reads, and the coarse producer and consumer arrays."""
+def _tensors(
+    model: OpGraph | PlacementProblem, label: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """Return the tensors that some other group reads, and the coarse producer and consumer
+    arrays."""
     count = int(label.max()) + 1
     tensor = model.edge_tensor
     target = label[model.consumer]
@@ -99,8 +108,13 @@ def _tensors(model: OpGraph | PlacementProblem, label: NDArray[np.int64]) -> tup
     }
 
 
-def _common(model: OpGraph | PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64],
-            work: NDArray[np.int64], count: int) -> dict[str, Any]:  # fmt: skip
+def _common(
+    model: OpGraph | PlacementProblem,
+    label: NDArray[np.int64],
+    root: NDArray[np.int64],
+    work: NDArray[np.int64],
+    count: int,
+) -> dict[str, Any]:
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
     # the heaviest member gives a group its name and type: names of members are distinct
     order = np.lexsort((-np.arange(len(label)), work, label))

@@ -1,4 +1,5 @@
-"""Sources of problems and graphs: a file, a model inside the onnx package, a generator, or a graph itself."""
+"""Sources of problems and graphs: a file, a model inside the onnx package, a generator, or a graph
+itself."""
 
 from __future__ import annotations
 
@@ -17,16 +18,23 @@ if TYPE_CHECKING:
 
 
 def load_graph(
-    source: Any, *, format: str | None = None, training: bool = False, group: str | int | None = None, **options: Any
+    source: Any,
+    *,
+    format: str | None = None,
+    training: bool = False,
+    group: str | int | None = None,
+    **options: Any,
 ) -> tuple[OpGraph, Cluster | None]:
     """Return the graph of a source, and the devices that came with it, if any.
 
     Parameters
     ----------
-    source : a file, `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with `inputs`) or an OpGraph.
+    source : a file, `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with
+    `inputs`) or an OpGraph.
     format : reader to use instead of the one detected by content.
     training : derive the backward graph.
-    group : "layer", "block" or a number of groups: ops that share a device (see `placeopt.instances.module_groups`).
+    group : "layer", "block" or a number of groups: ops that share a device (see
+    `placeopt.instances.module_groups`).
     options : passed to the reader (for ONNX: dims, fuse, fold; for modules: inputs, kwargs).
     """
     parse_group(group)  # refused before anything is read
@@ -34,7 +42,9 @@ def load_graph(
     return group_ops(graph, group), cluster
 
 
-def _graph(source: Any, format: str | None, training: bool, options: dict[str, Any]) -> tuple[OpGraph, Cluster | None]:
+def _graph(
+    source: Any, format: str | None, training: bool, options: dict[str, Any]
+) -> tuple[OpGraph, Cluster | None]:
     if isinstance(source, OpGraph):
         graph = source
     elif is_torch_source(source):
@@ -53,7 +63,9 @@ def _graph(source: Any, format: str | None, training: bool, options: dict[str, A
         return read_bundled(source, format=format, training=training or None, **options)
     if training:
         if graph.backward.any():
-            raise InputError(f"graph '{graph.name}' has backward ops already; load it without training=True")
+            raise InputError(
+                f"graph '{graph.name}' has backward ops already; load it without training=True"
+            )
         from placeopt.instances.training import training_graph
 
         graph = training_graph(graph)
@@ -77,14 +89,17 @@ def load(
 
     Parameters
     ----------
-    source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with
+    source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a
+    torch module (with
         `inputs`), an OpGraph or a problem saved as JSON.
-    cluster : a name such as "4xA100" (see `placeopt clusters`), a TOML file or a Cluster; not needed where the
+    cluster : a name such as "4xA100" (see `placeopt clusters`), a TOML file or a Cluster; not
+    needed where the
         file carries its own devices.
     objective : "makespan" (default), "period" or "latency".
     training : derive the backward graph first.
     memory, contiguity, pipeline, slots : see PlacementProblem.
-    options : `group` ("layer", "block" or a number: ops that share a device), `costs` (a cost file or a profiler's trace: see
+    options : `group` ("layer", "block" or a number: ops that share a device), `costs` (a cost file
+    or a profiler's trace: see
         `placeopt.instances.op_cost_file`); the rest is passed to the reader.
 
     Raises
@@ -95,8 +110,12 @@ def load(
     from placeopt.instances.clusters import make_cluster
 
     choices = {
-        "objective": objective, "memory": memory, "contiguity": contiguity, "pipeline": pipeline, "slots": slots
-    }  # fmt: skip
+        "objective": objective,
+        "memory": memory,
+        "contiguity": contiguity,
+        "pipeline": pipeline,
+        "slots": slots,
+    }
     fields = {key: value for key, value in choices.items() if value is not None}
     if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
         from placeopt.io.serialize import load as load_json
@@ -105,14 +124,18 @@ def load(
             source = load_json(source, "problem")
     if isinstance(source, PlacementProblem):
         if cluster is not None:
-            raise InputError(f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'")
+            raise InputError(
+                f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'"
+            )
         _refuse_graph_options(source, options)
         return source.replace(**fields) if fields else source
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:
-        raise InputError(f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')")
+        raise InputError(
+            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')"
+        )
     if costs is not None:
         graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
@@ -123,19 +146,26 @@ def load(
 def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:
     """Refuse what is done to a graph where there is none any more."""
     if options.get("costs") is not None:
-        raise InputError(f"problem '{problem.name}' has its times already; give costs to the model it was made from")
+        raise InputError(
+            f"problem '{problem.name}' has its times already; give costs to the model it was made from"
+        )
     if options.get("group") not in (None, "none"):
-        raise InputError(f"problem '{problem.name}' does not tell the modules of its ops; group the model it was made from")
+        raise InputError(
+            f"problem '{problem.name}' does not tell the modules of its ops; group the model it was made from"
+        )
 
 
 def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, str]:
-    """Return the graph with the times of a cost file, a trace or an OpCosts, and a line on how they are known."""
+    """Return the graph with the times of a cost file, a trace or an OpCosts, and a line on how they
+    are known."""
     from placeopt.instances.op_cost_file import OpCosts, apply_costs, read_costs
 
     given = costs if isinstance(costs, OpCosts) else read_costs(costs, graph)
     graph, marks = apply_costs(graph, cluster, given)
     parts = []
     for kind, words in marks.items():
-        counted = [(word, list(words.values()).count(word)) for word in ("measured", "fitted", "guessed")]
+        counted = [
+            (word, list(words.values()).count(word)) for word in ("measured", "fitted", "guessed")
+        ]
         parts.append(f"{kind}: " + ", ".join(f"{count} {word}" for word, count in counted if count))
     return graph, f"op times ({given.kind} measured): " + "; ".join(parts)

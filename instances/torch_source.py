@@ -1,7 +1,9 @@
-"""`torch:FILE.py:NAME`: a module of the user's own, with example inputs, from a Python file or an installed package.
+"""`torch:FILE.py:NAME`: a module of the user's own, with example inputs, from a Python file or an
+installed package.
 
-NAME is a function (or a class) without arguments, or an object. It gives the module, or (module, inputs), or (module, inputs,
-keyword inputs); inputs are what the module's `forward` takes. The file is executed: it is the user's own.
+NAME is a function (or a class) without arguments, or an object. It gives the module, or (module,
+inputs), or (module, inputs, keyword inputs); inputs are what the module's `forward` takes. The file
+is executed: it is the user's own.
 """
 
 from __future__ import annotations
@@ -39,13 +41,16 @@ def is_module(source: Any) -> bool:
     return torch is not None and isinstance(source, torch.nn.Module)
 
 
-def torch_model(source: Any, inputs: Any = None, kwargs: dict[str, Any] | None = None) -> TorchModel:
+def torch_model(
+    source: Any, inputs: Any = None, kwargs: dict[str, Any] | None = None
+) -> TorchModel:
     """Return the module of `torch:FILE.py:NAME` (or a module itself) and its inputs.
 
     Raises
     ------
     InputError
-        If there is no such file or name, it fails, or gives something else than a module and its inputs.
+        If there is no such file or name, it fails, or gives something else than a module and its
+        inputs.
     MissingExtraError
         If torch is not installed.
     """
@@ -58,12 +63,16 @@ def torch_model(source: Any, inputs: Any = None, kwargs: dict[str, Any] | None =
     parts = tuple(made) if isinstance(made, tuple | list) else (made,)
     module = parts[0] if parts else None
     if not isinstance(module, torch.nn.Module) or len(parts) > 3:
-        raise InputError(f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword inputs), "
-                         f"received {type(made).__name__}")  # fmt: skip
+        raise InputError(
+            f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword inputs), "
+            f"received {type(made).__name__}"
+        )
     if inputs is None and len(parts) > 1:
         inputs = parts[1]
     if inputs is None:
-        raise InputError(f"{shown}: the module's example inputs are missing; return (module, inputs), or pass inputs=(...)")
+        raise InputError(
+            f"{shown}: the module's example inputs are missing; return (module, inputs), or pass inputs=(...)"
+        )
     named = kwargs or (parts[2] if len(parts) > 2 else {})
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     return TorchModel(module, given, dict(named))
@@ -76,13 +85,17 @@ def _made(source: str) -> Any:
         raise InputError(f"{source}: expected torch:FILE.py:NAME or torch:PACKAGE.MODULE:NAME")
     home = _import_file(source, place) if place.endswith(".py") else _import_package(source, place)
     if not hasattr(home, name):
-        raise InputError(f"{source}: no '{name}' in {place}; {did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}")
+        raise InputError(
+            f"{source}: no '{name}' in {place}; {did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}"
+        )
     found = getattr(home, name)
     if isinstance(found, type) or (callable(found) and not is_module(found)):
         try:
             return found()
         except Exception as error:
-            raise InputError(f"{source}: {name}() raised {type(error).__name__}: {one_line(str(error))}") from error
+            raise InputError(
+                f"{source}: {name}() raised {type(error).__name__}: {one_line(str(error))}"
+            ) from error
     return found
 
 
@@ -102,7 +115,9 @@ def _import_file(source: str, place: str) -> Any:
         spec.loader.exec_module(home)
     except Exception as error:
         del sys.modules[title]
-        raise InputError(f"{source}: {place} raised {type(error).__name__}: {one_line(str(error))}") from error
+        raise InputError(
+            f"{source}: {place} raised {type(error).__name__}: {one_line(str(error))}"
+        ) from error
     finally:
         sys.path.remove(folder)
     return home

@@ -2,25 +2,27 @@
 
 For every op v of the forward graph, in reverse order:
 
-- `v/igrad` computes the gradients of v's inputs, if an op before v has weights (or no op has any: then
-  nothing is known about weights, and every op has one backward op);
+- `v/igrad` computes the gradients of v's inputs, if an op before v has weights (or no op has any:
+  then nothing is known about weights, and every op has one backward op);
 - `v/wgrad` computes the gradient of v's weights, if it has any;
 - `v/update` applies the optimizer to them;
 - `v/grad_sum` adds the gradients of an output of v that several ops consume.
 
-Activations are kept until used: a forward tensor gains as consumers the backward ops that need it (which
-depends on the type of the op: a product needs its inputs, a softmax its output, an addition nothing).
-Where the forward graph ends, the loss and its gradient count as part of the last op.
+Activations are kept until used: a forward tensor gains as consumers the backward ops that need it
+(which depends on the type of the op: a product needs its inputs, a softmax its output, an addition
+nothing). Where the forward graph ends, the loss and its gradient count as part of the last op.
 
-Costs. With F the forward flops, `igrad` and `wgrad` of an op with weights take F each; an op with two
-differentiable operands and no weights (attention scores) takes 2 F for a product; everything else F.
-`update` takes 12 flops per parameter (Adam), 4 (momentum) or 2 (sgd). Bytes moved are the tensors that
-an op reads and writes, plus weights. A measured time t turns into `backward_ratio` * t, divided equally
-between `igrad` and `wgrad` where there are both; `update_ratio` * t for the update; 0 for `grad_sum`.
+Costs. With F the forward flops, `igrad` and `wgrad` of an op with weights take F each; an op with
+two differentiable operands and no weights (attention scores) takes 2 F for a product; everything
+else F. `update` takes 12 flops per parameter (Adam), 4 (momentum) or 2 (sgd). Bytes moved are the
+tensors that an op reads and writes, plus weights. A measured time t turns into `backward_ratio` *
+t, divided equally between `igrad` and `wgrad` where there are both; `update_ratio` * t for the
+update; 0 for `grad_sum`.
 
 Memory. The weights stay with the forward op, the gradients with `wgrad`, the optimizer state with
-`update`: 8 bytes per parameter (Adam), 4 (momentum), 0 (sgd), and 4 more for a master copy if weights have
-less than 4 bytes. These ops share a device (colocation), since they work on the same weights.
+`update`: 8 bytes per parameter (Adam), 4 (momentum), 0 (sgd), and 4 more for a master copy if
+weights have less than 4 bytes. These ops share a device (colocation), since they work on the same
+weights.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}
 COLOCATE = ("weights", "all")
 
 
-
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Types whose backward op needs their output, or nothing but the incoming gradient; all others need their
+# Types whose backward op needs their output, or nothing but the incoming gradient; all others need
+# their
 # inputs. Lower case, so that names of exported graphs ("Softmax") match too.
 _NEEDS_OUTPUT = _words(
     "relu sigmoid tanh softmax logsoftmax exp sqrt rsqrt leakyrelu elu relu6 clip hardswish hardsigmoid"
@@ -81,7 +83,8 @@ def training_graph(
     optimizer : "adam", "momentum" or "sgd".
     backward_ratio : time of the backward pass over forward time, for ops with measured times.
     update_ratio : time of the update over forward time, for ops with measured times.
-    colocate : "weights" ties the ops that work on the same weights to one device; "all" also ties the
+    colocate : "weights" ties the ops that work on the same weights to one device; "all" also ties
+    the
         backward op of every other op to it.
 
     Raises
@@ -116,7 +119,9 @@ class _Ops:
 class _Derivation:
     """One derivation; see the module's docstring for the rules."""
 
-    def __init__(self, graph: OpGraph, optimizer: str, backward: float, update: float, colocate: str) -> None:
+    def __init__(
+        self, graph: OpGraph, optimizer: str, backward: float, update: float, colocate: str
+    ) -> None:
         self.graph, self.optimizer, self.tie_all = graph, optimizer, colocate == "all"
         self.backward, self.update = backward, update
         self.ops = _Ops()
@@ -141,7 +146,9 @@ class _Derivation:
         self.differentiable = [False] * n
         for v in graph.topological_order.tolist():
             self.differentiable[v] = (
-                not known or self.weights[v] > 0 or any(self.differentiable[self.producer[t]] for t in self.inputs[v])
+                not known
+                or self.weights[v] > 0
+                or any(self.differentiable[self.producer[t]] for t in self.inputs[v])
             )
         self.known = known
         self.has_flops = bool(graph.flops.any())
@@ -153,7 +160,9 @@ class _Derivation:
 
     def run(self) -> OpGraph:
         """Differentiate every op, last first, and return the graph."""
-        gradients: list[list[int]] = [[] for _ in self.consumers]  # gradient tensors of each forward tensor
+        gradients: list[list[int]] = [
+            [] for _ in self.consumers
+        ]  # gradient tensors of each forward tensor
         for v in self.graph.topological_order[::-1].tolist():
             if self.differentiable[v]:
                 self._differentiate(v, gradients)
@@ -177,7 +186,9 @@ class _Derivation:
             op = self._op(v, "igrad", flops * operands, weight_bytes, 0, share, tied)
             self._consume(incoming + self._saved_by_igrad(v, kind), op)
             for t in wanted:
-                gradients[t].append(self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t]))
+                gradients[t].append(
+                    self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])
+                )
         if weights:
             share = self.backward / 2 if wanted else self.backward
             op = self._op(v, "wgrad", flops, 0, weight_bytes, share, True)
@@ -190,7 +201,15 @@ class _Derivation:
         flops, state = OPTIMIZERS[self.optimizer]
         state_bytes = weights * (state + (4 if weight_bytes < 4 * weights else 0))
         # reads gradient and weights, reads and writes the state, writes the weights
-        return self._op(v, "update", flops * weights, weight_bytes + 2 * state_bytes, state_bytes, self.update, True)
+        return self._op(
+            v,
+            "update",
+            flops * weights,
+            weight_bytes + 2 * state_bytes,
+            state_bytes,
+            self.update,
+            True,
+        )
 
     def _incoming(self, v: int, gradients: list[list[int]]) -> list[int]:
         """Gradient tensors of v's outputs, summed where several ops consumed one."""
@@ -205,19 +224,33 @@ class _Derivation:
             incoming += parts
         if not incoming:  # the loss: the backward pass starts from what v computed
             ends = [t for t in self.outputs[v] if not self.forward_consumers[t]]
-            incoming = ends[:1] or [self._tensor(v, 0, (), UNKNOWN if self.graph.measured.shape[1] == 0 else 0)]
+            incoming = ends[:1] or [
+                self._tensor(v, 0, (), UNKNOWN if self.graph.measured.shape[1] == 0 else 0)
+            ]
         return incoming
 
     def _saved_by_igrad(self, v: int, kind: str) -> list[int]:
         if kind in _NEEDS_OUTPUT:
             return self.outputs[v]
-        if kind in _NEEDS_NOTHING or (self.weights[v] and kind in _LINEAR_IN_WEIGHTS and len(self.inputs[v]) < 2):
+        if kind in _NEEDS_NOTHING or (
+            self.weights[v] and kind in _LINEAR_IN_WEIGHTS and len(self.inputs[v]) < 2
+        ):
             return []
         return self.inputs[v]
 
-    # --- bookkeeping -------------------------------------------------------------------------------------
+    # --- bookkeeping
+    # -------------------------------------------------------------------------------------
 
-    def _op(self, v: int, role: str, flops: int, weight_bytes: int, resident: int, ratio: float, tied: bool) -> int:
+    def _op(
+        self,
+        v: int,
+        role: str,
+        flops: int,
+        weight_bytes: int,
+        resident: int,
+        ratio: float,
+        tied: bool,
+    ) -> int:
         name = base = f"{self.graph.op_names[v]}/{role}"
         attempt = 1
         while name in self.taken:
@@ -260,9 +293,13 @@ class _Derivation:
             moved[[op, *consumers]] += size
         moved[n:] += np.array(ops.weight_bytes, dtype=np.int64)
         moved[:n] = graph.bytes_moved
-        moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = 0  # unknown stays unknown
+        moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = (
+            0  # unknown stays unknown
+        )
         return OpGraph.from_tensors(
-            graph.name, [*graph.op_names, *ops.names], zip(self.producer, self.bytes, self.consumers, strict=True),
+            graph.name,
+            [*graph.op_names, *ops.names],
+            zip(self.producer, self.bytes, self.consumers, strict=True),
             op_types=graph.op_types + tuple(ops.types),
             layer=graph.layer + tuple(graph.layer[v] for v in ops.origin),
             flops=[*graph.flops.tolist(), *ops.flops],
@@ -273,9 +310,12 @@ class _Derivation:
             backward=np.concatenate([graph.backward, np.ones(extra, dtype=np.bool_)]),
             meta=np.concatenate([graph.meta, np.full(extra, -1)]),
             unshaped=np.concatenate([graph.unshaped, graph.unshaped[origin]]),
-            measured_kinds=graph.measured_kinds, measured=self._measured(origin), measured_transfer=self.measured_transfer,
-            shapes=tuple(self.shapes) if graph.shapes else (), tick_seconds=graph.tick_seconds,
-        )  # fmt: skip
+            measured_kinds=graph.measured_kinds,
+            measured=self._measured(origin),
+            measured_transfer=self.measured_transfer,
+            shapes=tuple(self.shapes) if graph.shapes else (),
+            tick_seconds=graph.tick_seconds,
+        )
 
     def _colocation(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give forward ops with tied backward ops a group, new unless they have one."""
@@ -290,5 +330,9 @@ class _Derivation:
         times = forward[origin]
         if not times.size:
             return np.concatenate([forward, times])
-        scaled = round_half_up(np.maximum(times, 0) * np.array(self.ops.ratio)[:, None], "measured backward time")
-        return np.concatenate([forward, np.where(times >= 0, scaled, np.where(times == UNSUPPORTED, times, UNKNOWN))])
+        scaled = round_half_up(
+            np.maximum(times, 0) * np.array(self.ops.ratio)[:, None], "measured backward time"
+        )
+        return np.concatenate(
+            [forward, np.where(times >= 0, scaled, np.where(times == UNSUPPORTED, times, UNKNOWN))]
+        )

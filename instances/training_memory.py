@@ -1,8 +1,9 @@
 """What training needs of memory: weights, gradients, optimizer state and activations, by precision.
 
-The rules are those of `placeopt.instances.training`: a gradient per weight; Adam's two moments of 4 bytes (momentum one, SGD
-none), and 4 bytes for a master copy where weights have 2; activations are the tensors of the forward pass that a backward
-op reads, for the batch that the graph's shapes have. Mixed precision has weights, gradients and activations of 2 bytes.
+The rules are those of `placeopt.instances.training`: a gradient per weight; Adam's two moments of 4
+bytes (momentum one, SGD none), and 4 bytes for a master copy where weights have 2; activations are
+the tensors of the forward pass that a backward op reads, for the batch that the graph's shapes
+have. Mixed precision has weights, gradients and activations of 2 bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ AS_GIVEN = "as given"
 """The precision of a graph that has its backward pass already: whatever its bytes say."""
 
 MAX_DERIVED_OPS = 20_000
-"""Larger graphs are not differentiated for the sake of a line: their activations are not counted."""
+"""Larger graphs are not differentiated for the sake of a line: their activations are not
+counted."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +55,38 @@ class TrainingMemory:
 
 
 def part_of_ops(op_names: Sequence[str], backward: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return what the resident bytes of every op are, by the names that derived backward ops have; shape (num_ops,)."""
+    """Return what the resident bytes of every op are, by the names that derived backward ops have;
+    shape (num_ops,)."""
     found = np.full(len(op_names), WEIGHTS, dtype=np.int64)
     for op in np.flatnonzero(backward).tolist():
         leaf = op_names[op].rpartition("/")[2]
-        found[op] = GRADIENTS if leaf.startswith("wgrad") else STATES if leaf.startswith("update") else WEIGHTS
+        found[op] = (
+            GRADIENTS
+            if leaf.startswith("wgrad")
+            else STATES
+            if leaf.startswith("update")
+            else WEIGHTS
+        )
     return found
 
 
 def resident_parts(
-    op_names: Sequence[str], backward: NDArray[np.bool_], resident: NDArray[np.int64], device: NDArray[np.int64], count: int
+    op_names: Sequence[str],
+    backward: NDArray[np.bool_],
+    resident: NDArray[np.int64],
+    device: NDArray[np.int64],
+    count: int,
 ) -> NDArray[np.int64]:
-    """Return the bytes of weights, gradients and optimizer states on every device; shape (count, 3)."""
+    """Return the bytes of weights, gradients and optimizer states on every device; shape (count,
+    3)."""
     found = np.zeros((count, len(PARTS)), dtype=np.int64)
     np.add.at(found, (device, part_of_ops(op_names, backward)), resident)
     return found
 
 
 def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMemory]:
-    """Return what training the graph needs, for every precision; for a training graph, what it holds as it is.
+    """Return what training the graph needs, for every precision; for a training graph, what it
+    holds as it is.
 
     Raises
     ------
@@ -81,18 +96,31 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
     check_choice("optimizer", optimizer, OPTIMIZERS)
     if graph.backward.any():
         none = np.zeros(graph.num_ops, dtype=np.int64)
-        weights, gradients, states = resident_parts(graph.op_names, graph.backward, graph.resident, none, 1)[0].tolist()
+        weights, gradients, states = resident_parts(
+            graph.op_names, graph.backward, graph.resident, none, 1
+        )[0].tolist()
         return [TrainingMemory(AS_GIVEN, weights, gradients, states, saved_bytes(graph))]
     known = np.where(graph.parameters > 0, graph.parameters, -(-graph.resident // 4))
     count, resident = int(known.sum()), int(graph.resident.sum())
-    saved = saved_bytes(training_graph(graph, optimizer)) if graph.num_ops <= MAX_DERIVED_OPS else None
-    stored = resident / count if count else 4.0  # bytes per weight as the graph has it; buffers count with the weights
+    saved = (
+        saved_bytes(training_graph(graph, optimizer)) if graph.num_ops <= MAX_DERIVED_OPS else None
+    )
+    stored = (
+        resident / count if count else 4.0
+    )  # bytes per weight as the graph has it; buffers count with the weights
     found = []
     for precision, width in PRECISIONS.items():
         scale = width / (2 if stored < 3 else 4)
         states = count * (OPTIMIZERS[optimizer][1] + (4 if width < 4 else 0))
-        found.append(TrainingMemory(precision, round(resident * scale), count * width, states,
-                                    None if saved is None else round(saved * scale)))  # fmt: skip
+        found.append(
+            TrainingMemory(
+                precision,
+                round(resident * scale),
+                count * width,
+                states,
+                None if saved is None else round(saved * scale),
+            )
+        )
     return found
 
 

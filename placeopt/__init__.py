@@ -1,4 +1,5 @@
-"""placeopt: find, compare and certify device placements and pipeline schedules of ML computation graphs.
+"""placeopt: find, compare and certify device placements and pipeline schedules of ML computation
+graphs.
 
     import placeopt as po
     problem = po.load("onnx:inception_v1", cluster="4xA100")

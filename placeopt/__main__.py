@@ -1,4 +1,5 @@
-"""`placeopt` and `python -m placeopt` are the command line: signals are handled before anything else is imported."""
+"""`placeopt` and `python -m placeopt` are the command line: signals are handled before anything
+else is imported."""
 
 import os
 import signal

@@ -37,9 +37,11 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
 
     Parameters
     ----------
-    source : a file, a generator, an OpGraph or a problem for a placement (see `placeopt.instances.sources.load`, which
-        also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`); `stream:NAME?...` for a job
-        stream (`load_stream`); a file of a sharding problem, in the contest's format or ours, plain or gzip.
+    source : a file, a generator, an OpGraph or a problem for a placement (see
+    `placeopt.instances.sources.load`, which
+        also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`);
+        `stream:NAME?...` for a job stream (`load_stream`); a file of a sharding problem, in the
+        contest's format or ours, plain or gzip.
     cluster : the devices of a placement, where the source does not bring its own.
     """
     kind = source.partition(":")[0] if isinstance(source, str) else ""
@@ -57,7 +59,9 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     taken = {"memory", "micro_batches", "mode"} if kind == "shape" else set(known) - {"source"}
     for key in options:
         if key not in taken:
-            raise InputError(f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}")
+            raise InputError(
+                f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}"
+            )
     return read(source, **options)
 
 
@@ -66,23 +70,32 @@ def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
     wanted = {field: options.pop(key) for key, field in SPLIT_OPTIONS.items() if key in options}
     if holds_split(source):
         for key in (*options, *wanted, *(("cluster",) if cluster is not None else ())):
-            raise InputError(f"'{source}' is a split problem, which has devices, replicas and groups already; leave out '{key}'")
+            raise InputError(
+                f"'{source}' is a split problem, which has devices, replicas and groups already; leave out '{key}'"
+            )
         return load_json(source, "split")
     if not wanted:
         return sources.load(source, cluster, **options)
     for key, expected in (("objective", objective_names("split")), ("contiguity", ("chain",))):
         if options.setdefault(key, expected[0]) not in expected:
-            raise InputError(f"replicas, groups and overlap are for {key} {expected[0]}, received '{options[key]}'")
+            raise InputError(
+                f"replicas, groups and overlap are for {key} {expected[0]}, received '{options[key]}'"
+            )
     return SplitProblem(sources.load(source, cluster, **options), **wanted)
 
 
 def _load_sharding(source: Any, cluster: Any, options: dict[str, Any]) -> ShardingProblem:
-    """Return the problem of a sharding file, which takes no devices and no options but the size limit."""
+    """Return the problem of a sharding file, which takes no devices and no options but the size
+    limit."""
     if cluster is not None:
-        raise InputError(f"'{source}' is a sharding problem, which has its costs already; leave out cluster='{cluster}'")
+        raise InputError(
+            f"'{source}' is a sharding problem, which has its costs already; leave out cluster='{cluster}'"
+        )
     for key in options:
         if key != "max_bytes":
-            raise InputError(f"'{source}': option '{key}' is for placements; a sharding file takes max_bytes")
+            raise InputError(
+                f"'{source}': option '{key}' is for placements; a sharding file takes max_bytes"
+            )
     return source if isinstance(source, ShardingProblem) else read_sharding(source, **options)
 
 
@@ -103,31 +116,38 @@ def solve(
     Parameters
     ----------
     problem : PlacementProblem, PipelineProblem, JobStreamProblem or ShardingProblem.
-    solver : a registered name or a configured solver; by default the portfolio (makespan), the exact DP
-        (period of a chain of stages), cp-sat (period otherwise, latency), the repetend search (pipelines) or
-        sharding-portfolio (sharding).
+    solver : a registered name or a configured solver; by default the portfolio (makespan), the
+    exact DP
+        (period of a chain of stages), cp-sat (period otherwise, latency), the repetend search
+        (pipelines) or sharding-portfolio (sharding).
     seconds, evaluations, target : the budget; 10 seconds if nothing else limits the search.
     seed : same seed and evaluation budget, same answer.
     initial : a solution to start from; the result is never worse.
-    on_progress : called with a Progress (time, evaluations, incumbent, bound) while the solver runs.
+    on_progress : called with a Progress (time, evaluations, incumbent, bound) while the solver
+    runs.
     options : fields of the named solver, for instance `num_workers=2`.
 
     Returns
     -------
-    The solver's Result; for placements, with the quick combinatorial bounds where the solver proved less.
+    The solver's Result; for placements, with the quick combinatorial bounds where the solver proved
+    less.
     """
     if solver is None:
         solver = default_solver(problem)
     if isinstance(solver, str):
         solver = make_solver(solver, objective_of(problem).kind, **options)
     elif options:
-        raise InputError(f"options {', '.join(options)} belong into the solver object, which is configured already")
+        raise InputError(
+            f"options {', '.join(options)} belong into the solver object, which is configured already"
+        )
     if isinstance(initial, list | tuple) or (initial is not None and hasattr(initial, "dtype")):
         initial = Placement(np.asarray(initial))
     budget = Budget(seconds, evaluations, target)
     if budget.seconds is None and budget.evaluations is None:
         budget = Budget(DEFAULT_SECONDS, None, target)
-    return run(problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress, bound=True)
+    return run(
+        problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress, bound=True
+    )
 
 
 __all__ = ["DEFAULT_SECONDS", "load", "solve"]

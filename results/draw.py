@@ -51,7 +51,10 @@ def main(arguments: list[str]) -> int:
         text = page.read_text(encoding="utf-8")
         new, stale = redraw(text, source)
         for name in stale:
-            print(f"{page.relative_to(RESULTS.parent)}: table '{name}' is stale" + ("" if check else ", drawn anew"))
+            print(
+                f"{page.relative_to(RESULTS.parent)}: table '{name}' is stale"
+                + ("" if check else ", drawn anew")
+            )
         found += len(stale)
         if stale and not check:
             page.write_text(new, encoding="utf-8")

@@ -25,41 +25,123 @@ V_SCHEDULES = "Qi et al.: Pipeline parallelism with controllable memory, NeurIPS
 TESSEL = "Lin et al.: Tessel, boosting distributed execution of large DNN models via flexible schedule search, HPCA 2024"
 
 
-def _spec(name: str, target: str, summary: str, paper: str, use: str, search: bool = False) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.schedules.{target}", "pipeline", ("period",), summary, search, paper, use)
+def _spec(
+    name: str, target: str, summary: str, paper: str, use: str, search: bool = False
+) -> SolverSpec:
+    return SolverSpec(
+        name, f"placeopt.schedules.{target}", "pipeline", ("period",), summary, search, paper, use
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("repetend", "repetend:RepetendSolver", "shortest repeating pattern by modulo scheduling, proved", TESSEL,
-          "any shape, any memory limit: the first choice", True),
-    _spec("tessel", "tessel:TesselSolver", "Tessel's enumeration of index assignments with lazy completion", TESSEL,
-          "as the published search finds it", True),
-    _spec("time-optimal", "time_optimal:TimeOptimalSolver", "shortest makespan of all n micro-batches, exact", TESSEL,
-          "few micro-batches", True),
-    _spec("gpipe", "known.linear:GPipe", "all forward, then all backward", "Huang et al.: GPipe, NeurIPS 2019",
-          "memory is plenty"),
-    _spec("1f1b", "known.linear:OneForwardOneBackward", "one forward, one backward",
-          "Narayanan et al.: Memory-efficient pipeline-parallel DNN training (PipeDream-Flush), ICML 2021",
-          "the usual baseline"),
-    _spec("1f1b-plus", "known.shared_blocks:OneForwardOneBackwardPlus", "1F1B on placements with blocks that devices share",
-          TESSEL, "the baseline on the placement of a searched schedule (M, NN, K)"),
-    _spec("interleaved-1f1b", "known.linear:InterleavedOneForwardOneBackward", "1F1B with several stages per device",
-          "Narayanan et al.: Efficient large-scale language model training on GPU clusters, SC 2021", "fast links"),
-    _spec("zb-h1", "known.zero_bubble:ZeroBubbleH1", "zero bubble with the memory of 1F1B", ZERO_BUBBLE,
-          "backward split into inputs and weights"),
-    _spec("zb-h2", "known.zero_bubble:ZeroBubbleH2", "zero bubble with twice the memory of 1F1B", ZERO_BUBBLE,
-          "the same, with memory to spare"),
-    _spec("zb-v", "known.v_shape:ZeroBubbleV", "zero bubble, stages in a V, the memory of 1F1B", ZERO_BUBBLE,
-          "two stages per device"),
-    _spec("v-half", "known.v_shape:VHalf", "stages in a V, half the memory of 1F1B", V_SCHEDULES, "memory is tight"),
-    _spec("v-min", "known.v_shape:VMin", "stages in a V, a third of the memory of 1F1B", V_SCHEDULES,
-          "memory is very tight"),
-    _spec("chimera", "known.bidirectional:Chimera", "two pipelines in opposite directions",
-          "Li, Hoefler: Chimera, SC 2021", "room for two copies of the weights"),
-    _spec("dualpipe", "known.bidirectional:DualPipe", "two directions with split backward",
-          "DeepSeek-AI: DeepSeek-V3 technical report, 2024", "the same, with expert parallelism"),
-    _spec("hanayo", "known.linear:Hanayo", "stages in waves over the devices", "Liu et al.: Hanayo, SC 2023",
-          "several stages per device without copies"),
+    _spec(
+        "repetend",
+        "repetend:RepetendSolver",
+        "shortest repeating pattern by modulo scheduling, proved",
+        TESSEL,
+        "any shape, any memory limit: the first choice",
+        True,
+    ),
+    _spec(
+        "tessel",
+        "tessel:TesselSolver",
+        "Tessel's enumeration of index assignments with lazy completion",
+        TESSEL,
+        "as the published search finds it",
+        True,
+    ),
+    _spec(
+        "time-optimal",
+        "time_optimal:TimeOptimalSolver",
+        "shortest makespan of all n micro-batches, exact",
+        TESSEL,
+        "few micro-batches",
+        True,
+    ),
+    _spec(
+        "gpipe",
+        "known.linear:GPipe",
+        "all forward, then all backward",
+        "Huang et al.: GPipe, NeurIPS 2019",
+        "memory is plenty",
+    ),
+    _spec(
+        "1f1b",
+        "known.linear:OneForwardOneBackward",
+        "one forward, one backward",
+        "Narayanan et al.: Memory-efficient pipeline-parallel DNN training (PipeDream-Flush), ICML 2021",
+        "the usual baseline",
+    ),
+    _spec(
+        "1f1b-plus",
+        "known.shared_blocks:OneForwardOneBackwardPlus",
+        "1F1B on placements with blocks that devices share",
+        TESSEL,
+        "the baseline on the placement of a searched schedule (M, NN, K)",
+    ),
+    _spec(
+        "interleaved-1f1b",
+        "known.linear:InterleavedOneForwardOneBackward",
+        "1F1B with several stages per device",
+        "Narayanan et al.: Efficient large-scale language model training on GPU clusters, SC 2021",
+        "fast links",
+    ),
+    _spec(
+        "zb-h1",
+        "known.zero_bubble:ZeroBubbleH1",
+        "zero bubble with the memory of 1F1B",
+        ZERO_BUBBLE,
+        "backward split into inputs and weights",
+    ),
+    _spec(
+        "zb-h2",
+        "known.zero_bubble:ZeroBubbleH2",
+        "zero bubble with twice the memory of 1F1B",
+        ZERO_BUBBLE,
+        "the same, with memory to spare",
+    ),
+    _spec(
+        "zb-v",
+        "known.v_shape:ZeroBubbleV",
+        "zero bubble, stages in a V, the memory of 1F1B",
+        ZERO_BUBBLE,
+        "two stages per device",
+    ),
+    _spec(
+        "v-half",
+        "known.v_shape:VHalf",
+        "stages in a V, half the memory of 1F1B",
+        V_SCHEDULES,
+        "memory is tight",
+    ),
+    _spec(
+        "v-min",
+        "known.v_shape:VMin",
+        "stages in a V, a third of the memory of 1F1B",
+        V_SCHEDULES,
+        "memory is very tight",
+    ),
+    _spec(
+        "chimera",
+        "known.bidirectional:Chimera",
+        "two pipelines in opposite directions",
+        "Li, Hoefler: Chimera, SC 2021",
+        "room for two copies of the weights",
+    ),
+    _spec(
+        "dualpipe",
+        "known.bidirectional:DualPipe",
+        "two directions with split backward",
+        "DeepSeek-AI: DeepSeek-V3 technical report, 2024",
+        "the same, with expert parallelism",
+    ),
+    _spec(
+        "hanayo",
+        "known.linear:Hanayo",
+        "stages in waves over the devices",
+        "Liu et al.: Hanayo, SC 2023",
+        "several stages per device without copies",
+    ),
 )
 
 _EXPORTS = {

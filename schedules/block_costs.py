@@ -1,11 +1,13 @@
 """What the blocks of a placed model cost: times, lags and memory.
 
-A lag is the time of the tensors between two blocks on different devices, one after the other on their link.
+A lag is the time of the tensors between two blocks on different devices, one after the other on
+their link.
 
-Memory: a tensor of the forward pass that a backward op on device d reads is held on d from the first forward block
-there that produces or receives it until the last backward block there that reads it starts. The capacity is what the
-resident bytes (weights, gradients, optimizer state) leave. With `recompute` only what enters a device is held; its
-backward block repeats the forward pass, and room for one micro-batch's activations is set aside.
+Memory: a tensor of the forward pass that a backward op on device d reads is held on d from the
+first forward block there that produces or receives it until the last backward block there that
+reads it starts. The capacity is what the resident bytes (weights, gradients, optimizer state)
+leave. With `recompute` only what enters a device is held; its backward block repeats the forward
+pass, and room for one micro-batch's activations is set aside.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ def spans(model: PlacedModel, pieces: Sequence[Piece]) -> list[int]:
 def _span(model: PlacedModel, piece: Piece) -> int:
     """Ticks of a piece; a tensor-parallel one takes 1/D of its time plus the tensors it exchanges.
 
-    It gathers what ops on single devices read. As two products with weights share one all-reduce of twice the
-    volume, it exchanges the output of every op with weights once, unless only the op's own backward pass reads
-    it (logits stay in shards), or it is the op's table. Between tensor-parallel ops, all else stays in shards.
+    It gathers what ops on single devices read. As two products with weights share one all-reduce of
+    twice the volume, it exchanges the output of every op with weights once, unless only the op's
+    own backward pass reads it (logits stay in shards), or it is the op's table. Between
+    tensor-parallel ops, all else stays in shards.
     """
     problem = model.problem
     if piece.place != ALL:
@@ -50,19 +53,27 @@ def _span(model: PlacedModel, piece: Piece) -> int:
     if k > 1:
         pointer, tensors = problem.outputs
         for v in piece.ops:
-            gathered += sum(_slowest(model, t) for t in tensors[pointer[v] : pointer[v + 1]].tolist() if _exchanged(model, v, t))
+            gathered += sum(
+                _slowest(model, t)
+                for t in tensors[pointer[v] : pointer[v + 1]].tolist()
+                if _exchanged(model, v, t)
+            )
     return max(1, -(-work // k) + gathered)
 
 
 def _exchanged(model: PlacedModel, op: int, tensor: int) -> bool:
     """Whether the devices that share a tensor-parallel op exchange one of its outputs."""
     problem = model.problem
-    readers = problem.consumer[problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]].tolist()
+    readers = problem.consumer[
+        problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]
+    ].tolist()
     kept = [c for c in readers if model.kept[c]]
     if any(model.device[c] != ALL for c in kept):
         return True
     table = 0 < problem.resident[op] <= problem.tensor_bytes[tensor]
-    return _has_weights(model, op) and not table and any(model.base(c) != model.base(op) for c in kept)
+    return (
+        _has_weights(model, op) and not table and any(model.base(c) != model.base(op) for c in kept)
+    )
 
 
 def _has_weights(model: PlacedModel, op: int) -> bool:
@@ -83,8 +94,12 @@ def _slowest(model: PlacedModel, tensor: int) -> int:
 def _add_recomputation(pieces: Sequence[Piece], span: list[int]) -> None:
     """Backward blocks repeat the forward pass of their device."""
     for place in sorted({(piece.place, piece.part) for piece in pieces}):
-        forward = [i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == FORWARD]
-        backward = [i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == INPUTS]
+        forward = [
+            i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == FORWARD
+        ]
+        backward = [
+            i for i, p in enumerate(pieces) if (p.place, p.part) == place and p.role == INPUTS
+        ]
         if len(forward) == len(backward):
             # The j-th backward piece, from the end, belongs to the j-th forward piece.
             for f, b in zip(sorted(forward), sorted(backward, reverse=True), strict=True):
@@ -100,7 +115,10 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
     seen: set[tuple[int, int, int]] = set()
     tensor = problem.edge_tensor
     for t, u, v in zip(
-        tensor.tolist(), piece_of[problem.producer[tensor]].tolist(), piece_of[problem.consumer].tolist(), strict=True
+        tensor.tolist(),
+        piece_of[problem.producer[tensor]].tolist(),
+        piece_of[problem.consumer].tolist(),
+        strict=True,
     ):
         if u < 0 or v < 0 or u == v or (t, u, v) in seen:
             continue
@@ -130,13 +148,17 @@ def activations(
         readers = problem.consumer[pointer[t] : pointer[t + 1]].tolist()
         later = [c for c in readers if model.kept[c] and model.role[c] != FORWARD]
         for place in sorted({int(model.device[c]) for c in later}):
-            makers = [maker] if model.device[maker] == place else [
-                c for c in readers if model.device[c] == place and model.role[c] == FORWARD
-            ]  # fmt: skip
+            makers = (
+                [maker]
+                if model.device[maker] == place
+                else [c for c in readers if model.device[c] == place and model.role[c] == FORWARD]
+            )
             if not makers:
                 continue  # arrives for the backward pass only
             first = min((int(piece_of[c]) for c in makers), key=lambda i: rank[i])
-            last = max((int(piece_of[c]) for c in later if model.device[c] == place), key=lambda i: rank[i])
+            last = max(
+                (int(piece_of[c]) for c in later if model.device[c] == place), key=lambda i: rank[i]
+            )
             where = list(model.devices(place))
             share = -(-size // len(where))
             if model.recompute and model.device[maker] == place:

@@ -1,15 +1,18 @@
 """Lower bounds on the period and the makespan that hold for every schedule, whatever its pattern.
 
-Two *relaxations* of a problem give bounds. One is the problem as it is. In the other the blocks that occupy all devices
-at once are left out: while they run nothing else does, so cutting their n G ticks out of a schedule leaves one of the
-other blocks, in which they are points in time (and a lag, in which they may run, counts for nothing). A bound of
-that relaxation plus n G is a bound, and the better one where long chains alternate with such blocks: it proves that
-n micro-batches of NN on 4 devices take 8 n + 12 ticks.
+Two *relaxations* of a problem give bounds. One is the problem as it is. In the other the blocks
+that occupy all devices at once are left out: while they run nothing else does, so cutting their n G
+ticks out of a schedule leaves one of the other blocks, in which they are points in time (and a lag,
+in which they may run, counts for nothing). A bound of that relaxation plus n G is a bound, and the
+better one where long chains alternate with such blocks: it proves that n micro-batches of NN on 4
+devices take 8 n + 12 ticks.
 
 References
 ----------
-.. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9(3), 1961 (residence).
-.. [2] B. R. Rau, "Iterative modulo scheduling", MICRO 1994: the load is its minimum initiation interval by resources.
+.. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9(3),
+1961 (residence).
+.. [2] B. R. Rau, "Iterative modulo scheduling", MICRO 1994: the load is its minimum initiation
+interval by resources.
 """
 
 from __future__ import annotations
@@ -39,8 +42,10 @@ class Relaxation:
     ----------
     shared : ticks per micro-batch in which left-out blocks run.
     edges : (predecessor, block, ticks from start to start at least).
-    head, tail : longest way from the start of a micro-batch to a block's start, and from its end to the end.
-    occupied : unit-ticks that one micro-batch occupies at least of every device whose memory is limited.
+    head, tail : longest way from the start of a micro-batch to a block's start, and from its end to
+    the end.
+    occupied : unit-ticks that one micro-batch occupies at least of every device whose memory is
+    limited.
     """
 
     problem: PipelineProblem
@@ -54,7 +59,8 @@ class Relaxation:
 
 @lru_cache(maxsize=64)
 def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
-    """Return the problem as it is, and without the blocks that occupy all devices where there are some."""
+    """Return the problem as it is, and without the blocks that occupy all devices where there are
+    some."""
     used = sum(bool(here) for here in problem.on_device)
     everywhere = np.diff(problem.device_ptr) == used
     plain = _relaxation(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
@@ -99,13 +105,14 @@ def load_bound(problem: PipelineProblem) -> Fraction:
 def residence_bound(problem: PipelineProblem) -> Fraction:
     r"""Return a bound from the time that memory stays occupied; 0 without memory limits.
 
-    Proof. Let block b of a micro-batch start at S_b and change device d by m_b. One micro-batch occupies
-    R = sum_b -m_b S_b >= R* unit-ticks of d, where R* is the minimum over all starts that respect the
-    predecessors. In a schedule of one micro-batch per p ticks, d therefore holds R/p units on average
-    (Little's law). It never holds more than its capacity C, and while a block that frees f units runs it holds
-    at most C - f, since no other block starts on d meanwhile and the f units are gone from its start on. So
-    R*/p <= C - sum_freeing f_b span_b / p, that is p >= (R* + sum f_b span_b) / C. It holds for any number of
-    micro-batches per repetend: for V on 4 devices with C = 3 it gives (13 + 3) / 3 = 16/3.
+    Proof. Let block b of a micro-batch start at S_b and change device d by m_b. One micro-batch
+    occupies R = sum_b -m_b S_b >= R* unit-ticks of d, where R* is the minimum over all starts that
+    respect the predecessors. In a schedule of one micro-batch per p ticks, d therefore holds R/p
+    units on average (Little's law). It never holds more than its capacity C, and while a block that
+    frees f units runs it holds at most C - f, since no other block starts on d meanwhile and the f
+    units are gone from its start on. So R*/p <= C - sum_freeing f_b span_b / p, that is p >= (R* +
+    sum f_b span_b) / C. It holds for any number of micro-batches per repetend: for V on 4 devices
+    with C = 3 it gives (13 + 3) / 3 = 16/3.
     """
     found = [
         relaxed.shared + Fraction(ticks, int(problem.capacity[d]))
@@ -116,16 +123,19 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
 
 
 def freed_while_running(memory: NDArray[np.int64], span: NDArray[np.int64]) -> int:
-    """Unit-ticks that one micro-batch's blocks have freed on a device while they still run there."""
+    """Unit-ticks that one micro-batch's blocks have freed on a device while they still run
+    there."""
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
 def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int], ...]) -> int:
-    """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in whole numbers.
+    """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in
+    whole numbers.
 
-    The dual is a flow of greatest cost in which every block sends out what it allocates more than comes in: whatever
-    flow of that kind bounds the minimum from below. The linear program in floating point only says which edges carry
-    flow; how much is worked out in whole numbers, edge by edge from the leaves of the forest that they form.
+    The dual is a flow of greatest cost in which every block sends out what it allocates more than
+    comes in: whatever flow of that kind bounds the minimum from below. The linear program in
+    floating point only says which edges carry flow; how much is worked out in whole numbers, edge
+    by edge from the leaves of the forest that they form.
     """
     if not edges:
         return 0
@@ -136,7 +146,13 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
     time_unit = float(max(1, *(gap for _, _, gap in edges)))
     gaps = np.array([-gap for _, _, gap in edges]) / time_unit
-    answer = linprog(-memory / float(np.abs(memory).max()), A_ub=matrix, b_ub=gaps, bounds=(0, None), method="highs-ds")
+    answer = linprog(
+        -memory / float(np.abs(memory).max()),
+        A_ub=matrix,
+        b_ub=gaps,
+        bounds=(0, None),
+        method="highs-ds",
+    )
     if answer.status != 0:
         return 0
     carrying = np.flatnonzero(answer.ineqlin.marginals < -1e-9).tolist()
@@ -146,7 +162,9 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
 
 
-def _longest_path(source: int, target: int, order: list[int], into: list[list[tuple[int, int]]]) -> int:
+def _longest_path(
+    source: int, target: int, order: list[int], into: list[list[tuple[int, int]]]
+) -> int:
     """Return the longest way from the start of one block to that of another, 0 if there is none."""
     distance = {source: 0}
     for v in order:
@@ -157,7 +175,8 @@ def _longest_path(source: int, target: int, order: list[int], into: list[list[tu
 
 
 def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
-    """Return the only flow on the edges of a forest that takes away every node's supply, None if there is none >= 0."""
+    """Return the only flow on the edges of a forest that takes away every node's supply, None if
+    there is none >= 0."""
     at_node: dict[int, list[int]] = {}
     for e, (u, v) in enumerate(edges):
         at_node.setdefault(u, []).append(e)
@@ -196,10 +215,11 @@ def best_bound(problem: PipelineProblem) -> tuple[Fraction, str]:
 def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     """Return a bound on the makespan of n micro-batches in ticks.
 
-    On every device, n instances of any set of its blocks take n times their spans, after the shortest way to one of them
-    and before the shortest way from one of them to the end of a micro-batch. Where memory is limited, more time is
-    lost before and after all of them (`_idle_at_the_ends`), and the unit-ticks that n micro-batches occupy must fit
-    between the first start of a block that allocates and the last end of one that frees.
+    On every device, n instances of any set of its blocks take n times their spans, after the
+    shortest way to one of them and before the shortest way from one of them to the end of a
+    micro-batch. Where memory is limited, more time is lost before and after all of them
+    (`_idle_at_the_ends`), and the unit-ticks that n micro-batches occupy must fit between the first
+    start of a block that allocates and the last end of one that frees.
     """
     n, best = micro_batches, 0
     for relaxed in relaxations(problem):
@@ -208,7 +228,9 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
             here = np.array(blocks, dtype=np.int64)
             if here.size:
                 busy = n * int(relaxed.span[here].sum())
-                ticks = max(ticks, busy + _idle_at_the_ends(relaxed, d, n), _inner_sets(relaxed, here, n))
+                ticks = max(
+                    ticks, busy + _idle_at_the_ends(relaxed, d, n), _inner_sets(relaxed, here, n)
+                )
         for d, occupied in relaxed.occupied.items():
             delta = problem.memory[:, d]
             ends = int(relaxed.head[delta > 0].min()) + int(relaxed.tail[delta < 0].min())
@@ -218,7 +240,8 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
 
 
 def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int) -> int:
-    """Return the best bound of the sets of a device's blocks: of those with the same ends, the largest counts."""
+    """Return the best bound of the sets of a device's blocks: of those with the same ends, the
+    largest counts."""
     span, head, tail = relaxed.span[here], relaxed.head[here], relaxed.tail[here]
     best = 0
     for h, t in itertools.product(np.unique(head).tolist(), np.unique(tail).tolist()):
@@ -231,12 +254,18 @@ def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int
 def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> int:
     """Ticks of a schedule in which a device does not work, as it waits to begin or has ended.
 
-    Until the first block that frees memory can start, only others run, of which memory admits so many; the same holds
-    backwards in time after the last block that allocates. If memory cannot hold all micro-batches, the first freeing
-    block comes before the last allocating one, and both losses add up.
+    Until the first block that frees memory can start, only others run, of which memory admits so
+    many; the same holds backwards in time after the last block that allocates. If memory cannot
+    hold all micro-batches, the first freeing block comes before the last allocating one, and both
+    losses add up.
     """
     problem, here = relaxed.problem, np.array(relaxed.problem.on_device[device])
-    delta, span, head, tail = problem.memory[here, device], relaxed.span[here], relaxed.head[here], relaxed.tail[here]
+    delta, span, head, tail = (
+        problem.memory[here, device],
+        relaxed.span[here],
+        relaxed.head[here],
+        relaxed.tail[here],
+    )
     front, back = int(head.min()), int(tail.min())
     if not problem.limited[device]:
         return front + back
@@ -248,10 +277,16 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
     return max(max(front, waits) + back, front + max(back, drains))
 
 
-def _most_work(span: NDArray[np.int64], need: NDArray[np.int64], micro_batches: int, capacity: int) -> int:
-    """Most ticks of blocks with need >= 0 that fit into a capacity: the relaxed knapsack, rounded up."""
+def _most_work(
+    span: NDArray[np.int64], need: NDArray[np.int64], micro_batches: int, capacity: int
+) -> int:
+    """Most ticks of blocks with need >= 0 that fit into a capacity: the relaxed knapsack, rounded
+    up."""
     work = micro_batches * int(span[need == 0].sum())
-    packs = sorted(((Fraction(int(s), int(m)), int(m)) for s, m in zip(span, need, strict=True) if m > 0), reverse=True)
+    packs = sorted(
+        ((Fraction(int(s), int(m)), int(m)) for s, m in zip(span, need, strict=True) if m > 0),
+        reverse=True,
+    )
     for density, size in packs:
         taken = min(capacity, micro_batches * size)
         work += ceil(density * taken)

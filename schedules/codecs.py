@@ -1,6 +1,7 @@
 """JSON of pipeline problems and schedules, for `placeopt.io`: any solution can be saved and loaded.
 
-A schedule carries its problem. What its solver proved of it beyond its value is not stored: it could not be checked.
+A schedule carries its problem. What its solver proved of it beyond its value is not stored: it
+could not be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def _decode_problem(body: Body) -> PipelineProblem:
 def _encode_schedule(schedule: PipelineSchedule) -> dict[str, Any]:
     found: dict[str, Any] = {"problem": to_dict(schedule.problem), "start": schedule.start.tolist()}
     if schedule.repetend is not None:
-        found["repetend"] = {"period": schedule.repetend.period, "start": schedule.repetend.start.tolist()}
+        found["repetend"] = {
+            "period": schedule.repetend.period,
+            "start": schedule.repetend.start.tolist(),
+        }
     return found
 
 

@@ -1,18 +1,22 @@
 """Completion: from a repeating pattern to a finite schedule of n micro-batches.
 
-The pattern is unrolled from the first micro-batch to the last, which gives warm-up, steady state and cool-down at
-once: every start is that of a valid infinite schedule with some micro-batches left out, so dependencies of every
-index gap and the memory limit hold. Then every device's order is shifted left, which changes no order and hence
-no peak. Greedy variants that keep the pattern's priorities but not its order may end earlier, forwards or
-backwards in time; the shortest of all is taken.
+The pattern is unrolled from the first micro-batch to the last, which gives warm-up, steady state
+and cool-down at once: every start is that of a valid infinite schedule with some micro-batches left
+out, so dependencies of every index gap and the memory limit hold. Then every device's order is
+shifted left, which changes no order and hence no peak. Greedy variants that keep the pattern's
+priorities but not its order may end earlier, forwards or backwards in time; the shortest of all is
+taken.
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024 (the completion phase).
-.. [2] A. Sprecher, R. Kolisch, A. Drexl, "Semi-active, active, and non-delay schedules for the resource-constrained
+.. [2] A. Sprecher, R. Kolisch, A. Drexl, "Semi-active, active, and non-delay schedules for the
+resource-constrained
    project scheduling problem", EJOR 80(1), 1995 (left shifts).
-.. [3] K. Y. Li, R. J. Willis, "An iterative scheduling technique for resource-constrained project scheduling", EJOR
+.. [3] K. Y. Li, R. J. Willis, "An iterative scheduling technique for resource-constrained project
+scheduling", EJOR
    56(3), 1992 (forward-backward improvement).
 """
 
@@ -31,11 +35,13 @@ if TYPE_CHECKING:
 
 
 DISPATCHES_PER_SECOND = 10_000_000
-"""Greedy passes over one ready instance in a second: how many passes a time limit allows is counted, not measured."""
+"""Greedy passes over one ready instance in a second: how many passes a time limit allows is
+counted, not measured."""
 
 
 def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
-    """Return how many greedy passes over all instances take about `seconds`: each looks at all that are ready."""
+    """Return how many greedy passes over all instances take about `seconds`: each looks at all that
+    are ready."""
     return seconds * DISPATCHES_PER_SECOND / (len(problem.device) * micro_batches**2)
 
 
@@ -58,11 +64,13 @@ def complete(
     return best - best.min()
 
 
-def justify(problem: PipelineProblem, start: NDArray[np.int64], rounds: int = 2) -> NDArray[np.int64]:
+def justify(
+    problem: PipelineProblem, start: NDArray[np.int64], rounds: int = 2
+) -> NDArray[np.int64]:
     """Improve a schedule by rebuilding it greedily from the end and from the start in turn.
 
-    Forward-backward improvement: the ranks of each pass are the times of the previous one. The result is never
-    longer and keeps the memory limit.
+    Forward-backward improvement: the ranks of each pass are the times of the previous one. The
+    result is never longer and keeps the memory limit.
     """
     backwards = time_reversed(problem)
     best, current = start, start
@@ -86,8 +94,8 @@ def justify(problem: PipelineProblem, start: NDArray[np.int64], rounds: int = 2)
 def time_reversed(problem: PipelineProblem) -> PipelineProblem:
     """Return the problem that runs backwards: successors first, memory deltas negated.
 
-    Along a device's order the levels of memory are the same, read from the other end, so the limit means the
-    same.
+    Along a device's order the levels of memory are the same, read from the other end, so the limit
+    means the same.
     """
     blocks = problem.blocks()
     after: dict[str, list[tuple[str, int]]] = {block.name: [] for block in blocks}
@@ -95,11 +103,22 @@ def time_reversed(problem: PipelineProblem) -> PipelineProblem:
         for before, lag in block.after:
             after[before].append((block.name, lag))
     flipped = [
-        Block(block.name, block.kind, block.devices, block.span, tuple(-m for m in block.memory),
-              tuple(after[block.name]), block.stage)
+        Block(
+            block.name,
+            block.kind,
+            block.devices,
+            block.span,
+            tuple(-m for m in block.memory),
+            tuple(after[block.name]),
+            block.stage,
+        )
         for block in blocks
-    ]  # fmt: skip
+    ]
     return PipelineProblem.from_blocks(
-        f"{problem.name} reversed", flipped, problem.device_names, capacity=problem.capacity.tolist(),
-        micro_batches=problem.micro_batches, tick_seconds=problem.tick_seconds,
-    )  # fmt: skip
+        f"{problem.name} reversed",
+        flipped,
+        problem.device_names,
+        capacity=problem.capacity.tolist(),
+        micro_batches=problem.micro_batches,
+        tick_seconds=problem.tick_seconds,
+    )

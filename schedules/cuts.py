@@ -1,4 +1,5 @@
-"""Cut a training or inference graph into the stages of a shape: V, wave, X, M, K or T, each by the period DP.
+"""Cut a training or inference graph into the stages of a shape: V, wave, X, M, K or T, each by the
+period DP.
 
 V     one stage per device
 wave  two stages per device, down and up again
@@ -8,14 +9,16 @@ M     the ops with an outsized share of time or weights (embeddings, heads) tens
 K     two independent branches on half of the devices each, what joins them tensor-parallel
 T     no stages: every op tensor-parallel on all devices, one micro-batch after the other (the baseline without a pipeline)
 
-Fewer stages than devices leave room for replicas of the whole, each with its share of the batch. The DP has a time limit,
-and what it minimises is the load of the busiest device, not the step: a cut is one way to cut, and what is proved of its
-schedules holds for it alone.
+Fewer stages than devices leave room for replicas of the whole, each with its share of the batch.
+The DP has a time limit, and what it minimises is the load of the busiest device, not the step: a
+cut is one way to cut, and what is proved of its schedules holds for it alone.
 
 References
 ----------
-.. [1] J. M. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020 (the DP).
-.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] J. M. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
+NeurIPS 2020 (the DP).
+.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024 (the shapes X, M, NN and K).
 """
 
@@ -77,10 +80,14 @@ class Cut:
 
     def one_direction(self, *, mode: str, recompute: bool, split: bool = False) -> PipelineProblem:
         """Return the pipeline problem, for X that of the first of its two directions."""
-        return pipeline_of_placement(self.placed, self.device, mode=mode, recompute=recompute, split=split, parts=self.parts)
+        return pipeline_of_placement(
+            self.placed, self.device, mode=mode, recompute=recompute, split=split, parts=self.parts
+        )
 
 
-def cut_model(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float) -> Cut:
+def cut_model(
+    shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float
+) -> Cut:
     """Cut `graph` (with its passes joined) for a shape; `seconds` limits each run of the DP.
 
     Raises
@@ -100,7 +107,9 @@ def cut_model(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: s
         raise InputError(f"shape {shape} needs equal devices, '{group.name}' has different ones")
     weights, room = int(graph.resident.sum()), sum(device.memory for device in group.devices)
     if weights > room:
-        raise InputError(f"'{graph.name}' needs {weights} bytes for weights, {stages} of {cluster.name} have {room}")
+        raise InputError(
+            f"'{graph.name}' needs {weights} bytes for weights, {stages} of {cluster.name} have {room}"
+        )
     found: InputError | None = None
     for share in MEMORY_SHARES:
         try:
@@ -110,28 +119,40 @@ def cut_model(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: s
             # The weights alone, with all memory for them, say most about what is missing.
             found = found or error
             continue
-        return replace(cut, replicas=d // stages, sync=_sync(cut, graph, cluster) if mode == "train" else 0.0)
+        return replace(
+            cut, replicas=d // stages, sync=_sync(cut, graph, cluster) if mode == "train" else 0.0
+        )
     assert found is not None
     raise found
 
 
-# --- the shapes ----------------------------------------------------------------------------------------
+# --- the shapes
+# ----------------------------------------------------------------------------------------
 
 
 def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return Cut("V", cluster.num_devices, 1, _placed(graph, cluster), _cut(graph, _smaller(cluster, share), seconds))
+    return Cut(
+        "V",
+        cluster.num_devices,
+        1,
+        _placed(graph, cluster),
+        _cut(graph, _smaller(cluster, share), seconds),
+    )
 
 
 def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     d = cluster.num_devices
     virtual = Cluster(
         name=f"{cluster.name} twice",
-        devices=tuple(replace(device, name=f"{device.name}/{turn}", memory=int(device.memory * share) // 2)
-                      for turn in range(2) for device in cluster.devices),
+        devices=tuple(
+            replace(device, name=f"{device.name}/{turn}", memory=int(device.memory * share) // 2)
+            for turn in range(2)
+            for device in cluster.devices
+        ),
         links=cluster.links,
         link_class=np.tile(cluster.link_class, (2, 2)),
         channel=np.full((2 * d, 2 * d), -1),
-    )  # fmt: skip
+    )
     stage = _ranked(graph, _cut(graph, virtual, seconds))
     device = np.where(stage < d, stage, 2 * d - 1 - stage)
     return Cut("wave", d, 1, _placed(graph, cluster), device, stage)
@@ -142,7 +163,10 @@ def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
     forward = [v for v in graph.topological_order.tolist() if not graph.backward[v]]
     position = {v: i for i, v in enumerate(forward)}
     names = np.unique(stage).tolist()
-    middle = {s: float(np.mean([position[v] for v in forward if stage[v] == s] or [len(forward)])) for s in names}
+    middle = {
+        s: float(np.mean([position[v] for v in forward if stage[v] == s] or [len(forward)]))
+        for s in names
+    }
     order = sorted(names, key=lambda s: (middle[s], s))
     return np.array([order.index(s) for s in stage.tolist()], dtype=np.int64)
 
@@ -153,27 +177,51 @@ def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     return Cut("X", cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
-def both_directions(one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]) -> PipelineProblem:
-    """Return `one` together with its mirror image; a micro-batch of it is one of the model in each direction."""
+def both_directions(
+    one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]
+) -> PipelineProblem:
+    """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
+    direction."""
     d = one.num_devices
-    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64)
+    held = np.array(
+        [int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64
+    )
     aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
-    capacity = np.where(placed.capacity < UNLIMITED, placed.capacity - held - held[::-1] - np.maximum(aside, aside[::-1]),
-                        UNLIMITED)  # fmt: skip
+    capacity = np.where(
+        placed.capacity < UNLIMITED,
+        placed.capacity - held - held[::-1] - np.maximum(aside, aside[::-1]),
+        UNLIMITED,
+    )
     if capacity.min() < 0:
         at = int(capacity.argmin())
-        raise InputError(f"'{one.device_names[at]}' cannot hold the weights of two stages: "
-                         f"{-int(capacity[at])} bytes are missing")  # fmt: skip
+        raise InputError(
+            f"'{one.device_names[at]}' cannot hold the weights of two stages: "
+            f"{-int(capacity[at])} bytes are missing"
+        )
     blocks = []
     for tag, flip in (("a", False), ("b", True)):
         for block in one.blocks():
             devices = tuple(d - 1 - x for x in block.devices) if flip else block.devices
             pairs = sorted(zip(devices, block.memory, strict=True))
             after = tuple((f"{name}{tag}", lag) for name, lag in block.after)
-            blocks.append(Block(f"{block.name}{tag}", block.kind, tuple(x for x, _ in pairs), block.span,
-                                tuple(m for _, m in pairs), after, block.stage))  # fmt: skip
-    return PipelineProblem.from_blocks(f"{one.name}, both directions", blocks, one.device_names,
-                                       capacity=capacity.tolist(), tick_seconds=one.tick_seconds)  # fmt: skip
+            blocks.append(
+                Block(
+                    f"{block.name}{tag}",
+                    block.kind,
+                    tuple(x for x, _ in pairs),
+                    block.span,
+                    tuple(m for _, m in pairs),
+                    after,
+                    block.stage,
+                )
+            )
+    return PipelineProblem.from_blocks(
+        f"{one.name}, both directions",
+        blocks,
+        one.device_names,
+        capacity=capacity.tolist(),
+        tick_seconds=one.tick_seconds,
+    )
 
 
 def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -203,24 +251,34 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
 
 
 def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
-    return Cut("T", cluster.num_devices, 1, _placed(graph, cluster), np.full(graph.num_ops, ALL, dtype=np.int64))
+    return Cut(
+        "T",
+        cluster.num_devices,
+        1,
+        _placed(graph, cluster),
+        np.full(graph.num_ops, ALL, dtype=np.int64),
+    )
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
 
 
-# --- what the shapes are made of -----------------------------------------------------------------------
+# --- what the shapes are made of
+# -----------------------------------------------------------------------
 
 
 def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
-    """Mark ops (with their backward ops) that have more than half of a device's fair share of time or weights.
+    """Mark ops (with their backward ops) that have more than half of a device's fair share of time
+    or weights.
 
-    What reads an op's table of weights belongs to it. Nothing is marked where more than a quarter of the ops with
-    weights would be: such a model is small, not unbalanced.
+    What reads an op's table of weights belongs to it. Nothing is marked where more than a quarter
+    of the ops with weights would be: such a model is small, not unbalanced.
     """
     family = families(graph)
     flops = np.bincount(family, weights=graph.flops.astype(np.float64), minlength=graph.num_ops)
-    weights = np.bincount(family, weights=graph.resident.astype(np.float64), minlength=graph.num_ops)
+    weights = np.bincount(
+        family, weights=graph.resident.astype(np.float64), minlength=graph.num_ops
+    )
     share = 1 / (2 * num_devices)
     large = (flops > share * flops.sum()) | (weights > share * weights.sum())
     for t in range(graph.num_tensors):
@@ -233,7 +291,8 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
 
 
 def is_table(tensor_bytes: int, resident: int) -> bool:
-    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs on)."""
+    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs
+    on)."""
     return 0 < resident <= tensor_bytes
 
 
@@ -244,13 +303,20 @@ def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | No
     """
     top = np.array([name.split("/")[0] for name in graph.layer] or [""] * graph.num_ops)
     total = max(1, int(graph.flops.sum()))
-    large = [name for name in sorted(set(top.tolist()) - {""}) if graph.flops[top == name].sum() * 10 >= total]
+    large = [
+        name
+        for name in sorted(set(top.tolist()) - {""})
+        if graph.flops[top == name].sum() * 10 >= total
+    ]
     large.sort(key=lambda name: (-int(graph.flops[top == name].sum()), name))
     forward = ~graph.backward
     reach = {name: _descendants(graph, (top == name) & forward) for name in large}
     for i, a in enumerate(large):
         for b in large[i + 1 :]:
-            if not (reach[a] & (top == b) & forward).any() and not (reach[b] & (top == a) & forward).any():
+            if (
+                not (reach[a] & (top == b) & forward).any()
+                and not (reach[b] & (top == a) & forward).any()
+            ):
                 return top == a, top == b
     return None
 
@@ -267,7 +333,8 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
-    """Return the graph of some ops, and their indices; tensors to and from the others are dropped."""
+    """Return the graph of some ops, and their indices; tensors to and from the others are
+    dropped."""
     kept = np.flatnonzero(keep)
     new = np.full(graph.num_ops, -1, dtype=np.int64)
     new[kept] = np.arange(len(kept))
@@ -276,18 +343,30 @@ def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[
     for t in range(graph.num_tensors):
         if new[graph.producer[t]] < 0:
             continue
-        readers = [int(new[c]) for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]] if new[c] >= 0]
+        readers = [
+            int(new[c])
+            for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]
+            if new[c] >= 0
+        ]
         tensors.append((int(new[graph.producer[t]]), int(graph.tensor_bytes[t]), readers))
         columns.append(t)
     part = OpGraph.from_tensors(
-        graph.name, [graph.op_names[i] for i in kept], tensors,
+        graph.name,
+        [graph.op_names[i] for i in kept],
+        tensors,
         op_types=tuple(graph.op_types[i] for i in kept),
         layer=tuple(graph.layer[i] for i in kept) if graph.layer else (),
-        flops=graph.flops[kept], bytes_moved=graph.bytes_moved[kept], resident=graph.resident[kept],
-        parameters=graph.parameters[kept], colocation=graph.colocation[kept], backward=graph.backward[kept],
-        measured_kinds=graph.measured_kinds, measured=graph.measured[kept],
-        measured_transfer=graph.measured_transfer[columns], tick_seconds=graph.tick_seconds,
-    )  # fmt: skip
+        flops=graph.flops[kept],
+        bytes_moved=graph.bytes_moved[kept],
+        resident=graph.resident[kept],
+        parameters=graph.parameters[kept],
+        colocation=graph.colocation[kept],
+        backward=graph.backward[kept],
+        measured_kinds=graph.measured_kinds,
+        measured=graph.measured[kept],
+        measured_transfer=graph.measured_transfer[columns],
+        tick_seconds=graph.tick_seconds,
+    )
     return part, kept
 
 
@@ -296,8 +375,13 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
     if count == cluster.num_devices:
         return cluster
     keep = slice(0, count)
-    return replace(cluster, name=f"{count} of {cluster.name}", devices=cluster.devices[keep],
-                   link_class=cluster.link_class[keep, keep], channel=cluster.channel[keep, keep])  # fmt: skip
+    return replace(
+        cluster,
+        name=f"{count} of {cluster.name}",
+        devices=cluster.devices[keep],
+        link_class=cluster.link_class[keep, keep],
+        channel=cluster.channel[keep, keep],
+    )
 
 
 def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
@@ -312,7 +396,9 @@ def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
         return np.zeros(problem.num_ops, dtype=np.int64)
     result = run_step(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
-        raise InputError(f"'{problem.name}' cannot be cut into stages: {result.message or result.status}")
+        raise InputError(
+            f"'{problem.name}' cannot be cut into stages: {result.message or result.status}"
+        )
     return np.asarray(result.solution.device, dtype=np.int64)
 
 
@@ -321,7 +407,9 @@ def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:
     part = -(-spread // cluster.num_devices)
     if share == 1 and part == 0:
         return cluster
-    devices = tuple(replace(x, memory=max(0, int(x.memory * share) - part)) for x in cluster.devices)
+    devices = tuple(
+        replace(x, memory=max(0, int(x.memory * share) - part)) for x in cluster.devices
+    )
     return replace(cluster, devices=devices)
 
 
@@ -339,13 +427,16 @@ def _replicable(cluster: Cluster, stages: int) -> bool:
 
 
 def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
-    """Seconds per step to sum gradients: a ring all-reduce per stage over its slowest link, after the last backward.
+    """Seconds per step to sum gradients: a ring all-reduce per stage over its slowest link, after
+    the last backward.
 
-    The copies of a stage are on its device of every replica; for X, on the two devices that hold it. Tensor-parallel
-    weights have one copy per replica.
+    The copies of a stage are on its device of every replica; for X, on the two devices that hold
+    it. Tensor-parallel weights have one copy per replica.
     """
-    copies = [[stage + turn * cut.stages for turn in range(cluster.num_devices // cut.stages)]
-              for stage in range(cut.stages)]  # fmt: skip
+    copies = [
+        [stage + turn * cut.stages for turn in range(cluster.num_devices // cut.stages)]
+        for stage in range(cut.stages)
+    ]
     if cut.shape == "X":
         copies = [places + copies[-1 - stage] for stage, places in enumerate(copies)]
     gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])

@@ -1,39 +1,46 @@
 r"""The cyclic CP-SAT model decides whether a schedule can repeat every P ticks.
 
-Modulo scheduling (software pipelining) of the blocks of K micro-batches. Instance i = (member q of the
-pattern, block b) starts at S_i = sigma_i + P * k_i in the first repetition and P later in every next one,
-with 0 <= sigma_i < P and k_i >= 0:
+Modulo scheduling (software pipelining) of the blocks of K micro-batches. Instance i = (member q of
+the pattern, block b) starts at S_i = sigma_i + P * k_i in the first repetition and P later in every
+next one, with 0 <= sigma_i < P and k_i >= 0:
 
 - precedence u -> v with lag l:  S_v >= S_u + span_u + l;
 - two instances on one device, in one of the two orders: sigma_j >= sigma_i + span_i and
   sigma_i + P >= sigma_j + span_j (the second keeps j clear of i's next repetition);
 - memory of device d right after an allocating instance c starts, in the steady state:
-  sum_i m_i ([sigma_i <= sigma_c] - k_i) <= capacity_d  (before time 0 of a repetition, instance i has run k_i times
-  less often than repetitions have begun; k_i cancels for what a micro-batch allocates and frees).
+  sum_i m_i ([sigma_i <= sigma_c] - k_i) <= capacity_d  (before time 0 of a repetition, instance i
+  has run k_i times less often than repetitions have begun; k_i cancels for what a micro-batch
+  allocates and frees).
 
-Stretching a schedule of period P to P + 1 (keep every sigma and k) stays valid, so feasibility is monotone in P
-and an infeasible P proves that every shorter period is infeasible too.
+Stretching a schedule of period P to P + 1 (keep every sigma and k) stays valid, so feasibility is
+monotone in P and an infeasible P proves that every shorter period is infeasible too.
 
-Without loss of generality: the pattern may be rotated, so one source starts at 0; members of a block may be
-sorted, since micro-batches are identical and sorting two sequences that respect a precedence pairwise keeps it.
+Without loss of generality: the pattern may be rotated, so one source starts at 0; members of a
+block may be sorted, since micro-batches are identical and sorting two sequences that respect a
+precedence pairwise keeps it.
 
-With one member, nothing waits a whole period for nothing. Let D hold b and all its descendants, and let b be the only
-way into D: every predecessor of a descendant lies in D. If S_b >= S_u + span_u + l + P for all predecessors u of
-b, then D can start P earlier: no precedence breaks, no device changes its order, and memory changes by the sum of D's
-memory deltas, which is at most 0, as a micro-batch never holds less than nothing before D. So among the patterns of
-the smallest sum of starts there is one in which some predecessor of b ends less than P before b starts (and in
-which k_b = 0 where b has none). This leaves few indices k to search: proofs get ten to a hundred times faster.
+With one member, nothing waits a whole period for nothing. Let D hold b and all its descendants, and
+let b be the only way into D: every predecessor of a descendant lies in D. If S_b >= S_u + span_u +
+l + P for all predecessors u of b, then D can start P earlier: no precedence breaks, no device
+changes its order, and memory changes by the sum of D's memory deltas, which is at most 0, as a
+micro-batch never holds less than nothing before D. So among the patterns of the smallest sum of
+starts there is one in which some predecessor of b ends less than P before b starts (and in which
+k_b = 0 where b has none). This leaves few indices k to search: proofs get ten to a hundred times
+faster.
 
-Redundant: on a limited device sum_i -m_i S_i + sum of freed units times spans is at most P times its capacity (Little's
-law, see `bounds.residence_bound`). And where two parts of a problem are mirror images of each other, as the two
-chains of X, the first takes no longer than the second.
+Redundant: on a limited device sum_i -m_i S_i + sum of freed units times spans is at most P times
+its capacity (Little's law, see `bounds.residence_bound`). And where two parts of a problem are
+mirror images of each other, as the two chains of X, the first takes no longer than the second.
 
 References
 ----------
-.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO 1994.
-.. [2] A. E. Eichenberger, E. S. Davidson, "Efficient formulation for optimal modulo schedulers", PLDI 1997 (the stage k
+.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO
+1994.
+.. [2] A. E. Eichenberger, E. S. Davidson, "Efficient formulation for optimal modulo schedulers",
+PLDI 1997 (the stage k
    and the offset sigma of every instance).
-.. [3] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [3] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024.
 """
 
@@ -57,16 +64,20 @@ if TYPE_CHECKING:
 
 
 class CyclicModel:
-    """One period P, one pattern size K: variables, one method per constraint family, objective, decode.
+    """One period P, one pattern size K: variables, one method per constraint family, objective,
+    decode.
 
     Attributes
     ----------
-    for_latency : keep the patterns of least latency, and let `minimize_latency` ask for nothing else. Without it only some
-        pattern of every feasible period is kept: unconnected parts all begin in the first repetition, although one
-        that begins later may share more time with the others.
+    for_latency : keep the patterns of least latency, and let `minimize_latency` ask for nothing
+    else. Without it only some
+        pattern of every feasible period is kept: unconnected parts all begin in the first
+        repetition, although one that begins later may share more time with the others.
     """
 
-    def __init__(self, problem: PipelineProblem, period: int, size: int = 1, *, for_latency: bool = False) -> None:
+    def __init__(
+        self, problem: PipelineProblem, period: int, size: int = 1, *, for_latency: bool = False
+    ) -> None:
         self.problem, self.period, self.size, self.for_latency = problem, period, size, for_latency
         self.model = cp_model.CpModel()
         self.num_instances = problem.num_blocks * size
@@ -91,9 +102,12 @@ class CyclicModel:
         return [q * b + i for q in range(self.size) for i in self.problem.on_device[device]]
 
     def _add_variables(self) -> None:
-        # Whatever is closed under successors can move down by P as long as no precedence breaks, and that never
-        # adds memory (what a micro-batch allocated is freed no later). So some block has k = 0 and is reached from
-        # every other over at most num_blocks precedences that would break, each with a bounded step of k.
+        # Whatever is closed under successors can move down by P as long as no precedence breaks,
+        # and that never
+        # adds memory (what a micro-batch allocated is freed no later). So some block has k = 0 and
+        # is reached from
+        # every other over at most num_blocks precedences that would break, each with a bounded step
+        # of k.
         longest = max((self._span[u] + lag for u, _, lag in self._edges), default=0)
         deepest = self.problem.num_blocks * (2 + longest // self.period + (self.size > 1))
         n = self.num_instances
@@ -102,11 +116,18 @@ class CyclicModel:
         self.turn = [self.model.new_int_var(0, deepest, f"k{i}") for i in range(n)]
 
     def _add_devices(self) -> None:
-        """Cyclic no-overlap; `before[i, j]` says sigma_i <= sigma_j for instances that share a device."""
+        """Cyclic no-overlap; `before[i, j]` says sigma_i <= sigma_j for instances that share a
+        device."""
         self.before: dict[tuple[int, int], Any] = {}
         model, sigma, span, period = self.model, self.sigma, self._span, self.period
-        interval = [model.new_fixed_size_interval_var(sigma[i], span[i], f"run{i}") for i in range(len(sigma))]
-        again = [model.new_fixed_size_interval_var(sigma[i] + period, span[i], f"next{i}") for i in range(len(sigma))]
+        interval = [
+            model.new_fixed_size_interval_var(sigma[i], span[i], f"run{i}")
+            for i in range(len(sigma))
+        ]
+        again = [
+            model.new_fixed_size_interval_var(sigma[i] + period, span[i], f"next{i}")
+            for i in range(len(sigma))
+        ]
         for device in range(self.problem.num_devices):
             here = self._instances_on(device)
             for i, j in itertools.combinations(here, 2):
@@ -116,7 +137,9 @@ class CyclicModel:
                 self.before[i, j], self.before[j, i] = flag, ~flag
                 for first, second, literal in ((i, j, flag), (j, i, ~flag)):
                     model.add(sigma[second] >= sigma[first] + span[first]).only_enforce_if(literal)
-                    model.add(sigma[first] + period >= sigma[second] + span[second]).only_enforce_if(literal)
+                    model.add(
+                        sigma[first] + period >= sigma[second] + span[second]
+                    ).only_enforce_if(literal)
             if len(here) > 1:
                 model.add_no_overlap([interval[i] for i in here] + [again[i] for i in here])
 
@@ -141,7 +164,11 @@ class CyclicModel:
             for c in changing:
                 if delta[c % b] < 0:
                     continue  # a block that frees memory never makes the peak
-                others = sum(int(delta[i % b]) * (self.before[i, c] - self.turn[i]) for i in changing if i != c)
+                others = sum(
+                    int(delta[i % b]) * (self.before[i, c] - self.turn[i])
+                    for i in changing
+                    if i != c
+                )
                 self.model.add(others + int(delta[c % b]) * (1 - self.turn[c]) <= capacity)
 
     def _add_symmetry_breaking(self) -> None:
@@ -152,8 +179,12 @@ class CyclicModel:
             self.model.add(self.turn[sources[0]] == 0)
         for i in range(b if self.size > 1 else 0):
             for q in range(self.size - 1):
-                self.model.add(self._start((q + 1) * b + i) >= self._start(q * b + i) + self._span[i])
-            self.model.add(self._start(i) + self.period >= self._start((self.size - 1) * b + i) + self._span[i])
+                self.model.add(
+                    self._start((q + 1) * b + i) >= self._start(q * b + i) + self._span[i]
+                )
+            self.model.add(
+                self._start(i) + self.period >= self._start((self.size - 1) * b + i) + self._span[i]
+            )
 
     def _add_residence(self) -> None:
         b, memory = self.problem.num_blocks, self.problem.memory
@@ -161,10 +192,13 @@ class CyclicModel:
             here = [i for i in self._instances_on(device) if memory[i % b, device]]
             freed = self.size * freed_while_running(memory[:, device], self.problem.span)
             room = self.period * int(self.problem.capacity[device]) - freed
-            # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which are >= 0, down.
+            # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which
+            # are >= 0, down.
             amount = [-int(memory[i % b, device]) for i in here]
             unit = max(1, -(-max(room, self._latest * sum(abs(x) for x in amount)) // 2**60))
-            terms = [x // unit * self._start(i) for x, i in zip(amount, here, strict=True) if x // unit]
+            terms = [
+                x // unit * self._start(i) for x, i in zip(amount, here, strict=True) if x // unit
+            ]
             if terms:
                 self.model.add(sum(terms) <= room // unit)
 
@@ -174,15 +208,19 @@ class CyclicModel:
             self.model.add(lasts[0] <= lasts[1])
 
     def _forbid_idle_turns(self) -> None:
-        """A block that alone leads to its descendants starts less than P after some predecessor ends, see above."""
+        """A block that alone leads to its descendants starts less than P after some predecessor
+        ends, see above."""
         model = self.model
         for b in entries(self.problem):
             before = self.problem.predecessors_of(b)
             if not before:
-                # Whatever part begins first, the others gain nothing by beginning a whole period after it.
+                # Whatever part begins first, the others gain nothing by beginning a whole period
+                # after it.
                 model.add(self.turn[b] <= self.for_latency)
                 continue
-            soon = [model.new_bool_var(f"soon{u}_{b}") for u, _ in before] if len(before) > 1 else []
+            soon = (
+                [model.new_bool_var(f"soon{u}_{b}") for u, _ in before] if len(before) > 1 else []
+            )
             for at, (u, lag) in enumerate(before):
                 latest = self._start(u) + self._span[u] + lag + self.period - 1
                 constraint = model.add(self._start(b) <= latest)
@@ -194,8 +232,8 @@ class CyclicModel:
     def minimize_latency(self) -> None:
         """Ask for the least time that a micro-batch spends in the pipeline (the slowest member's).
 
-        Early starts count a little, too, unless the model is `for_latency`: a pattern without slack completes to shorter
-        schedules, and the search is faster.
+        Early starts count a little, too, unless the model is `for_latency`: a pattern without slack
+        completes to shorter schedules, and the search is faster.
         """
         b = self.problem.num_blocks
         horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
@@ -228,8 +266,12 @@ class CyclicModel:
             return "infeasible", None
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return "unknown", None
-        start = np.array([solver.value(s) + self.period * solver.value(k)
-                          for s, k in zip(self.sigma, self.turn, strict=True)])  # fmt: skip
+        start = np.array(
+            [
+                solver.value(s) + self.period * solver.value(k)
+                for s, k in zip(self.sigma, self.turn, strict=True)
+            ]
+        )
         pattern = Repetend(self.period, start.reshape(self.size, self.problem.num_blocks))
         return "optimal" if status == cp_model.OPTIMAL else "feasible", pattern
 
@@ -245,9 +287,11 @@ def entries(problem: PipelineProblem) -> list[int]:
 
 
 def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]:
-    """Pairs of unconnected parts that an exchange of devices maps onto each other, block by block in their order.
+    """Pairs of unconnected parts that an exchange of devices maps onto each other, block by block
+    in their order.
 
-    Each pair alone is a symmetry of the whole problem; parts with one first and one last block only.
+    Each pair alone is a symmetry of the whole problem; parts with one first and one last block
+    only.
     """
     graph = nx.DiGraph((u, v) for u, v, _ in problem.edges)
     graph.add_nodes_from(range(problem.num_blocks))
@@ -257,7 +301,9 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
         swap = dict(zip(one, other, strict=False)) | dict(zip(other, one, strict=False))
         swap |= {i: i for i in range(problem.num_blocks) if i not in swap}
         ends = len(one) == len(other) and all(
-            sum(graph.in_degree(i) == 0 for i in part) == sum(graph.out_degree(i) == 0 for i in part) == 1
+            sum(graph.in_degree(i) == 0 for i in part)
+            == sum(graph.out_degree(i) == 0 for i in part)
+            == 1
             and graph.in_degree(part[0]) == 0
             and graph.out_degree(part[-1]) == 0
             for part in (one, other)
@@ -268,7 +314,8 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
 
 
 def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
-    """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as it is."""
+    """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as
+    it is."""
     image = np.array([swap[i] for i in range(problem.num_blocks)])
     to = np.arange(problem.num_devices)
     for i, j in swap.items():
@@ -277,11 +324,14 @@ def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
             return False
         if len(here) == 1:
             to[here[0]] = there[0]
-    same_blocks = (problem.span[image] == problem.span).all() and sorted(to.tolist()) == list(range(len(to)))
+    same_blocks = (problem.span[image] == problem.span).all() and sorted(to.tolist()) == list(
+        range(len(to))
+    )
     if not same_blocks or not (problem.capacity[to] == problem.capacity).all():
         return False
     places = all(
-        sorted(to[problem.devices_of(i)].tolist()) == sorted(problem.devices_of(j).tolist()) for i, j in swap.items()
+        sorted(to[problem.devices_of(i)].tolist()) == sorted(problem.devices_of(j).tolist())
+        for i, j in swap.items()
     )
     edges = {(u, v, lag) for u, v, lag in problem.edges}
     return (
@@ -292,23 +342,28 @@ def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
 
 
 def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
-    """Return the pattern of least period with the same order on every device and the same indices k.
+    """Return the pattern of least period with the same order on every device and the same indices
+    k.
 
-    With these fixed, every constraint is S_v - S_u >= w - P h, so the least P is the largest ratio sum(w)/sum(h) of
-    a cycle; it is found by bisection, each step a longest-path computation. Memory depends on orders and
-    indices only and does not change (the maximum cycle ratio, as in Rau's recurrence bound).
+    With these fixed, every constraint is S_v - S_u >= w - P h, so the least P is the largest ratio
+    sum(w)/sum(h) of a cycle; it is found by bisection, each step a longest-path computation. Memory
+    depends on orders and indices only and does not change (the maximum cycle ratio, as in Rau's
+    recurrence bound).
     """
     b, size, period = problem.num_blocks, repetend.size, repetend.period
     start = repetend.start.ravel()
     span = np.tile(problem.span, size)
     arcs: list[tuple[int, int, int, int]] = []  # (u, v, w, h): S_v >= S_u + w - P h
     for q in range(size):
-        arcs += [(q * b + u, q * b + v, int(problem.span[u]) + lag, 0) for u, v, lag in problem.edges]
+        arcs += [
+            (q * b + u, q * b + v, int(problem.span[u]) + lag, 0) for u, v, lag in problem.edges
+        ]
     for device in range(problem.num_devices):
         here = [q * b + i for q in range(size) for i in problem.on_device[device]]
         if not here:
             continue
-        # In the steady state the instances of one window of P ticks, in order, follow each other for ever.
+        # In the steady state the instances of one window of P ticks, in order, follow each other
+        # for ever.
         turn = {i: int(start[i] // period) for i in here}
         here.sort(key=lambda i: (int(start[i] % period), i))
         for i, j in itertools.pairwise([*here, here[0]]):

@@ -1,35 +1,42 @@
 r"""Decides a period by dynamic programming over the devices, where these form a tree.
 
-Draw a line between two devices when a precedence leads from a block of one to a block of the other. If every
-block runs on one device and the lines form a forest (V and X: a path), devices on two sides of a device know
-of each other only through that device's own blocks. So list, for every device, its *local patterns*: the starts
-of its blocks that keep them apart modulo P, respect the longest paths between them, and fit into memory. Then
-walk from the leaves to the root and keep a device's local pattern only if every child has a surviving local
-pattern that agrees with it. The period is feasible if and only if some pattern of every root survives.
+Draw a line between two devices when a precedence leads from a block of one to a block of the other.
+If every block runs on one device and the lines form a forest (V and X: a path), devices on two
+sides of a device know of each other only through that device's own blocks. So list, for every
+device, its *local patterns*: the starts of its blocks that keep them apart modulo P, respect the
+longest paths between them, and fit into memory. Then walk from the leaves to the root and keep a
+device's local pattern only if every child has a surviving local pattern that agrees with it. The
+period is feasible if and only if some pattern of every root survives.
 
-A local pattern is taken up to two shifts: all starts may move by any rho (first block at 0), and the starts of
-one connected part of the precedence graph may move by a multiple of P against the others (micro-batches of the
-parts are numbered independently). Two patterns agree if for some rho every part c has a whole x_c with
+A local pattern is taken up to two shifts: all starts may move by any rho (first block at 0), and
+the starts of one connected part of the precedence graph may move by a multiple of P against the
+others (micro-batches of the parts are numbered independently). Two patterns agree if for some rho
+every part c has a whole x_c with
 
     lo_c <= rho + x_c P <= hi_c,
 
-where lo_c collects the precedences towards the child and hi_c those back from it: arcs of the circle of P
-ticks that must have a point in common, and if they have one, the beginning of one of them is such a point.
+where lo_c collects the precedences towards the child and hi_c those back from it: arcs of the
+circle of P ticks that must have a point in common, and if they have one, the beginning of one of
+them is such a point.
 
-Memory bounds the list. While one micro-batch has begun on a device and not ended there, it holds at least u units,
-u > 0 the least that any set of blocks closed under predecessors leaves; so it takes less than
-P (floor(capacity / u) + 1) ticks from the first start to the last. Where u = 0, a device is unlimited, or the
-list grows too long (spans in nanoseconds, many micro-batches per pattern), `decide` says that it does not apply.
+Memory bounds the list. While one micro-batch has begun on a device and not ended there, it holds at
+least u units, u > 0 the least that any set of blocks closed under predecessors leaves; so it takes
+less than P (floor(capacity / u) + 1) ticks from the first start to the last. Where u = 0, a device
+is unlimited, or the list grows too long (spans in nanoseconds, many micro-batches per pattern),
+`decide` says that it does not apply.
 
 Of the survivors of a child only those are compared that no other makes needless (`undominated`).
 
-The number of devices enters as a factor only: it proves in milliseconds what a solver of constraints refutes in a
-minute, and is a second formulation besides that (`placeopt.schedules.cyclic`).
+The number of devices enters as a factor only: it proves in milliseconds what a solver of
+constraints refutes in a minute, and is a second formulation besides that
+(`placeopt.schedules.cyclic`).
 
 References
 ----------
-.. [1] U. Bertele, F. Brioschi, "Nonserial Dynamic Programming", Academic Press 1972 (elimination on trees).
-.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] U. Bertele, F. Brioschi, "Nonserial Dynamic Programming", Academic Press 1972 (elimination on
+trees).
+.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024 (the question).
 """
 
@@ -51,7 +58,8 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
 
 PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
-"""Local patterns of all devices that are listed, and pairs of them that are compared, for each second allowed."""
+"""Local patterns of all devices that are listed, and pairs of them that are compared, for each
+second allowed."""
 
 MAX_PATTERNS = 4_000_000
 """Most local patterns ever listed."""
@@ -63,7 +71,8 @@ UNBOUNDED = 1 << 60
 
 
 class DeviceTree:
-    """The devices of K micro-batches of a problem as a forest, root first; built once for all periods.
+    """The devices of K micro-batches of a problem as a forest, root first; built once for all
+    periods.
 
     Attributes
     ----------
@@ -75,7 +84,9 @@ class DeviceTree:
         b = problem.num_blocks
         self.span = np.tile(problem.span, size)
         self.memory = np.tile(problem.memory, (size, 1))
-        self.edges = [(q * b + u, q * b + v, lag) for q in range(size) for u, v, lag in problem.edges]
+        self.edges = [
+            (q * b + u, q * b + v, lag) for q in range(size) for u, v, lag in problem.edges
+        ]
         self.blocks = [[q * b + i for q in range(size) for i in here] for here in problem.on_device]
         used = [d for d, here in enumerate(self.blocks) if here]
         one_device_each = bool((np.diff(problem.device_ptr) == 1).all())
@@ -90,7 +101,11 @@ class DeviceTree:
         for c, part in enumerate(nx.weakly_connected_components(graph)):
             self.part[sorted(part)] = c
         self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
-        lines = nx.Graph((int(self.home[u]), int(self.home[v])) for u, v, _ in self.edges if self.home[u] != self.home[v])
+        lines = nx.Graph(
+            (int(self.home[u]), int(self.home[v]))
+            for u, v, _ in self.edges
+            if self.home[u] != self.home[v]
+        )
         lines.add_nodes_from(used)
         self.applies = nx.is_forest(lines)
         if not self.applies:
@@ -113,11 +128,17 @@ class DeviceTree:
         for v in self.order:
             for u, to, lag in self.edges:
                 if to == v:
-                    np.maximum(found[:, v], found[:, u] + self.span[u] + lag, out=found[:, v], where=found[:, u] >= 0)
+                    np.maximum(
+                        found[:, v],
+                        found[:, u] + self.span[u] + lag,
+                        out=found[:, v],
+                        where=found[:, u] >= 0,
+                    )
         return found
 
     def _most_turns(self, device: int) -> int | None:
-        """Repetitions that a micro-batch touches on a device at most, None if memory does not bound them."""
+        """Repetitions that a micro-batch touches on a device at most, None if memory does not bound
+        them."""
         least = UNBOUNDED
         for part in self._parts_on(device):
             if any(self.distance[part[0], i] < 0 for i in part):
@@ -135,11 +156,17 @@ class DeviceTree:
         """Blocks of a device by connected part, in topological order."""
         here = set(self.blocks[device])
         ordered = [i for i in self.order if i in here]
-        return [[i for i in ordered if self.part[i] == c] for c in dict.fromkeys(self.part[ordered].tolist())]
+        return [
+            [i for i in ordered if self.part[i] == c]
+            for c in dict.fromkeys(self.part[ordered].tolist())
+        ]
 
-    # --- local patterns -----------------------------------------------------------------------------------
+    # --- local patterns
+    # -----------------------------------------------------------------------------------
 
-    def local_patterns(self, device: int, period: int, limit: int = MAX_PATTERNS) -> NDArray[np.int64] | None:
+    def local_patterns(
+        self, device: int, period: int, limit: int = MAX_PATTERNS
+    ) -> NDArray[np.int64] | None:
         """Return the starts of a device's blocks in all its local patterns, one a row.
 
         None if more than `limit` rows are needed on the way.
@@ -157,23 +184,32 @@ class DeviceTree:
         finished: list[int] = []
         for part in self._parts_on(device):
             for done, i in enumerate(part[1:], 1):
-                soonest = np.max([starts[:, column[j]] + self.distance[j, i] for j in part[:done]], axis=0)
+                soonest = np.max(
+                    [starts[:, column[j]] + self.distance[j, i] for j in part[:done]], axis=0
+                )
                 at = column[i]
                 starts[:, at] += -(-(soonest - starts[:, at]) // period) * period
                 # Not beyond the turns that memory allows; of those, every one.
-                left = (starts[:, column[part[0]]] + turns * period - 1 - starts[:, at]) // period + 1
+                left = (
+                    starts[:, column[part[0]]] + turns * period - 1 - starts[:, at]
+                ) // period + 1
                 left = np.maximum(left, 0)
                 if left.sum() > limit:
                     return None
                 later = np.arange(left.sum()) - np.repeat(np.cumsum(left) - left, left)
                 starts = np.repeat(starts, left, axis=0)
                 starts[:, at] += later * period
-            # No part ever holds less than nothing, so what the finished ones hold together must fit.
+            # No part ever holds less than nothing, so what the finished ones hold together must
+            # fit.
             finished += [column[i] for i in part]
-            starts = starts[self._fit(starts[:, finished], [here[at] for at in finished], device, period)]
+            starts = starts[
+                self._fit(starts[:, finished], [here[at] for at in finished], device, period)
+            ]
         return starts
 
-    def _fit(self, starts: NDArray[np.int64], blocks: list[int], device: int, period: int) -> NDArray[np.bool_]:
+    def _fit(
+        self, starts: NDArray[np.int64], blocks: list[int], device: int, period: int
+    ) -> NDArray[np.bool_]:
         """Whether the blocks in these columns stay within the device's capacity, for each row."""
         delta, fits = self.memory[blocks, device], np.ones(len(starts), dtype=np.bool_)
         for c in np.flatnonzero(delta > 0).tolist():
@@ -184,24 +220,33 @@ class DeviceTree:
     def _cyclic_orders(self, here: list[int], idle: int) -> NDArray[np.int64]:
         """Starts within one period of all orders and idle gaps, the first block at 0."""
         n, span = len(here), self.span[here]
-        bars = np.array(list(itertools.combinations(range(idle + n - 1), n - 1)), dtype=np.int64).reshape(-1, n - 1)
+        bars = np.array(
+            list(itertools.combinations(range(idle + n - 1), n - 1)), dtype=np.int64
+        ).reshape(-1, n - 1)
         waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
-        order = np.array(list(itertools.permutations(range(1, n))), dtype=np.int64).reshape(-1, n - 1)
+        order = np.array(list(itertools.permutations(range(1, n))), dtype=np.int64).reshape(
+            -1, n - 1
+        )
         busy = span[order].cumsum(axis=1) - span[order] + span[0]
         starts = np.zeros((len(order), len(bars), n), dtype=np.int64)
         np.put_along_axis(starts, order[:, None, :], busy[:, None, :] + waited[None, :, :], axis=2)
         return starts.reshape(-1, n)
 
-    # --- the walk from the leaves to the roots --------------------------------------------------------------
+    # --- the walk from the leaves to the roots
+    # --------------------------------------------------------------
 
     def decide(self, period: int, seconds: float = 10.0) -> tuple[bool, Repetend | None] | None:
-        """Return (feasible, pattern), or None where the method does not apply or needs far more than `seconds`.
+        """Return (feasible, pattern), or None where the method does not apply or needs far more
+        than `seconds`.
 
         What "far more" means is counted, not timed: the answer does not depend on the machine.
         """
         if not self.applies:
             return None
-        rows, pairs = min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)), seconds * PAIRS_PER_SECOND
+        rows, pairs = (
+            min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)),
+            seconds * PAIRS_PER_SECOND,
+        )
         patterns: dict[int, NDArray[np.int64]] = {}
         for device in self.leaves_first:
             listed = self.local_patterns(device, period, rows)
@@ -233,14 +278,24 @@ class DeviceTree:
         return True, self._assemble(patterns, partner, period)
 
     def _links(self, above: int, below: int) -> NDArray[np.int64]:
-        """Return the precedences between a device and its child: part, block above, block below, 1 if upwards, ticks."""
+        """Return the precedences between a device and its child: part, block above, block below, 1
+        if upwards, ticks."""
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
-        parts = {c: at for at, c in enumerate(sorted(set(self.part[list(top)]) & set(self.part[list(bottom)])))}
-        rows = [(parts[self.part[u]], top[u], bottom[v], 0, self.span[u] + lag)
-                for u, v, lag in self.edges if u in top and v in bottom]  # fmt: skip
-        rows += [(parts[self.part[u]], top[v], bottom[u], 1, self.span[u] + lag)
-                 for u, v, lag in self.edges if u in bottom and v in top]  # fmt: skip
+        parts = {
+            c: at
+            for at, c in enumerate(sorted(set(self.part[list(top)]) & set(self.part[list(bottom)])))
+        }
+        rows = [
+            (parts[self.part[u]], top[u], bottom[v], 0, self.span[u] + lag)
+            for u, v, lag in self.edges
+            if u in top and v in bottom
+        ]
+        rows += [
+            (parts[self.part[u]], top[v], bottom[u], 1, self.span[u] + lag)
+            for u, v, lag in self.edges
+            if u in bottom and v in top
+        ]
         return np.array(rows, dtype=np.int64)
 
     def _assemble(
@@ -260,14 +315,21 @@ class DeviceTree:
                 continue
             which, shift = partner[device]
             row[device] = int(which[row[above]])
-            # The device above may have moved as a whole; its parts by multiples of the period besides.
+            # The device above may have moved as a whole; its parts by multiples of the period
+            # besides.
             moved = int(start[self.blocks[above][0]] - patterns[above][row[above]][0])
             start[here] = patterns[device][row[device]] + moved + int(shift[row[above]])
             for part in self._parts_on(device):
-                into = [start[u] + self.span[u] + lag - start[v] for u, v, lag in self.edges
-                        if self.home[u] == above and v in part]  # fmt: skip
-                back = [start[v] - self.span[u] - lag - start[u] for u, v, lag in self.edges
-                        if u in part and self.home[v] == above]  # fmt: skip
+                into = [
+                    start[u] + self.span[u] + lag - start[v]
+                    for u, v, lag in self.edges
+                    if self.home[u] == above and v in part
+                ]
+                back = [
+                    start[v] - self.span[u] - lag - start[u]
+                    for u, v, lag in self.edges
+                    if u in part and self.home[v] == above
+                ]
                 turns = -(-max(into) // period) if into else min(back, default=0) // period
                 start[part] += turns * period
         return Repetend(period, _numbered(start, self.part, period).reshape(self.size, -1))
@@ -282,11 +344,14 @@ def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) ->
     return start
 
 
-def undominated(patterns: NDArray[np.int64], links: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+def undominated(
+    patterns: NDArray[np.int64], links: NDArray[np.int64], period: int
+) -> NDArray[np.int64]:
     """Return the rows that agree with whatever any row agrees with.
 
-    Of two patterns whose linked blocks run at the same points of the period, one is no worse if it runs those that the
-    device above waits for no more turns later, and those that wait for the device above no fewer.
+    Of two patterns whose linked blocks run at the same points of the period, one is no worse if it
+    runs those that the device above waits for no more turns later, and those that wait for the
+    device above no fewer.
     """
     waits, waited_for = np.zeros((2, patterns.shape[1]), dtype=np.bool_)
     waits[links[links[:, 3] == 0, 2]] = True
@@ -303,7 +368,8 @@ def undominated(patterns: NDArray[np.int64], links: NDArray[np.int64], period: i
 
 @njit(cache=True)
 def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a row comes before it."""
+    """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
+    row comes before it."""
     kept = np.empty(len(cost), dtype=np.int64)
     count = 0
     for g in range(len(group) - 1):
@@ -324,7 +390,8 @@ def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) ->
 def agree(
     above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for every pattern above the first pattern below that agrees with it, or -1, and the shift rho."""
+    """Return for every pattern above the first pattern below that agrees with it, or -1, and the
+    shift rho."""
     which = np.full(len(above), -1, dtype=np.int64)
     shift = np.zeros(len(above), dtype=np.int64)
     num_parts = links[:, 0].max() + 1

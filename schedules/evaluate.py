@@ -1,12 +1,15 @@
-"""Exact evaluation of pipeline schedules: compaction of an order, list scheduling, memory over time.
+"""Exact evaluation of pipeline schedules: compaction of an order, list scheduling, memory over
+time.
 
-An instance is a (micro-batch, block) pair with the flat index micro_batch * num_blocks + block. Since no
-device runs two blocks at once and memory changes only when a block starts, the *order* of the starts on each
-device decides its peak memory; moving starts without changing an order never changes it.
+An instance is a (micro-batch, block) pair with the flat index micro_batch * num_blocks + block.
+Since no device runs two blocks at once and memory changes only when a block starts, the *order* of
+the starts on each device decides its peak memory; moving starts without changing an order never
+changes it.
 
 References
 ----------
-.. [1] R. L. Graham, "Bounds for certain multiprocessing anomalies", Bell System Technical Journal 45(9), 1966 (list
+.. [1] R. L. Graham, "Bounds for certain multiprocessing anomalies", Bell System Technical Journal
+45(9), 1966 (list
    scheduling).
 """
 
@@ -62,7 +65,9 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
 
 
 @njit(cache=True, nogil=True)
-def _compact(arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int) -> NDArray[np.int64]:
+def _compact(
+    arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int
+) -> NDArray[np.int64]:
     """Start every instance, in `order`, as early as its devices and predecessors allow."""
     b = len(arrays.span)
     start = np.full(len(order), -1, dtype=np.int64)
@@ -90,7 +95,9 @@ class Dispatch(NamedTuple):
     start: NDArray[np.int64]  # -1 until it starts
     waiting: NDArray[np.int64]  # predecessors that have not started
     release: NDArray[np.int64]  # when the last predecessor delivers
-    ready: NDArray[np.int64]  # instances that wait for no predecessor, in no order; the first `num_ready` count
+    ready: NDArray[
+        np.int64
+    ]  # instances that wait for no predecessor, in no order; the first `num_ready` count
     free: NDArray[np.int64]  # when each device is free
     held: NDArray[np.int64]  # memory that each device holds
 
@@ -99,9 +106,11 @@ class Dispatch(NamedTuple):
 def _dispatch(
     arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
 ) -> tuple[NDArray[np.int64], np.int64]:
-    """List scheduling: at each time start the ready instances by rank, where devices are idle and memory suffices.
+    """List scheduling: at each time start the ready instances by rank, where devices are idle and
+    memory suffices.
 
-    Returns the starts and how many instances were started: fewer than all means that memory ran out for good.
+    Returns the starts and how many instances were started: fewer than all means that memory ran out
+    for good.
     """
     b = len(arrays.span)
     total = b * num_micro_batches
@@ -122,7 +131,8 @@ def _dispatch(
     now = np.int64(0)
     done = np.int64(0)
     while done < total:
-        # Start the best instance that can start now; one at a time, since each changes what others may do.
+        # Start the best instance that can start now; one at a time, since each changes what others
+        # may do.
         best, wake = _best_ready(arrays, state, rank, num_ready, now)
         if best >= 0:
             instance = state.ready[best]
@@ -141,7 +151,8 @@ def _dispatch(
 def _best_ready(
     arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
 ) -> tuple[int, np.int64]:
-    """Return the position of the ready instance of smallest rank that can start now, or -1, and when another can."""
+    """Return the position of the ready instance of smallest rank that can start now, or -1, and
+    when another can."""
     b = len(arrays.span)
     best, wake = -1, NEVER
     for position in range(num_ready):
@@ -164,7 +175,8 @@ def _best_ready(
 
 @njit(cache=True, nogil=True)
 def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num_ready: int) -> int:
-    """Start an instance: take its devices and memory, release its successors; return how many are ready."""
+    """Start an instance: take its devices and memory, release its successors; return how many are
+    ready."""
     block = instance % len(arrays.span)
     base = instance - block
     state.start[instance] = now
@@ -180,7 +192,9 @@ def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num
         earliest = np.int64(0)
         for f in range(arrays.pred_ptr[after], arrays.pred_ptr[after + 1]):
             before = arrays.pred[f]
-            earliest = max(earliest, state.start[base + before] + arrays.span[before] + arrays.lag[f])
+            earliest = max(
+                earliest, state.start[base + before] + arrays.span[before] + arrays.lag[f]
+            )
         state.release[base + after] = earliest
         state.ready[num_ready] = base + after
         num_ready += 1
@@ -192,12 +206,14 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
 
     Parameters
     ----------
-    start : wanted starts, shape (num_micro_batches, num_blocks): only their order counts. Ties are broken
+    start : wanted starts, shape (num_micro_batches, num_blocks): only their order counts. Ties are
+    broken
         topologically.
 
     Returns
     -------
-    starts of the same shape, valid whenever the order respects the predecessors; peak memory is unchanged.
+    starts of the same shape, valid whenever the order respects the predecessors; peak memory is
+    unchanged.
 
     Raises
     ------
@@ -221,7 +237,8 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
 
 
 def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Schedule greedily: whenever a device is idle, the ready instance of smallest rank that fits in memory.
+    """Schedule greedily: whenever a device is idle, the ready instance of smallest rank that fits
+    in memory.
 
     Parameters
     ----------
@@ -232,7 +249,9 @@ def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.in
     starts of the same shape, or None if the memory limit blocks every ready instance for good.
     """
     table = np.asarray(rank, dtype=np.int64)
-    start, done = _dispatch(pipeline_arrays(problem), table.ravel(), table.shape[0], problem.num_devices)
+    start, done = _dispatch(
+        pipeline_arrays(problem), table.ravel(), table.shape[0], problem.num_devices
+    )
     return start.reshape(table.shape) if done == table.size else None
 
 
@@ -241,13 +260,19 @@ def makespan(problem: PipelineProblem, start: NDArray[np.int64]) -> int:
     return int((start + problem.span).max() - start.min())
 
 
-def memory_profile(problem: PipelineProblem, start: NDArray[np.int64], device: int) -> NDArray[np.int64]:
+def memory_profile(
+    problem: PipelineProblem, start: NDArray[np.int64], device: int
+) -> NDArray[np.int64]:
     """Return (time, memory held from then on) rows of one device, shape (num_changes, 2)."""
     blocks = np.flatnonzero(problem.memory[:, device])
     times = start[:, blocks].ravel()
     deltas = np.tile(problem.memory[blocks, device], start.shape[0])
     order = np.argsort(times, kind="stable")
-    return np.stack([times[order], np.cumsum(deltas[order])], axis=1) if len(blocks) else np.zeros((0, 2), np.int64)
+    return (
+        np.stack([times[order], np.cumsum(deltas[order])], axis=1)
+        if len(blocks)
+        else np.zeros((0, 2), np.int64)
+    )
 
 
 def peak_memory(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:

@@ -1,8 +1,9 @@
-"""From a placed model to a pipeline problem: one block per device and pass, with times, lags and activations.
+"""From a placed model to a pipeline problem: one block per device and pass, with times, lags and
+activations.
 
-How ops become blocks is told in `placeopt.schedules.placed_model`, what blocks cost in `placeopt.schedules.block_costs`.
-Ops may also be placed on ALL devices: they become tensor-parallel blocks that occupy every device for 1/D of their
-time.
+How ops become blocks is told in `placeopt.schedules.placed_model`, what blocks cost in
+`placeopt.schedules.block_costs`. Ops may also be placed on ALL devices: they become tensor-parallel
+blocks that occupy every device for 1/D of their time.
 
 A pipeline problem is one way to cut a model. What is proved of its schedules holds for this cut.
 """
@@ -45,14 +46,21 @@ if TYPE_CHECKING:
 
 
 def pipeline_of_model(
-    source: Any, cluster: Any, *, mode: str = "train", split: bool = False, recompute: bool = False,
-    seconds: float = 10.0, **options: Any,
-) -> PipelineProblem:  # fmt: skip
+    source: Any,
+    cluster: Any,
+    *,
+    mode: str = "train",
+    split: bool = False,
+    recompute: bool = False,
+    seconds: float = 10.0,
+    **options: Any,
+) -> PipelineProblem:
     """Cut a model into stages with the period DP and return its pipeline problem.
 
     Parameters
     ----------
-    source, cluster : as for `placeopt.load`; the backward graph is derived for mode="train" if it is missing.
+    source, cluster : as for `placeopt.load`; the backward graph is derived for mode="train" if it
+    is missing.
     seconds : time limit of `ideal-dp`, which falls back to linear orders.
     """
     if mode not in ("train", "infer"):
@@ -60,15 +68,22 @@ def pipeline_of_model(
     graph, bundled = load_graph(source, **options)
     if mode == "train" and not graph.backward.any():
         graph = training_graph(graph)
-    placed = load(join_passes(graph), cluster if cluster is not None else bundled, objective="period")
+    placed = load(
+        join_passes(graph), cluster if cluster is not None else bundled, objective="period"
+    )
     result = run_step(placed, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
-        raise InputError(f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}")
-    return pipeline_of_placement(placed, result.solution.device, split=split, recompute=recompute, mode=mode)
+        raise InputError(
+            f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}"
+        )
+    return pipeline_of_placement(
+        placed, result.solution.device, split=split, recompute=recompute, mode=mode
+    )
 
 
 def families(graph: OpGraph) -> NDArray[np.int64]:
-    """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape (num_ops,)."""
+    """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
+    (num_ops,)."""
     index = {name: i for i, name in enumerate(graph.op_names)}
     family = np.arange(graph.num_ops)
     for i in np.flatnonzero(graph.backward).tolist():
@@ -79,8 +94,8 @@ def families(graph: OpGraph) -> NDArray[np.int64]:
 def join_passes(graph: OpGraph) -> OpGraph:
     """Tie the backward ops of every op to its device, so that a stage's passes stay together.
 
-    Without it an op without weights (a product with a table that another op holds) may have its passes on two
-    devices: no stage that a pipeline runtime or a known schedule could run.
+    Without it an op without weights (a product with a table that another op holds) may have its
+    passes on two devices: no stage that a pipeline runtime or a known schedule could run.
     """
     if not graph.backward.any():
         return graph
@@ -105,9 +120,11 @@ def join_passes(graph: OpGraph) -> OpGraph:
 
 
 def least_work(problem: PlacementProblem, mode: str) -> int:
-    """Return the ticks that all devices together work on one micro-batch at least, however the model is cut.
+    """Return the ticks that all devices together work on one micro-batch at least, however the
+    model is cut.
 
-    Every op that runs once per micro-batch takes at least its time on its fastest device, on one or in shares on all.
+    Every op that runs once per micro-batch takes at least its time on its fastest device, on one or
+    in shares on all.
     """
     kept = kept_ops(roles(problem, split=False), mode)
     compute = problem.compute[kept]
@@ -133,12 +150,14 @@ def pipeline_of_placement(
     split : cut backward passes into I and W.
     recompute : keep only what enters a stage and repeat its forward pass before the backward pass.
     mode : "infer" drops the backward ops and holds no activations.
-    parts : stage of every op where a device holds several stages that shall stay apart; shape (num_ops,).
+    parts : stage of every op where a device holds several stages that shall stay apart; shape
+    (num_ops,).
 
     Raises
     ------
     InputError
-        If weights do not fit, an op cannot run on its device, or recomputation would need a stage in pieces.
+        If weights do not fit, an op cannot run on its device, or recomputation would need a stage
+        in pieces.
     """
     where = np.asarray(device, dtype=np.int64)
     apart = where if parts is None else np.asarray(parts, dtype=np.int64)
@@ -154,26 +173,45 @@ def pipeline_of_placement(
         devices = model.devices(piece.place)
         after = tuple((names[u], lag) for (u, v), lag in sorted(edges.items()) if v == index)
         deltas = tuple(int(memory[index, d]) for d in devices)
-        blocks.append(Block(names[index], _letter(model, piece.role), devices, span[index], deltas, after, stage[index]))
+        blocks.append(
+            Block(
+                names[index],
+                _letter(model, piece.role),
+                devices,
+                span[index],
+                deltas,
+                after,
+                stage[index],
+            )
+        )
     return PipelineProblem.from_blocks(
-        name or problem.name, blocks, problem.device_names, capacity=capacities(model, reserve),
-        micro_batches=micro_batches, tick_seconds=problem.tick_seconds,
-    )  # fmt: skip
+        name or problem.name,
+        blocks,
+        problem.device_names,
+        capacity=capacities(model, reserve),
+        micro_batches=micro_batches,
+        tick_seconds=problem.tick_seconds,
+    )
 
 
 def stage_of_ops(
     problem: PlacementProblem, device: ArrayLike, parts: ArrayLike | None = None
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the stage of every op, counted as the blocks of `pipeline_of_placement` are, and the device of every stage.
+    """Return the stage of every op, counted as the blocks of `pipeline_of_placement` are, and the
+    device of every stage.
 
     A backward op has the stage of its forward op. -1 is an op that belongs to no stage.
     """
     where = np.asarray(device, dtype=np.int64)
     apart = where if parts is None else np.asarray(parts, dtype=np.int64)
-    model = PlacedModel(problem, where, apart, False, False, "train" if problem.backward.any() else "infer")
+    model = PlacedModel(
+        problem, where, apart, False, False, "train" if problem.backward.any() else "infer"
+    )
     pieces = pieces_of(model)
     rank = ranks(pieces, lags(model, pieces))
-    ordered = sorted((i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i])
+    ordered = sorted(
+        (i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i]
+    )
     stage = np.full(problem.num_ops, -1, dtype=np.int64)
     for number, i in enumerate(ordered):
         stage[pieces[i].ops] = number
@@ -188,7 +226,8 @@ def _letter(model: PlacedModel, role: int) -> str:
 
 
 def _names(model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]) -> list[str]:
-    """Name pieces by kind and device, T for all devices, and number those of the same kind and device by rank."""
+    """Name pieces by kind and device, T for all devices, and number those of the same kind and
+    device by rank."""
     names = [""] * len(pieces)
     count: dict[tuple[int, int], int] = {}
     total: dict[tuple[int, int], int] = {}

@@ -48,9 +48,14 @@ def offer_pattern(
 
 
 def offer_schedule(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedule) -> None:
-    """Offer a schedule; of equal periods the shorter one is kept, then that of less latency, then what is proved more."""
+    """Offer a schedule; of equal periods the shorter one is kept, then that of less latency, then
+    what is proved more."""
     known = tracker.solution
-    if tracker.offer(schedule.period, schedule) or known is None or schedule.period != tracker.value:
+    if (
+        tracker.offer(schedule.period, schedule)
+        or known is None
+        or schedule.period != tracker.value
+    ):
         return
     if _preference(schedule) < _preference(known):
         tracker.solution = schedule

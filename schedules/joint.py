@@ -1,13 +1,15 @@
 """Joint choice for a model and a cluster: stages x shape x micro-batch size x recomputation.
 
-Every candidate is cut by the period DP (`placeopt.schedules.cuts`), turned into a pipeline problem under the
-memory that the weights leave, and scheduled by `repetend` and whichever known schedules fit it; its value is the time
-of one step over the whole batch, gradients of replicas summed. Candidates are taken in the order of a lower bound on
-that time and given up as soon as the bound passes the second best step found, so that the runner-up is one.
+Every candidate is cut by the period DP (`placeopt.schedules.cuts`), turned into a pipeline problem
+under the memory that the weights leave, and scheduled by `repetend` and whichever known schedules
+fit it; its value is the time of one step over the whole batch, gradients of replicas summed.
+Candidates are taken in the order of a lower bound on that time and given up as soon as the bound
+passes the second best step found, so that the runner-up is one.
 
-Two bounds are told apart. That of a candidate holds for its cut, and the cut is the best that the DP found in its time:
-another may be better. The bound of the choice holds for every cut, shape, number of stages and replicas, recomputation
-and schedule of the micro-batch sizes that were tried: all the work of a step, shared equally by all devices.
+Two bounds are told apart. That of a candidate holds for its cut, and the cut is the best that the
+DP found in its time: another may be better. The bound of the choice holds for every cut, shape,
+number of stages and replicas, recomputation and schedule of the micro-batch sizes that were tried:
+all the work of a step, shared equally by all devices.
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ class JointOptions:
     batch : samples per step.
     mode : "train", or "infer" for forward passes only.
     micro_batches : sizes to try, in samples.
-    stages : numbers of stages to try; every divisor of the number of devices by default. Shapes other than V are tried
+    stages : numbers of stages to try; every divisor of the number of devices by default. Shapes
+    other than V are tried
         with at most 4 replicas.
-    solvers : what schedules a candidate; the shortest step wins, the first of equals. Those made for other shapes are
+    solvers : what schedules a candidate; the shortest step wins, the first of equals. Those made
+    for other shapes are
         passed over.
     memory : bytes per device instead of the cluster's.
     seconds, dp_seconds : time limits of one schedule and one cut.
@@ -70,8 +74,10 @@ class JointOptions:
 
     def __post_init__(self) -> None:
         if self.batch < 1 or not self.micro_batches or min(self.micro_batches) < 1:
-            raise InputError(f"batch, micro_batches: expected at least 1, received {self.batch} and "
-                             f"{list(self.micro_batches)}")  # fmt: skip
+            raise InputError(
+                f"batch, micro_batches: expected at least 1, received {self.batch} and "
+                f"{list(self.micro_batches)}"
+            )
         if self.mode not in ("train", "infer"):
             raise InputError(f"mode: expected train or infer, received '{self.mode}'")
         if not self.solvers:
@@ -147,7 +153,8 @@ class JointResult:
 
     Attributes
     ----------
-    step_bound : seconds; no cut, shape, number of stages and replicas, recomputation or schedule of the micro-batch sizes
+    step_bound : seconds; no cut, shape, number of stages and replicas, recomputation or schedule of
+    the micro-batch sizes
         tried has a shorter step.
     cut_bound : seconds; no schedule of the cuts that were tried has a shorter step. Other cuts may.
     """
@@ -172,7 +179,8 @@ class JointResult:
 
     @property
     def gap_of_cuts(self) -> float:
-        """Share of the best step that a better schedule of the cuts that were tried could save at most."""
+        """Share of the best step that a better schedule of the cuts that were tried could save at
+        most."""
         return 1 - self.cut_bound / self.best.step if self.best.step else 1.0
 
     def to_json(self) -> dict[str, Any]:
@@ -192,21 +200,30 @@ class JointResult:
 
 
 Cuts = dict[tuple[str, int, int], Any]
-"""(shape, stages, micro-batch size) -> Cut or the InputError in its place; ("graph", 0, size) -> OpGraph, ("read", 0, size)
--> the graph without the backward ops that were derived."""
+"""(shape, stages, micro-batch size) -> Cut or the InputError in its place; ("graph", 0, size) ->
+OpGraph, ("read", 0, size) -> the graph without the backward ops that were derived."""
 
 
 def choose_pipeline(
-    model: Any, cluster: Any, options: JointOptions | None = None, *, cuts: Cuts | None = None, **settings: Any
+    model: Any,
+    cluster: Any,
+    options: JointOptions | None = None,
+    *,
+    cuts: Cuts | None = None,
+    **settings: Any,
 ) -> JointResult:
-    """Search stages x shape x micro-batch size x recomputation for the best throughput under memory.
+    """Search stages x shape x micro-batch size x recomputation for the best throughput under
+    memory.
 
     Parameters
     ----------
-    model : a `gen:` source that takes `batch=`, or a function from the micro-batch size to a graph; any other source
-        of `placeopt.load` is one micro-batch as it is, and one sample. The backward graph is derived if it is missing.
+    model : a `gen:` source that takes `batch=`, or a function from the micro-batch size to a graph;
+    any other source
+        of `placeopt.load` is one micro-batch as it is, and one sample. The backward graph is
+        derived if it is missing.
     settings : fields of `JointOptions`, such as `batch=64`.
-    cuts : an empty dictionary to share between calls that differ in schedules only (same model, cluster, memory and
+    cuts : an empty dictionary to share between calls that differ in schedules only (same model,
+    cluster, memory and
         mode): each cut is made once.
 
     Raises
@@ -217,13 +234,19 @@ def choose_pipeline(
     try:
         chosen = replace(options or JointOptions(), **settings)
     except TypeError as error:
-        raise InputError(f"choose_pipeline: {error}; options: {', '.join(JointOptions.__dataclass_fields__)}") from error
+        raise InputError(
+            f"choose_pipeline: {error}; options: {', '.join(JointOptions.__dataclass_fields__)}"
+        ) from error
     devices = cluster if isinstance(cluster, Cluster) else make_cluster(cluster)
     if chosen.memory is not None:
-        devices = replace(devices, devices=tuple(replace(x, memory=chosen.memory) for x in devices.devices))
+        devices = replace(
+            devices, devices=tuple(replace(x, memory=chosen.memory) for x in devices.devices)
+        )
     search = _Search(model, devices, chosen, {} if cuts is None else cuts)
     d = devices.num_devices
-    counts = [s for s in range(1, d + 1) if d % s == 0] if chosen.stages is None else list(chosen.stages)
+    counts = (
+        [s for s in range(1, d + 1) if d % s == 0] if chosen.stages is None else list(chosen.stages)
+    )
     for size in chosen.micro_batches if callable(model) or str(model).startswith("gen:") else [1]:
         for shape in chosen.shapes:
             for count in counts if shape == "V" else [s for s in counts if s > 1 and 4 * s >= d]:
@@ -249,10 +272,13 @@ class _Search:
         self.waiting: list[Choice] = []
         self.finished: list[Choice] = []
         self.interrupted = False
-        self.work: dict[int, float] = {}  # micro-batch size -> seconds of a step that all devices work at least
+        self.work: dict[
+            int, float
+        ] = {}  # micro-batch size -> seconds of a step that all devices work at least
 
     def graph(self, size: int) -> OpGraph:
-        """Return the graph of a micro-batch of `size` samples, with the passes of every op joined."""
+        """Return the graph of a micro-batch of `size` samples, with the passes of every op
+        joined."""
         key = ("graph", 0, size)
         if key not in self.cuts:
             graph = self.cuts["read", 0, size] = _graph(self.model, size)
@@ -266,8 +292,14 @@ class _Search:
         key = (shape, stages, size)
         if key not in self.cuts:
             try:
-                self.cuts[key] = cut_model(shape, stages, self.graph(size), self.cluster, self.options.mode,
-                                           self.options.dp_seconds)  # fmt: skip
+                self.cuts[key] = cut_model(
+                    shape,
+                    stages,
+                    self.graph(size),
+                    self.cluster,
+                    self.options.mode,
+                    self.options.dp_seconds,
+                )
             except InputError as error:
                 self.cuts[key] = error
         if isinstance(self.cuts[key], InputError):
@@ -275,7 +307,8 @@ class _Search:
         return self.cuts[key]  # type: ignore[no-any-return]
 
     def add(self, shape: str, stages: int, size: int) -> None:
-        """Cut the graph for one shape; a candidate with and one without recomputation comes of it."""
+        """Cut the graph for one shape; a candidate with and one without recomputation comes of
+        it."""
         if size not in self.work:
             self.work[size] = self._work(size)
         again = tuple(self.options.recompute) if self.options.mode == "train" else (False,)
@@ -283,7 +316,9 @@ class _Search:
         choices = [Choice(shape, stages, size, recompute, replicas) for recompute in again]
         samples = size * (2 if shape == "X" else 1)
         if self.options.batch % (samples * replicas):
-            reason = f"the batch of {self.options.batch} is no multiple of {samples * replicas} samples"
+            reason = (
+                f"the batch of {self.options.batch} is no multiple of {samples * replicas} samples"
+            )
             self.finished.append(replace(choices[0], reason=reason))
             return
         try:
@@ -297,14 +332,21 @@ class _Search:
     def _work(self, size: int) -> float:
         """Seconds that a step takes at least, however the model is cut and scheduled."""
         placed = load(self.graph(size), self.cluster, objective="period")
-        ticks = least_work(placed, self.options.mode) * self.options.batch / size / self.cluster.num_devices
+        ticks = (
+            least_work(placed, self.options.mode)
+            * self.options.batch
+            / size
+            / self.cluster.num_devices
+        )
         return float(ticks) * placed.tick_seconds
 
     def _prepare(self, choice: Choice, cut: Cut) -> None:
         """Build the problem and the bound on a step, or say why there is none."""
         count = self.options.batch // (choice.samples * choice.replicas)
         try:
-            problem = cut.problem(mode=self.options.mode, recompute=choice.recompute).replace(micro_batches=count)
+            problem = cut.problem(mode=self.options.mode, recompute=choice.recompute).replace(
+                micro_batches=count
+            )
         except InputError as error:
             self.finished.append(replace(choice, reason=str(error)))
             return
@@ -333,15 +375,22 @@ class _Search:
         best, runner_up = done[0], done[1] if len(done) > 1 else None
         best = done[0] = replace(best, cut=self._told(best))
         return JointResult(
-            best, runner_up, _why(best, runner_up, self.finished), (*done, *skipped, *self.finished), self.options.batch,
-            step_bound=min(self.work.values()), cut_bound=min(choice.cut_bound for choice in (*done, *skipped)),
-        )  # fmt: skip
+            best,
+            runner_up,
+            _why(best, runner_up, self.finished),
+            (*done, *skipped, *self.finished),
+            self.options.batch,
+            step_bound=min(self.work.values()),
+            cut_bound=min(choice.cut_bound for choice in (*done, *skipped)),
+        )
 
     def _told(self, choice: Choice) -> ModelCut:
         """Return the cut of a choice, with the graph as it was read."""
         cut = self.cut(choice.shape, choice.stages, choice.micro_batch)
         graph = self.cuts["read", 0, choice.micro_batch]
-        return ModelCut(cut, load(graph, first_devices(self.cluster, choice.stages), objective="period"))
+        return ModelCut(
+            cut, load(graph, first_devices(self.cluster, choice.stages), objective="period")
+        )
 
     def _schedule(self, choice: Choice) -> Choice:
         """Schedule one candidate with every solver that fits it, until one reaches the bound."""
@@ -357,17 +406,27 @@ class _Search:
                 settings["latency_seconds"] = min(2.0, self.options.seconds / 5)
             try:
                 result = schedule_result(
-                    choice.problem, name, seconds=self.options.seconds, seed=self.options.seed, **settings
+                    choice.problem,
+                    name,
+                    seconds=self.options.seconds,
+                    seed=self.options.seed,
+                    **settings,
                 )
             except Refused as error:
                 reasons.append(str(error))
                 continue
             if result.solution is None:
                 reasons.append(result.message)
-            elif best is None or best.solution is None or result.solution.makespan < best.solution.makespan:
+            elif (
+                best is None
+                or best.solution is None
+                or result.solution.makespan < best.solution.makespan
+            ):
                 best = result
             self.interrupted = self.interrupted or result.stop_reason == "interrupted"
-            if self.interrupted or (best is not None and best.solution is not None and best.solution.makespan <= goal):
+            if self.interrupted or (
+                best is not None and best.solution is not None and best.solution.makespan <= goal
+            ):
                 break
         if best is None or best.solution is None:
             return replace(choice, reason=reasons[0])
@@ -378,7 +437,9 @@ class _Search:
 def _why(best: Choice, other: Choice | None, unfit: Sequence[Choice]) -> str:
     """Say in one sentence why the runner-up lost."""
     if other is None:
-        return "no other candidate fits" + (f"; {unfit[0].title}: {unfit[0].reason}" if unfit else "")
+        return "no other candidate fits" + (
+            f"; {unfit[0].title}: {unfit[0].reason}" if unfit else ""
+        )
     assert best.step is not None
     assert other.step is not None
     slower = f"{other.title} is {other.step / best.step - 1:.2%} slower per step"
@@ -399,7 +460,9 @@ def _why(best: Choice, other: Choice | None, unfit: Sequence[Choice]) -> str:
 def _work(choice: Choice) -> float:
     """Seconds of a step in which the busiest device works."""
     assert choice.problem is not None
-    return int(choice.problem.work.max()) * choice.problem.micro_batches * choice.problem.tick_seconds
+    return (
+        int(choice.problem.work.max()) * choice.problem.micro_batches * choice.problem.tick_seconds
+    )
 
 
 def _idle(choice: Choice) -> float:
@@ -411,6 +474,11 @@ def _idle(choice: Choice) -> float:
 def _memory_binds(choice: Choice) -> bool:
     """Whether memory alone keeps the period above the load of the busiest device."""
     assert choice.problem is not None
-    return choice.schedule is not None and choice.schedule.period > choice.problem.work.max() and (
-        best_bound(choice.problem)[0] > choice.problem.work.max() or bool(choice.problem.limited.any())
-    )  # fmt: skip
+    return (
+        choice.schedule is not None
+        and choice.schedule.period > choice.problem.work.max()
+        and (
+            best_bound(choice.problem)[0] > choice.problem.work.max()
+            or bool(choice.problem.limited.any())
+        )
+    )

@@ -2,8 +2,10 @@
 
 References
 ----------
-.. [1] P. Hall, "On representatives of subsets", Journal of the London Mathematical Society 10(1), 1935.
-.. [2] L. R. Ford, D. R. Fulkerson, "Maximal flow through a network", Canadian Journal of Mathematics 8, 1956.
+.. [1] P. Hall, "On representatives of subsets", Journal of the London Mathematical Society 10(1),
+1935.
+.. [2] L. R. Ford, D. R. Fulkerson, "Maximal flow through a network", Canadian Journal of
+Mathematics 8, 1956.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def freed_too_early(memory: NDArray[np.int64], ancestors: Sequence[set[int]]) -> tuple[int, int] | None:
-    """Return a (block, device) that frees memory which no predecessor has surely allocated, or None.
+def freed_too_early(
+    memory: NDArray[np.int64], ancestors: Sequence[set[int]]
+) -> tuple[int, int] | None:
+    """Return a (block, device) that frees memory which no predecessor has surely allocated, or
+    None.
 
-    Each unit that a block frees is matched with a unit that an ancestor allocated (a maximum flow by augmenting
-    paths); by Hall's theorem all are matched exactly when the memory of one micro-batch never drops below zero in any
-    order.
+    Each unit that a block frees is matched with a unit that an ancestor allocated (a maximum flow
+    by augmenting paths); by Hall's theorem all are matched exactly when the memory of one
+    micro-batch never drops below zero in any order.
 
     Parameters
     ----------
@@ -32,7 +37,9 @@ def freed_too_early(memory: NDArray[np.int64], ancestors: Sequence[set[int]]) ->
     ancestors : blocks that each block waits for, directly or not.
     """
     for device, column in enumerate(memory.T.tolist()):
-        matching = _Matching({i: change for i, change in enumerate(column) if change > 0}, ancestors)
+        matching = _Matching(
+            {i: change for i, change in enumerate(column) if change > 0}, ancestors
+        )
         for block, change in enumerate(column):
             if change < 0 and not matching.add(block, -change):
                 return block, device
@@ -53,14 +60,17 @@ class _Matching:
         self.flow: dict[int, dict[int, int]] = {u: {} for u in self.spare}
 
     def add(self, block: int, units: int) -> bool:
-        """Match `units` that `block` frees, moving earlier matches aside; return whether all could be."""
+        """Match `units` that `block` frees, moving earlier matches aside; return whether all could
+        be."""
         while units > 0:
             path = self._augmenting_path(block)
             if path is None:
                 return False
             first = path[0][0]
             moved = [(source, taker) for (_, taker), (source, _) in itertools.pairwise(path)]
-            amount = min([units, self.spare[first], *(self.flow[source][taker] for source, taker in moved)])
+            amount = min(
+                [units, self.spare[first], *(self.flow[source][taker] for source, taker in moved)]
+            )
             self.spare[first] -= amount
             for source, taker in moved:
                 self.flow[source][taker] -= amount
@@ -70,11 +80,15 @@ class _Matching:
         return True
 
     def _augmenting_path(self, block: int) -> list[tuple[int, int]] | None:
-        """Return (allocating, freeing) pairs that get units: from an allocating block with some to spare to `block`.
+        """Return (allocating, freeing) pairs that get units: from an allocating block with some to
+        spare to `block`.
 
-        The freeing block of a pair no longer needs what the allocating block of the next pair gave it.
+        The freeing block of a pair no longer needs what the allocating block of the next pair gave
+        it.
         """
-        came_from: dict[int, tuple[int, int]] = {}  # freeing block -> (allocating block it may lose, who takes that)
+        came_from: dict[
+            int, tuple[int, int]
+        ] = {}  # freeing block -> (allocating block it may lose, who takes that)
         reached, seen = deque([block]), {block}
         while reached:
             at = reached.popleft()

@@ -18,7 +18,8 @@ MOST_SECONDS = 20.0
 
 
 def memory_shortage(problem: PipelineProblem, seconds: float = MOST_SECONDS) -> str:
-    """Return why the memory limits admit no schedule and the smallest that do, "" unless that is proved in time.
+    """Return why the memory limits admit no schedule and the smallest that do, "" unless that is
+    proved in time.
 
     The memory of a micro-batch is never negative, so if one alone does not fit, none does.
     """
@@ -49,13 +50,17 @@ def _limits(problem: PipelineProblem, capacity: NDArray[np.int64]) -> str:
 def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
     """Return the least x such that one micro-batch fits into capacity + x on every limited device.
 
-    None if the search did not finish. The order on each device decides its memory, so this is a search over
-    orders of the blocks (any order of a device that respects the predecessors can be run).
+    None if the search did not finish. The order on each device decides its memory, so this is a
+    search over orders of the blocks (any order of a device that respects the predecessors can be
+    run).
     """
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    position = [model.new_int_var(0, problem.num_blocks - 1, f"position{i}") for i in range(problem.num_blocks)]
+    position = [
+        model.new_int_var(0, problem.num_blocks - 1, f"position{i}")
+        for i in range(problem.num_blocks)
+    ]
     model.add_all_different(position)
     for u, v, _ in problem.edges:
         model.add(position[u] < position[v])

@@ -1,7 +1,9 @@
-"""A model cut into stages: made from a source, told as a table, written as a placement file with stages.
+"""A model cut into stages: made from a source, told as a table, written as a placement file with
+stages.
 
-The file is a placement of the graph as it was read ("device" by op), with "stage" by op beside it: what every command
-that takes a placement reads, and what the export to torch.distributed.pipelining cuts by.
+The file is a placement of the graph as it was read ("device" by op), with "stage" by op beside it:
+what every command that takes a placement reads, and what the export to torch.distributed.pipelining
+cuts by.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class ModelCut:
 
     Attributes
     ----------
-    read : the graph as it was read, without the backward ops that were derived, on the devices of the cut.
+    read : the graph as it was read, without the backward ops that were derived, on the devices of
+    the cut.
     costs : how measured times are known, "" where there are none.
     """
 
@@ -68,7 +71,10 @@ class ModelCut:
 
     def rows(self, *, mode: str, recompute: bool = False, split: bool = False) -> list[StageRow]:
         """Return the stages, in order; for X those of one direction."""
-        placed, one = self.cut.placed, self.cut.one_direction(mode=mode, recompute=recompute, split=split)
+        placed, one = (
+            self.cut.placed,
+            self.cut.one_direction(mode=mode, recompute=recompute, split=split),
+        )
         stage, homes = stage_of_ops(placed, self.cut.device, self.cut.parts)
         position = np.empty(placed.num_ops, dtype=np.int64)
         position[placed.topological_order] = np.arange(placed.num_ops)
@@ -79,23 +85,37 @@ class ModelCut:
             ops = np.flatnonzero((stage == number) & ~placed.backward)
             ops = ops[np.argsort(position[ops])]
             blocks = one.stage == number
-            rows.append(StageRow(
-                number, "all" if home == ALL else placed.device_names[home], placed.op_names[ops[0]], placed.op_names[ops[-1]],
-                len(ops), int(one.span[blocks & forward].sum()), int(one.span[blocks & ~forward].sum()),
-                int(placed.resident[stage == number].sum()), int(held[blocks].sum()),
-            ))  # fmt: skip
+            rows.append(
+                StageRow(
+                    number,
+                    "all" if home == ALL else placed.device_names[home],
+                    placed.op_names[ops[0]],
+                    placed.op_names[ops[-1]],
+                    len(ops),
+                    int(one.span[blocks & forward].sum()),
+                    int(one.span[blocks & ~forward].sum()),
+                    int(placed.resident[stage == number].sum()),
+                    int(held[blocks].sum()),
+                )
+            )
         return rows
 
     @property
     def resident(self) -> list[int]:
-        """Bytes that stay on every device: those of its stages, and its share of tensor-parallel ones.
+        """Bytes that stay on every device: those of its stages, and its share of tensor-parallel
+        ones.
 
         With X the opposite device has a copy of each.
         """
         placed, device = self.cut.placed, self.cut.device
         spread = int(placed.resident[device == ALL].sum())
-        own = [int(placed.resident[device == d].sum()) - (-spread // placed.num_devices) for d in range(placed.num_devices)]
-        return [a + b for a, b in zip(own, own[::-1], strict=True)] if self.cut.shape == "X" else own
+        own = [
+            int(placed.resident[device == d].sum()) - (-spread // placed.num_devices)
+            for d in range(placed.num_devices)
+        ]
+        return (
+            [a + b for a, b in zip(own, own[::-1], strict=True)] if self.cut.shape == "X" else own
+        )
 
     def write(self, path: Path) -> Path:
         """Write the device and the stage of every op of the model as it was read.
@@ -106,7 +126,9 @@ class ModelCut:
             If ops run on all devices: no placement can say that.
         """
         if (self.cut.device == ALL).any():
-            raise InputError("ops that run on all devices at once (tensor-parallel) are in no placement")
+            raise InputError(
+                "ops that run on all devices at once (tensor-parallel) are in no placement"
+            )
         count = self.read.num_ops  # ops keep their numbers when the backward pass is derived
         stage = stage_of_ops(self.cut.placed, self.cut.device, self.cut.parts)[0]
         told = stage[:count].tolist() if (stage[:count] >= 0).all() else None
@@ -114,14 +136,22 @@ class ModelCut:
 
 
 def cut_source(
-    source: Any, cluster: Any, *, shape: str = "V", mode: str = "train", memory: Sequence[int] | None = None,
-    seconds: float = 10.0, costs: Any = None, **options: Any,
-) -> ModelCut:  # fmt: skip
+    source: Any,
+    cluster: Any,
+    *,
+    shape: str = "V",
+    mode: str = "train",
+    memory: Sequence[int] | None = None,
+    seconds: float = 10.0,
+    costs: Any = None,
+    **options: Any,
+) -> ModelCut:
     """Return a model cut for a shape by the period DP.
 
     Parameters
     ----------
-    source, cluster, options : as for `placeopt.load`; the backward graph is derived for mode="train" if it is missing.
+    source, cluster, options : as for `placeopt.load`; the backward graph is derived for
+    mode="train" if it is missing.
     memory : bytes of each device instead of the cluster's.
     seconds : time limit of the DP. costs : a cost file or a trace.
 
@@ -136,13 +166,22 @@ def cut_source(
     graph, bundled = load_graph(source, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:
-        raise InputError(f"graph '{graph.name}' needs devices: give --cluster 4xA100 or another ('placeopt clusters')")
+        raise InputError(
+            f"graph '{graph.name}' needs devices: give --cluster 4xA100 or another ('placeopt clusters')"
+        )
     if memory is not None:
         if len(memory) not in (1, devices.num_devices):
-            raise InputError(f"memory: expected one number of bytes, or one for each of {devices.num_devices} devices, "
-                             f"received {len(memory)}")  # fmt: skip
+            raise InputError(
+                f"memory: expected one number of bytes, or one for each of {devices.num_devices} devices, "
+                f"received {len(memory)}"
+            )
         sizes = list(memory) * (devices.num_devices if len(memory) == 1 else 1)
-        devices = replace(devices, devices=tuple(replace(x, memory=size) for x, size in zip(devices.devices, sizes, strict=True)))
+        devices = replace(
+            devices,
+            devices=tuple(
+                replace(x, memory=size) for x, size in zip(devices.devices, sizes, strict=True)
+            ),
+        )
     words = ""
     if costs is not None:
         graph, words = with_costs(graph, devices, costs)

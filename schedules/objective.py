@@ -1,4 +1,5 @@
-"""The period of a pipeline schedule as an objective: ticks per micro-batch in the steady state, a rational."""
+"""The period of a pipeline schedule as an objective: ticks per micro-batch in the steady state, a
+rational."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
 from placeopt.schedules.bounds import period_bounds
-from placeopt.schedules.judge import makespan_of, makespan_of_pattern, pattern_violations, pipeline_violations
+from placeopt.schedules.judge import (
+    makespan_of,
+    makespan_of_pattern,
+    pattern_violations,
+    pipeline_violations,
+)
 from placeopt.schedules.memory_limits import memory_shortage
 from placeopt.schedules.solution import PipelineSchedule
 
@@ -21,12 +27,14 @@ if TYPE_CHECKING:
 
 
 class PipelinePeriod(PlainObjective):
-    """Ticks per micro-batch of the steady state (initiation interval); a Fraction where several share a pattern.
+    """Ticks per micro-batch of the steady state (initiation interval); a Fraction where several
+    share a pattern.
 
-    The value of a schedule is the period of the pattern that it repeats, judged as an infinite schedule of its own. A
-    schedule without a pattern repeats as a whole: its value is the longest time of a device from its first start to its
-    last end, per micro-batch. No average is taken for a period. That not one micro-batch fits into memory takes a search,
-    which solvers and `bounds` make.
+    The value of a schedule is the period of the pattern that it repeats, judged as an infinite
+    schedule of its own. A schedule without a pattern repeats as a whole: its value is the longest
+    time of a device from its first start to its last end, per micro-batch. No average is taken for
+    a period. That not one micro-batch fits into memory takes a search, which solvers and `bounds`
+    make.
     """
 
     name: ClassVar[str] = "period"
@@ -34,46 +42,75 @@ class PipelinePeriod(PlainObjective):
     default_solver: ClassVar[str] = "repetend"
     kernels: ClassVar[tuple[str, ...]] = ("pipelines",)
 
-    def judge(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> list[str]:
+    def judge(
+        self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None
+    ) -> list[str]:
         """Violations of the finite schedule, of its pattern, and of what joins them."""
         if not isinstance(solution, PipelineSchedule):
-            raise InputError(f"expected a schedule of pipeline '{problem.name}', received {type(solution).__name__}")
+            raise InputError(
+                f"expected a schedule of pipeline '{problem.name}', received {type(solution).__name__}"
+            )
         if solution.problem.hash != problem.hash:
             return [f"it is a schedule of another problem ('{solution.problem.name}')"]
         if len(solution.start) != problem.micro_batches:
-            return [f"it has {len(solution.start)} micro-batches; '{problem.name}' has {problem.micro_batches}"]
+            return [
+                f"it has {len(solution.start)} micro-batches; '{problem.name}' has {problem.micro_batches}"
+            ]
         pattern = solution.pattern
         found = pipeline_violations(problem, solution.start)
         found += pattern_violations(problem, pattern.period, pattern.start)
         if found:
             return found
         total = makespan_of(problem, solution.start)
-        repeated = makespan_of_pattern(problem, pattern.period, pattern.start, problem.micro_batches)
+        repeated = makespan_of_pattern(
+            problem, pattern.period, pattern.start, problem.micro_batches
+        )
         if total > repeated:
-            found.append(f"it takes {total} ticks, longer than its pattern repeated ({repeated} ticks)")
+            found.append(
+                f"it takes {total} ticks, longer than its pattern repeated ({repeated} ticks)"
+            )
         if total < solution.makespan_bound:
-            found.append(f"it takes {total} ticks, below the bound of {solution.makespan_bound} that it claims")
+            found.append(
+                f"it takes {total} ticks, below the bound of {solution.makespan_bound} that it claims"
+            )
         if Fraction(pattern.period, len(pattern.start)) < solution.size_bound:
-            found.append(f"its period is below the bound of {solution.size_bound} ticks that it claims")
+            found.append(
+                f"its period is below the bound of {solution.size_bound} ticks that it claims"
+            )
         return found
 
-    def finish(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> Finished:
+    def finish(
+        self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None
+    ) -> Finished:
         """Value and judge a schedule; the period is that of its pattern, which has been judged."""
         violations = self.judge(problem, solution)
         if violations:
             return Finished(None, "", tuple(violations))
-        return Finished(cast("int", _ticks(Fraction(solution.pattern.period, len(solution.pattern.start)))), "", ())
+        return Finished(
+            cast("int", _ticks(Fraction(solution.pattern.period, len(solution.pattern.start)))),
+            "",
+            (),
+        )
 
     def bounds(
-        self, problem: PipelineProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+        self,
+        problem: PipelineProblem,
+        seconds: float,
+        methods: Sequence[str] | None = None,
+        upper: int | None = None,
     ) -> BoundReport:
-        """Prove lower bounds on the period per micro-batch that hold for every number of micro-batches per pattern."""
+        """Prove lower bounds on the period per micro-batch that hold for every number of
+        micro-batches per pattern."""
         started = time.perf_counter()
         found = period_bounds(problem)
         for name in methods or ():
             if name not in found:
-                raise InputError(f"bound '{name}' is not known for pipelines; known: {', '.join(found)}")
-        chosen = {name: value for name, value in found.items() if methods is None or name in methods}
+                raise InputError(
+                    f"bound '{name}' is not known for pipelines; known: {', '.join(found)}"
+                )
+        chosen = {
+            name: value for name, value in found.items() if methods is None or name in methods
+        }
         best = max(chosen, key=lambda name: chosen[name])
         shortage = memory_shortage(problem, seconds) if seconds > 0 and upper is None else ""
         ticks = {name: cast("int", _ticks(value)) for name, value in chosen.items()}

@@ -1,12 +1,15 @@
-"""The least period of repeating patterns of K micro-batches: which periods are tried, by which method, for how long.
+"""The least period of repeating patterns of K micro-batches: which periods are tried, by which
+method, for how long.
 
-Each period is decided by a dynamic program over the devices where these form a tree (`placeopt.schedules.device_tree`),
-by CP-SAT otherwise (`placeopt.schedules.cyclic`). Feasibility is monotone in the period, so the search climbs from a proven
-bound and bisects towards the best pattern found.
+Each period is decided by a dynamic program over the devices where these form a tree
+(`placeopt.schedules.device_tree`), by CP-SAT otherwise (`placeopt.schedules.cyclic`). Feasibility
+is monotone in the period, so the search climbs from a proven bound and bisects towards the best
+pattern found.
 
 References
 ----------
-.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO 1994.
+.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO
+1994.
 """
 
 from __future__ import annotations
@@ -50,7 +53,12 @@ class PeriodSearch:
     """
 
     def __init__(
-        self, problem: PipelineProblem, size: int, num_workers: int, tracker: Tracker[PipelineSchedule], share: float = 1
+        self,
+        problem: PipelineProblem,
+        size: int,
+        num_workers: int,
+        tracker: Tracker[PipelineSchedule],
+        share: float = 1,
     ) -> None:
         self.problem, self.size, self.num_workers = problem, size, num_workers
         self.tracker = tracker
@@ -58,7 +66,9 @@ class PeriodSearch:
         self.tree = DeviceTree(problem, size)
         self.low = ceil(best_bound(problem)[0] * size)
         self.pattern: Repetend | None = None
-        self._step: int | None = None  # how far to climb from the bound while the device tree decides
+        self._step: int | None = (
+            None  # how far to climb from the bound while the device tree decides
+        )
 
     @property
     def value(self) -> Fraction | None:
@@ -71,23 +81,32 @@ class PeriodSearch:
         return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
 
     def run(self, known: Iterable[Repetend] = ()) -> None:
-        """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
+        """Try the lower bound first, then bisect between bound and pattern until they meet or time
+        is up.
 
-        A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof. `known` are patterns of this or fewer micro-batches; repeated
-        as often as it takes, one is a pattern of this size if its own divides it.
+        A period that takes too long to decide is left for a later round with more time: the pattern
+        gets good early, and the rest of the time goes into the proof. `known` are patterns of this
+        or fewer micro-batches; repeated as often as it takes, one is a pattern of this size if its
+        own divides it.
         """
         self._offer(greedy_pattern(self.problem, self.size))
         for other in known:
             if self.size % other.size == 0:
-                self._offer(Repetend(other.period * (self.size // other.size), other.unroll(self.size)))
+                self._offer(
+                    Repetend(other.period * (self.size // other.size), other.unroll(self.size))
+                )
         first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low
             while not self._done():
-                # Deciding the period just below the pattern's ends the search, or shortens the pattern.
-                last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > first
+                # Deciding the period just below the pattern's ends the search, or shortens the
+                # pattern.
+                last = (
+                    self.pattern is not None
+                    and wanted == self.pattern.period - 1
+                    and seconds > first
+                )
                 decided = self._try(wanted, seconds, last=last)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:
@@ -96,7 +115,8 @@ class PeriodSearch:
             seconds, wanted = seconds * 4, self._next(self.low)
 
     def _next(self, floor: int) -> int:
-        """Return the period to try: half-way, or one less than the pattern's where only the proof is missing.
+        """Return the period to try: half-way, or one less than the pattern's where only the proof
+        is missing.
 
         The device tree is fast just above the bound, where it climbs in steps that double.
         """
@@ -113,7 +133,8 @@ class PeriodSearch:
         return self.tracker.stop() or self.seconds_left == 0
 
     def _try(self, period: int, seconds: float, *, last: bool) -> bool:
-        """Decide one period, or a shorter one, in about `seconds` (all that are left for the last one).
+        """Decide one period, or a shorter one, in about `seconds` (all that are left for the last
+        one).
 
         Return whether one was decided.
         """
@@ -122,7 +143,9 @@ class PeriodSearch:
         if answer is None:
             model = CyclicModel(self.problem, period, self.size)
             time = self.seconds_left if last else min(self.seconds_left, seconds)
-            status, pattern = model.solve(time, num_workers=self.num_workers, seed=self.tracker.seed)
+            status, pattern = model.solve(
+                time, num_workers=self.num_workers, seed=self.tracker.seed
+            )
             if status == "unknown":
                 return False
             answer = pattern is not None, pattern
@@ -133,8 +156,11 @@ class PeriodSearch:
             self._offer(tighten(self.problem, found))
         return True
 
-    def _by_device_tree(self, period: int, seconds: float) -> tuple[int, tuple[bool, Repetend | None] | None]:
-        """Return the period that was decided and the answer: while climbing, one nearer to the bound if this is too far."""
+    def _by_device_tree(
+        self, period: int, seconds: float
+    ) -> tuple[int, tuple[bool, Repetend | None] | None]:
+        """Return the period that was decided and the answer: while climbing, one nearer to the
+        bound if this is too far."""
         wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
         while answer is None and self._step is not None and wanted > self.low:
             wanted = (self.low + wanted) // 2
@@ -149,19 +175,26 @@ class PeriodSearch:
 
 
 def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
-    """Return a valid pattern at once: one micro-batch after another, or a greedy schedule of `size` of them.
+    """Return a valid pattern at once: one micro-batch after another, or a greedy schedule of `size`
+    of them.
 
-    A finite schedule repeats as soon as every device is done with it; memory is back to zero by then.
+    A finite schedule repeats as soon as every device is done with it; memory is back to zero by
+    then.
     """
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
     backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
-    candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :]), _serial(problem, size)]
+    candidates = [
+        dispatch(problem, rank),
+        dispatch(problem, rank + backward_first[None, :]),
+        _serial(problem, size),
+    ]
     found = [relaunch(problem, np.sort(start, axis=0)) for start in candidates if start is not None]
     return min(found, key=lambda pattern: pattern.period, default=None)
 
 
 def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
-    """Return the schedule that runs one block at a time, newest ready block first, where that fits into memory."""
+    """Return the schedule that runs one block at a time, newest ready block first, where that fits
+    into memory."""
     waiting = np.diff(problem.pred_ptr)
     ready = np.flatnonzero(waiting == 0)[::-1].tolist()
     start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
@@ -171,7 +204,9 @@ def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
         held += problem.memory[v]
         if (held > problem.capacity).any():
             return None
-        start[v] = max([now, *(int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v))])
+        start[v] = max(
+            [now, *(int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v))]
+        )
         now = int(start[v] + problem.span[v])
         for successor in problem.successors[v]:
             waiting[successor] -= 1

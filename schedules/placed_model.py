@@ -1,9 +1,10 @@
 """A model's ops with their devices and passes, and the blocks that they are grouped into.
 
-Ops are grouped by device and pass: forward (F), backward (B), or, with `split`, the backward pass of the inputs
-(I) and of the weights (W: ops called `.../wgrad`). Optimizer updates run once per step, not per micro-batch, and are
-left out. Where a device's group cannot be one block, because a path leaves it and comes back, it is cut into the
-fewest blocks that a greedy merge finds, so any placement can be scheduled, contiguous or not.
+Ops are grouped by device and pass: forward (F), backward (B), or, with `split`, the backward pass
+of the inputs (I) and of the weights (W: ops called `.../wgrad`). Optimizer updates run once per
+step, not per micro-batch, and are left out. Where a device's group cannot be one block, because a
+path leaves it and comes back, it is cut into the fewest blocks that a greedy merge finds, so any
+placement can be scheduled, contiguous or not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ALL = -1
 """Pseudo device of an op that runs tensor-parallel on every device."""
 
 FORWARD, INPUTS, WEIGHTS, UPDATE = range(4)
-"""Roles of ops: forward pass, backward pass (of the inputs), backward pass of the weights, optimizer update."""
+"""Roles of ops: forward pass, backward pass (of the inputs), backward pass of the weights,
+optimizer update."""
 
 
 @dataclass
@@ -68,13 +70,19 @@ class PlacedModel:
         problem, device = self.problem, self.device
         n, k = problem.num_ops, problem.num_devices
         if device.shape != (n,):
-            raise InputError(f"device: expected one entry per op ({n}), received shape {device.shape}")
+            raise InputError(
+                f"device: expected one entry per op ({n}), received shape {device.shape}"
+            )
         if device.min() < ALL or device.max() >= k:
-            raise InputError(f"device: expected 0..{k - 1}, or -1 for all devices, received {device.max()}")
+            raise InputError(
+                f"device: expected 0..{k - 1}, or -1 for all devices, received {device.max()}"
+            )
         bad = (device >= 0) & (problem.compute[np.arange(n), np.maximum(device, 0)] < 0)
         if bad.any():
             op = int(bad.argmax())
-            raise InputError(f"op '{problem.op_names[op]}' cannot run on '{problem.device_names[device[op]]}'")
+            raise InputError(
+                f"op '{problem.op_names[op]}' cannot run on '{problem.device_names[device[op]]}'"
+            )
 
     @cached_property
     def role(self) -> NDArray[np.int64]:
@@ -112,7 +120,8 @@ class PlacedModel:
 
 
 def roles(problem: PlacementProblem, *, split: bool) -> NDArray[np.int64]:
-    """Return the role of every op, from its name where it is a backward op; WEIGHTS only with `split`."""
+    """Return the role of every op, from its name where it is a backward op; WEIGHTS only with
+    `split`."""
     found = np.where(problem.backward, INPUTS, FORWARD)
     for i in np.flatnonzero(problem.backward).tolist():
         leaf = problem.op_names[i].rpartition("/")[2]
@@ -177,7 +186,8 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
 
 
 def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[int]:
-    """Return the topological rank of every piece; forward pieces first where nothing else decides."""
+    """Return the topological rank of every piece; forward pieces first where nothing else
+    decides."""
     order = _topological(len(pieces), pairs, [piece.role for piece in pieces])
     rank = [0] * len(pieces)
     for position, i in enumerate(order):
@@ -185,7 +195,9 @@ def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[i
     return rank
 
 
-def _topological(count: int, pairs: Collection[tuple[int, int]], urgency: Sequence[int]) -> list[int]:
+def _topological(
+    count: int, pairs: Collection[tuple[int, int]], urgency: Sequence[int]
+) -> list[int]:
     """Return an order of as many nodes as have one: all of them if the graph has no cycle."""
     waiting = [0] * count
     after: list[list[int]] = [[] for _ in range(count)]
@@ -206,7 +218,8 @@ def _topological(count: int, pairs: Collection[tuple[int, int]], urgency: Sequen
 
 
 class _Merge:
-    """Joins pieces of one group, in order, as long as no path leaves and re-enters the joined piece."""
+    """Joins pieces of one group, in order, as long as no path leaves and re-enters the joined
+    piece."""
 
     def __init__(self, model: PlacedModel, pieces: list[Piece]) -> None:
         self.pieces = pieces

@@ -1,15 +1,17 @@
 """PipelineProblem: the blocks of one micro-batch on devices, to be repeated for many micro-batches.
 
-A model is cut into *blocks*. A block occupies one or several devices *at the same time* for its span, adds
-its memory delta to each of them the moment it starts, and waits for its predecessors (plus a lag for
-communication). Micro-batches are identical and independent: block b of micro-batch j is an *instance*
-(j, b). A schedule gives a start to every instance such that no device runs two at once and no device ever
-holds more memory than its capacity. The model is Tessel's (Lin et al., "Tessel: Boosting Distributed
-Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024), plus lags and a capacity per device.
+A model is cut into *blocks*. A block occupies one or several devices *at the same time* for its
+span, adds its memory delta to each of them the moment it starts, and waits for its predecessors
+(plus a lag for communication). Micro-batches are identical and independent: block b of micro-batch
+j is an *instance* (j, b). A schedule gives a start to every instance such that no device runs two
+at once and no device ever holds more memory than its capacity. The model is Tessel's (Lin et al.,
+"Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+2024), plus lags and a capacity per device.
 
 References
 ----------
-Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024.
+Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule
+Search", HPCA 2024.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNLIMITED, ArrayHolder, arrays_digest, csr, frozen, int_array
+from placeopt.model.arrays import (
+    MAX_SUM,
+    UNLIMITED,
+    ArrayHolder,
+    arrays_digest,
+    csr,
+    frozen,
+    int_array,
+)
 from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
 from placeopt.schedules.memory_flow import freed_too_early
@@ -72,7 +82,9 @@ class PipelineProblem(ArrayHolder):
     span: NDArray[np.int64]  # (num_blocks,) ticks, >= 1
     device_ptr: NDArray[np.int64]  # (num_blocks + 1,)
     device: NDArray[np.int64]  # devices of each block, ascending
-    memory: NDArray[np.int64]  # (num_blocks, num_devices) change at the block's start; bytes or units
+    memory: NDArray[
+        np.int64
+    ]  # (num_blocks, num_devices) change at the block's start; bytes or units
     pred_ptr: NDArray[np.int64]  # (num_blocks + 1,)
     pred: NDArray[np.int64]  # predecessors of each block
     lag: NDArray[np.int64]  # ticks between a predecessor's end and the block's start
@@ -91,7 +103,9 @@ class PipelineProblem(ArrayHolder):
             raise InputError(f"pipeline '{self.name}': expected at least one block, received none")
         memory = np.asarray(self.memory)
         if memory.ndim != 2:
-            raise InputError(f"memory: expected a table (blocks x devices), received {memory.ndim} dimension(s)")
+            raise InputError(
+                f"memory: expected a table (blocks x devices), received {memory.ndim} dimension(s)"
+            )
         d = memory.shape[1]
         if d == 0:
             raise InputError(f"pipeline '{self.name}': expected at least one device, received none")
@@ -119,42 +133,62 @@ class PipelineProblem(ArrayHolder):
     def _check(self) -> None:
         b, d = self.memory.shape
         if len(self.kind) != b or len(self.device_names) != d:
-            raise InputError(f"pipeline '{self.name}': expected {b} kinds and {d} device names, "
-                             f"received {len(self.kind)} and {len(self.device_names)}")  # fmt: skip
+            raise InputError(
+                f"pipeline '{self.name}': expected {b} kinds and {d} device names, "
+                f"received {len(self.kind)} and {len(self.device_names)}"
+            )
         for what, names in (("block", self.block_names), ("device", self.device_names)):
             if len(set(names)) != len(names):
                 twice = next(x for x in names if names.count(x) > 1)
-                raise InputError(f"pipeline '{self.name}': {what} names must be distinct, '{twice}' occurs twice")
+                raise InputError(
+                    f"pipeline '{self.name}': {what} names must be distinct, '{twice}' occurs twice"
+                )
         if self.micro_batches < 1:
             raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
+            raise InputError(
+                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
+            )
         for i, name in enumerate(self.block_names):
             if self.kind[i] not in KINDS:
-                raise InputError(f"block '{name}': kind must be one of {', '.join(KINDS)}, received '{self.kind[i]}'")
+                raise InputError(
+                    f"block '{name}': kind must be one of {', '.join(KINDS)}, received '{self.kind[i]}'"
+                )
             if self.span[i] < 1:
-                raise InputError(f"block '{name}': span must be at least 1 tick, received {self.span[i]}; "
-                                 "merge a free block into its neighbour")  # fmt: skip
+                raise InputError(
+                    f"block '{name}': span must be at least 1 tick, received {self.span[i]}; "
+                    "merge a free block into its neighbour"
+                )
             devices = self.devices_of(i)
             if len(devices) == 0:
                 raise InputError(f"block '{name}': expected at least one device, received none")
             if devices.min() < 0 or devices.max() >= d:
-                raise InputError(f"block '{name}': unknown device {devices.max()}; the devices are 0..{d - 1}")
+                raise InputError(
+                    f"block '{name}': unknown device {devices.max()}; the devices are 0..{d - 1}"
+                )
             if (np.diff(devices) <= 0).any():
-                raise InputError(f"block '{name}': devices must be distinct and ascending, received {devices.tolist()}")
+                raise InputError(
+                    f"block '{name}': devices must be distinct and ascending, received {devices.tolist()}"
+                )
             elsewhere = np.setdiff1d(np.flatnonzero(self.memory[i]), devices)
             if elsewhere.size:
-                raise InputError(f"block '{name}': changes the memory of device '{self.device_names[elsewhere[0]]}', "
-                                 "which it does not occupy")  # fmt: skip
+                raise InputError(
+                    f"block '{name}': changes the memory of device '{self.device_names[elsewhere[0]]}', "
+                    "which it does not occupy"
+                )
         if self.pred.size and (self.pred.min() < 0 or self.pred.max() >= b):
-            raise InputError(f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}")
+            raise InputError(
+                f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}"
+            )
         if self.lag.size and self.lag.min() < 0:
             raise InputError(f"lag: expected ticks >= 0, received {self.lag.min()}")
         if self.capacity.min() < 0:
             raise InputError(f"capacity: expected values >= 0, received {self.capacity.min()}")
         total = float(self.span.astype(np.float64).sum() + self.lag.astype(np.float64).sum())
         if total * max(self.micro_batches, 1) >= MAX_SUM:
-            raise InputError("span: the sum over all micro-batches passes 2^62; use a larger tick_seconds")
+            raise InputError(
+                "span: the sum over all micro-batches passes 2^62; use a larger tick_seconds"
+            )
         if float(np.abs(self.memory).astype(np.float64).sum()) * self.micro_batches >= MAX_SUM:
             raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
         _ = self.topological_order  # refuses a cycle
@@ -185,7 +219,8 @@ class PipelineProblem(ArrayHolder):
                 f"that block '{self.block_names[i]}' alone needs; raise it to at least {self.memory[i, at]}"
             )
 
-    # --- sizes and structure -------------------------------------------------------------------------
+    # --- sizes and structure
+    # -------------------------------------------------------------------------
 
     @property
     def num_blocks(self) -> int:
@@ -209,14 +244,18 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def edges(self) -> tuple[tuple[int, int, int], ...]:
         """All (predecessor, block, lag) triples, by block."""
-        return tuple((u, v, lag) for v in range(self.num_blocks) for u, lag in self.predecessors_of(v))
+        return tuple(
+            (u, v, lag) for v in range(self.num_blocks) for u, lag in self.predecessors_of(v)
+        )
 
     @cached_property
     def topological_order(self) -> NDArray[np.int64]:
         """Block indices, every predecessor before its successors."""
         target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
         order = np.argsort(self.pred, kind="stable")
-        return frozen(topological_order(self.num_blocks, self.pred[order], target[order], self.block_names))
+        return frozen(
+            topological_order(self.num_blocks, self.pred[order], target[order], self.block_names)
+        )
 
     @cached_property
     def ancestors(self) -> tuple[set[int], ...]:
@@ -239,7 +278,11 @@ class PipelineProblem(ArrayHolder):
     def work(self) -> NDArray[np.int64]:
         """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
         owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
-        return frozen(np.bincount(self.device, weights=self.span[owner], minlength=self.num_devices).astype(np.int64))
+        return frozen(
+            np.bincount(self.device, weights=self.span[owner], minlength=self.num_devices).astype(
+                np.int64
+            )
+        )
 
     @cached_property
     def on_device(self) -> tuple[tuple[int, ...], ...]:
@@ -254,7 +297,8 @@ class PipelineProblem(ArrayHolder):
 
     @cached_property
     def heads(self) -> NDArray[np.int64]:
-        """Earliest start of each block when nothing waits for a device, shape (num_blocks,) ticks."""
+        """Earliest start of each block when nothing waits for a device, shape (num_blocks,)
+        ticks."""
         head = np.zeros(self.num_blocks, dtype=np.int64)
         for v in self.topological_order.tolist():
             for u, lag in self.predecessors_of(v):
@@ -263,7 +307,8 @@ class PipelineProblem(ArrayHolder):
 
     @cached_property
     def limited(self) -> NDArray[np.bool_]:
-        """Devices whose capacity could ever bind: less than all allocations of one block times its instances."""
+        """Devices whose capacity could ever bind: less than all allocations of one block times its
+        instances."""
         return frozen((self.capacity < UNLIMITED) & (self.memory != 0).any(axis=0))
 
     def __repr__(self) -> str:
@@ -284,7 +329,8 @@ class PipelineProblem(ArrayHolder):
         return replace(self, **changes)
 
     def with_capacity(self, capacity: int | Sequence[int] | None) -> PipelineProblem:
-        """Return a copy with another memory capacity: one value for every device, or one per device."""
+        """Return a copy with another memory capacity: one value for every device, or one per
+        device."""
         if capacity is None:
             values = np.full(self.num_devices, UNLIMITED, dtype=np.int64)
         elif isinstance(capacity, int | np.integer):
@@ -292,10 +338,13 @@ class PipelineProblem(ArrayHolder):
         else:
             values = np.asarray(capacity)
             if values.shape != (self.num_devices,):
-                raise InputError(f"capacity: expected 1 or {self.num_devices} values, received {values.size}")
+                raise InputError(
+                    f"capacity: expected 1 or {self.num_devices} values, received {values.size}"
+                )
         return replace(self, capacity=values)
 
-    # --- constructors --------------------------------------------------------------------------------
+    # --- constructors
+    # --------------------------------------------------------------------------------
 
     @classmethod
     def from_blocks(
@@ -313,8 +362,8 @@ class PipelineProblem(ArrayHolder):
         Raises
         ------
         InputError
-            If a predecessor or device is unknown, predecessors form a cycle, the memory of one micro-batch
-            does not return to zero, or a block alone exceeds a capacity.
+            If a predecessor or device is unknown, predecessors form a cycle, the memory of one
+            micro-batch does not return to zero, or a block alone exceeds a capacity.
         """
         index = {block.name: i for i, block in enumerate(blocks)}
         d = len(device_names)
@@ -323,22 +372,32 @@ class PipelineProblem(ArrayHolder):
         for i, block in enumerate(blocks):
             for place in block.devices:
                 if not 0 <= place < d:
-                    raise InputError(f"block '{block.name}': unknown device {place}; the devices are "
-                                     f"{', '.join(device_names)}")  # fmt: skip
+                    raise InputError(
+                        f"block '{block.name}': unknown device {place}; the devices are "
+                        f"{', '.join(device_names)}"
+                    )
             if block.memory and len(block.memory) != len(block.devices):
-                raise InputError(f"block '{block.name}': expected a memory delta for each of its "
-                                 f"{len(block.devices)} device(s), received {len(block.memory)}")  # fmt: skip
+                raise InputError(
+                    f"block '{block.name}': expected a memory delta for each of its "
+                    f"{len(block.devices)} device(s), received {len(block.memory)}"
+                )
             memory[i, list(block.devices)] = block.memory or 0
             devices.append(sorted(block.devices))
             for before, _ in block.after:
                 if before not in index:
-                    raise InputError(f"block '{block.name}': unknown predecessor '{before}'; "
-                                     f"the blocks are {', '.join(list(index)[:12])}")  # fmt: skip
+                    raise InputError(
+                        f"block '{block.name}': unknown predecessor '{before}'; "
+                        f"the blocks are {', '.join(list(index)[:12])}"
+                    )
         device_ptr, device = csr(devices)
         pred_ptr, pred = csr([[index[before] for before, _ in block.after] for block in blocks])
         limits = None
         if capacity is not None:
-            limits = np.full(d, capacity) if isinstance(capacity, int | np.integer) else np.asarray(capacity)
+            limits = (
+                np.full(d, capacity)
+                if isinstance(capacity, int | np.integer)
+                else np.asarray(capacity)
+            )
             if limits.shape != (d,):
                 raise InputError(f"capacity: expected 1 or {d} values, received {limits.size}")
         return cls(
@@ -366,5 +425,15 @@ class PipelineProblem(ArrayHolder):
             devices = tuple(self.devices_of(i).tolist())
             after = tuple((self.block_names[u], lag) for u, lag in self.predecessors_of(i))
             memory = tuple(int(self.memory[i, d]) for d in devices)
-            found.append(Block(name, self.kind[i], devices, int(self.span[i]), memory, after, int(self.stage[i])))
+            found.append(
+                Block(
+                    name,
+                    self.kind[i],
+                    devices,
+                    int(self.span[i]),
+                    memory,
+                    after,
+                    int(self.stage[i]),
+                )
+            )
         return found

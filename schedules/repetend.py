@@ -1,19 +1,22 @@
 """The `repetend` solver: the shortest repeating pattern by modulo scheduling, with a proof.
 
 It answers what Tessel [1]_ asks, the best repetend, but searches all index assignments at once
-(`placeopt.schedules.period_search`): periods from a lower bound upwards and from a feasible pattern downwards,
-and every infeasible period is a proof. Then the latency of the pattern is minimised at that period, and the
-pattern is completed to n micro-batches.
+(`placeopt.schedules.period_search`): periods from a lower bound upwards and from a feasible pattern
+downwards, and every infeasible period is a proof. Then the latency of the pattern is minimised at
+that period, and the pattern is completed to n micro-batches.
 
-What is proved of patterns of K micro-batches is said of these only: a larger K may do better. The lower bound of the
-result holds for every K.
+What is proved of patterns of K micro-batches is said of these only: a larger K may do better. The
+lower bound of the result holds for every K.
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024.
-.. [2] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO 1994.
-.. [3] A. E. Eichenberger, E. S. Davidson, "Efficient formulation for optimal modulo schedulers", PLDI 1997.
+.. [2] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO
+1994.
+.. [3] A. E. Eichenberger, E. S. Davidson, "Efficient formulation for optimal modulo schedulers",
+PLDI 1997.
 """
 
 from __future__ import annotations
@@ -46,26 +49,42 @@ FIRST_SIZE_SHARE = 1 / 4
 
 @dataclass(frozen=True)
 class RepetendSolver(SearchSolver):
-    """Shortest repetend by modulo scheduling, proved for its size; then least latency; then completion."""
+    """Shortest repetend by modulo scheduling, proved for its size; then least latency; then
+    completion."""
 
     name: ClassVar[str] = "repetend"
 
-    size: int = option(1, low=0, meaning="micro-batches per repetend (K), more help under tight memory; 0 tries 1, 2, 3, "
-                       "... while the best is above the bound for all K")  # fmt: skip
+    size: int = option(
+        1,
+        low=0,
+        meaning="micro-batches per repetend (K), more help under tight memory; 0 tries 1, 2, 3, "
+        "... while the best is above the bound for all K",
+    )
     max_size: int = option(4, low=1, meaning="most micro-batches per repetend that size=0 tries")
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
-    latency_seconds: float = option(2.0, low=0, meaning="most seconds spent on the latency of the pattern")
-    patterns: int = option(1, low=0, meaning="other patterns that are completed too, to keep the one that ends first")
-    period: int = option(0, low=0, meaning="ticks of the whole pattern: ask for the least latency at this rate, with all the "
-                         "time, instead of the least period")  # fmt: skip
+    latency_seconds: float = option(
+        2.0, low=0, meaning="most seconds spent on the latency of the pattern"
+    )
+    patterns: int = option(
+        1, low=0, meaning="other patterns that are completed too, to keep the one that ends first"
+    )
+    period: int = option(
+        0,
+        low=0,
+        meaning="ticks of the whole pattern: ask for the least latency at this rate, with all the "
+        "time, instead of the least period",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.period and not self.size:
-            raise InputError("repetend option period: expected a size of at least 1 beside it, received size 0")
+            raise InputError(
+                "repetend option period: expected a size of at least 1 beside it, received size 0"
+            )
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
-        """Find the shortest pattern, then the one of least latency among these, then the shortest completion."""
+        """Find the shortest pattern, then the one of least latency among these, then the shortest
+        completion."""
         if not prove_first(problem, tracker):
             return
         if self.period:
@@ -76,33 +95,57 @@ class RepetendSolver(SearchSolver):
             tracker.message = "no repeating pattern found in time; allow more seconds"
             return
         size_bound = Fraction(best.low, best.pattern.size)
-        offer_pattern(problem, tracker, best.pattern, _completed(problem, best.pattern, tracker), size_bound)
+        offer_pattern(
+            problem, tracker, best.pattern, _completed(problem, best.pattern, tracker), size_bound
+        )
         if tracker.value == best.pattern.per_micro_batch:
             self._shorten(problem, tracker, best.pattern, size_bound)
 
-    def _search_sizes(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> PeriodSearch:
-        """Search the wanted size after one micro-batch per pattern, or size after size, and share the time among them."""
+    def _search_sizes(
+        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]
+    ) -> PeriodSearch:
+        """Search the wanted size after one micro-batch per pattern, or size after size, and share
+        the time among them."""
         overall = best_bound(problem)[0]
         known = None if tracker.solution is None else tracker.solution.repetend
         sizes = list(range(1, self.max_size + 1)) if self.size == 0 else sorted({1, self.size})
         best: PeriodSearch | None = None
         for at, size in enumerate(sizes):
-            share = 1 / (len(sizes) - at) if self.size == 0 else (1 if size == self.size else FIRST_SIZE_SHARE)
+            share = (
+                1 / (len(sizes) - at)
+                if self.size == 0
+                else (1 if size == self.size else FIRST_SIZE_SHARE)
+            )
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
-            search.run([pattern for pattern in (known, None if best is None else best.pattern) if pattern is not None])
-            better = best is None or (search.value is not None and (best.value is None or search.value < best.value))
+            search.run(
+                [
+                    pattern
+                    for pattern in (known, None if best is None else best.pattern)
+                    if pattern is not None
+                ]
+            )
+            better = best is None or (
+                search.value is not None and (best.value is None or search.value < best.value)
+            )
             if better or size == self.size:
                 best = search
             assert best is not None
-            if self.size == 0 and ((best.value is not None and best.value <= overall) or tracker.stop()):
+            if self.size == 0 and (
+                (best.value is not None and best.value <= overall) or tracker.stop()
+            ):
                 break
         assert best is not None
         return best
 
     def _shorten(
-        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule], pattern: Repetend, size_bound: Fraction
+        self,
+        problem: PipelineProblem,
+        tracker: Tracker[PipelineSchedule],
+        pattern: Repetend,
+        size_bound: Fraction,
     ) -> None:
-        """Complete the pattern of least latency, and others of the same period; the tracker keeps the shortest schedule."""
+        """Complete the pattern of least latency, and others of the same period; the tracker keeps
+        the shortest schedule."""
         target = makespan_bound(problem, problem.micro_batches)
         for attempt in range(max(1, self.patterns)):
             seconds = min(self.latency_seconds, tracker.seconds_left)
@@ -112,7 +155,10 @@ class RepetendSolver(SearchSolver):
             if attempt == 0:
                 model.minimize_latency()
             _, other = model.solve(
-                seconds, num_workers=self.num_workers, seed=tracker.seed + attempt, first_only=attempt > 0
+                seconds,
+                num_workers=self.num_workers,
+                seed=tracker.seed + attempt,
+                first_only=attempt > 0,
             )
             if other is None:
                 continue
@@ -121,7 +167,9 @@ class RepetendSolver(SearchSolver):
             if makespan(problem, start) <= target:
                 return
 
-    def _least_latency_at_period(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
+    def _least_latency_at_period(
+        self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]
+    ) -> None:
         """Find the pattern of least latency among those of the wanted period."""
         wanted = f"repetend of {self.size} micro-batch{'es' if self.size > 1 else ''} every {self.period} ticks"
         status, pattern = "infeasible", None
@@ -129,11 +177,18 @@ class RepetendSolver(SearchSolver):
             model = CyclicModel(problem, self.period, self.size, for_latency=True)
             model.minimize_latency()
             status, pattern = model.solve(
-                tracker.seconds_left, num_workers=self.num_workers, seed=tracker.seed, first_only=False
+                tracker.seconds_left,
+                num_workers=self.num_workers,
+                seed=tracker.seed,
+                first_only=False,
             )
         tracker.count()
         if pattern is None:
-            words = "is proved impossible" if status == "infeasible" else "was not found in time; allow more seconds"
+            words = (
+                "is proved impossible"
+                if status == "infeasible"
+                else "was not found in time; allow more seconds"
+            )
             tracker.message = f"a {wanted} {words}"
             return
         offer_pattern(problem, tracker, pattern, _completed(problem, pattern, tracker))
@@ -141,5 +196,7 @@ class RepetendSolver(SearchSolver):
         tracker.message = f"latency {pattern.latency(problem.span)} ticks at a {wanted}{proof}"
 
 
-def _completed(problem: PipelineProblem, pattern: Repetend, tracker: Tracker[PipelineSchedule]) -> NDArray[np.int64]:
+def _completed(
+    problem: PipelineProblem, pattern: Repetend, tracker: Tracker[PipelineSchedule]
+) -> NDArray[np.int64]:
     return complete(problem, pattern, problem.micro_batches, tracker.seconds_left)

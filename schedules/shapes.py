@@ -6,17 +6,19 @@ X          two independent V chains, the second on the devices in reverse (two h
 M          TP_F on all devices, V chain, TP_B on all devices (a tensor-parallel embedding)
 NN         TP, F0..F(D/2-1), TP, F(D/2)..F(D-1) and the backward passes likewise (mT5)
 K          two half-device forward branches, TP_F and TP_B on all devices, two backward branches (Flava)
-interleaved  each device holds `chunks` stages, stage s on device s mod D (Megatron's interleaved 1F1B)
-wave       the stages go down and up the devices `waves` times: 2 * waves stages each (ZB-V, Hanayo)
+interleaved  each device holds `chunks` stages, stage s on device s mod D (Megatron's interleaved
+1F1B) wave       the stages go down and up the devices `waves` times: 2 * waves stages each (ZB-V, Hanayo)
 ========== =========================================================================================
 
-Memory: a forward block adds 1 unit, its backward block frees it, tensor-parallel blocks of M and NN change
-nothing. `mode=infer` keeps the F blocks and zeroes the memory. `split=1` cuts the backward block into the part
-for the inputs (I, on the critical path) and the part for the weights (W, which frees the memory).
+Memory: a forward block adds 1 unit, its backward block frees it, tensor-parallel blocks of M and NN
+change nothing. `mode=infer` keeps the F blocks and zeroes the memory. `split=1` cuts the backward
+block into the part for the inputs (I, on the critical path) and the part for the weights (W, which
+frees the memory).
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024 (the first five shapes).
 """
 
@@ -45,23 +47,33 @@ class ShapeOptions:
     forward: int = option(1, low=1, meaning="span of a forward block")
     backward: int = option(3, low=1, meaning="span of a backward block")
     tensor: int = option(1, low=1, meaning="span of a tensor-parallel block")
-    mode: str = option("train", choices=MODES, meaning="train, or infer for the forward blocks only")
+    mode: str = option(
+        "train", choices=MODES, meaning="train, or infer for the forward blocks only"
+    )
     split: bool = option(False, meaning="cut B into I and W")
     input: int = option(0, low=0, meaning="span of I; 0 for backward - weight")
-    weight: int = option(0, low=0, meaning="span of W; 0 for half of backward, rounded down (at least 1)")
-    lag: int = option(0, low=0, meaning="communication between blocks that have no device in common")
+    weight: int = option(
+        0, low=0, meaning="span of W; 0 for half of backward, rounded down (at least 1)"
+    )
+    lag: int = option(
+        0, low=0, meaning="communication between blocks that have no device in common"
+    )
     chunks: int = option(2, low=1, meaning="stages per device of interleaved")
     waves: int = option(1, low=1, meaning="waves of wave")
 
     def __post_init__(self) -> None:
         check_options(self, "shape")
         if self.split and self.backward < 2 and not (self.input and self.weight):
-            raise InputError("shape option split: needs backward >= 2, or the spans input and weight")
+            raise InputError(
+                "shape option split: needs backward >= 2, or the spans input and weight"
+            )
 
     @property
     def weight_span(self) -> int:
         """Ticks of a W block."""
-        return self.weight or max(1, (self.backward - self.input if self.input else self.backward // 2))
+        return self.weight or max(
+            1, (self.backward - self.input if self.input else self.backward // 2)
+        )
 
     @property
     def input_span(self) -> int:
@@ -78,7 +90,14 @@ class _Chain:
         self.place: dict[str, tuple[int, ...]] = {}
 
     def add(
-        self, name: str, kind: str, devices: tuple[int, ...], span: int, memory: int, after: list[str], stage: int = -1
+        self,
+        name: str,
+        kind: str,
+        devices: tuple[int, ...],
+        span: int,
+        memory: int,
+        after: list[str],
+        stage: int = -1,
     ) -> list[str]:
         def lag(before: str) -> int:
             return 0 if set(self.place[before]) & set(devices) else self.options.lag
@@ -88,14 +107,20 @@ class _Chain:
         self.blocks.append(Block(name, kind, devices, span, (memory,) * len(devices), waits, stage))
         return [name]
 
-    def forward(self, places: list[int], after: list[str], first: int = 0, tag: str = "") -> list[str]:
+    def forward(
+        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
+    ) -> list[str]:
         """Add F blocks of the stages first, first + 1, ... on the devices `places`."""
         for offset, device in enumerate(places):
             stage = first + offset
-            after = self.add(f"F{tag}{stage}", "F", (device,), self.options.forward, 1, after, stage)
+            after = self.add(
+                f"F{tag}{stage}", "F", (device,), self.options.forward, 1, after, stage
+            )
         return after
 
-    def backward(self, places: list[int], after: list[str], first: int = 0, tag: str = "") -> list[str]:
+    def backward(
+        self, places: list[int], after: list[str], first: int = 0, tag: str = ""
+    ) -> list[str]:
         """Add the backward blocks of those stages, last stage first."""
         o = self.options
         for offset in reversed(range(len(places))):
@@ -109,7 +134,9 @@ class _Chain:
 
     def everywhere(self, name: str, kind: str, after: list[str], memory: int = 0) -> list[str]:
         """Add a tensor-parallel block on all devices."""
-        return self.add(name, kind, tuple(range(self.options.devices)), self.options.tensor, memory, after)
+        return self.add(
+            name, kind, tuple(range(self.options.devices)), self.options.tensor, memory, after
+        )
 
 
 def _v(chain: _Chain) -> None:
@@ -167,7 +194,9 @@ def _wave(chain: _Chain) -> None:
 
 def _half(chain: _Chain) -> int:
     if chain.options.devices % 2:
-        raise InputError(f"shape option devices: this shape needs an even number, received {chain.options.devices}")
+        raise InputError(
+            f"shape option devices: this shape needs an even number, received {chain.options.devices}"
+        )
     return chain.options.devices // 2
 
 
@@ -183,7 +212,12 @@ SHAPES: dict[str, tuple[Callable[[_Chain], None], str]] = {
 
 
 def shape(
-    name: str, *, memory: Any = None, micro_batches: int = 8, tick_seconds: float = 1e-9, **options: Any
+    name: str,
+    *,
+    memory: Any = None,
+    micro_batches: int = 8,
+    tick_seconds: float = 1e-9,
+    **options: Any,
 ) -> PipelineProblem:
     """Return the problem of the shape `name`.
 
@@ -202,12 +236,17 @@ def shape(
     known = ShapeOptions.__dataclass_fields__
     for key in options:
         if key not in known:
-            raise InputError(f"shape option '{key}' is not known; known: "
-                             f"{', '.join([*known, 'memory', 'micro_batches'])}")  # fmt: skip
+            raise InputError(
+                f"shape option '{key}' is not known; known: "
+                f"{', '.join([*known, 'memory', 'micro_batches'])}"
+            )
     chain = _Chain(ShapeOptions(**options))
     SHAPES[name][0](chain)
     blocks = chain.blocks if chain.options.mode == "train" else only_forward(chain.blocks)
-    given = "&".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+    given = "&".join(
+        f"{key}={int(value) if isinstance(value, bool) else value}"
+        for key, value in options.items()
+    )
     return PipelineProblem.from_blocks(
         f"shape:{name}" + (f"?{given}" if given else ""),
         blocks,
@@ -224,11 +263,18 @@ def only_forward(blocks: list[Block]) -> list[Block]:
     if not forward:
         raise InputError("mode infer: the table has no block of kind F")
     return [
-        Block(block.name, block.kind, block.devices, block.span, (0,) * len(block.devices),
-              tuple((before, lag) for before, lag in block.after if before in forward), block.stage)
+        Block(
+            block.name,
+            block.kind,
+            block.devices,
+            block.span,
+            (0,) * len(block.devices),
+            tuple((before, lag) for before, lag in block.after if before in forward),
+            block.stage,
+        )
         for block in blocks
         if block.kind == "F"
-    ]  # fmt: skip
+    ]
 
 
 def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
@@ -255,5 +301,7 @@ def _number(key: str, value: str) -> Any:
             return float(value)
         numbers = [int(part) for part in value.split(",")]
     except ValueError:
-        raise InputError(f"shape option {key}: expected a whole number, received '{value}'") from None
+        raise InputError(
+            f"shape option {key}: expected a whole number, received '{value}'"
+        ) from None
     return numbers if key == "memory" and len(numbers) > 1 else numbers[0]

@@ -1,9 +1,9 @@
 """PipelineSchedule: a start for every block of every micro-batch, and the pattern that repeats.
 
-Two definitions of the bubble are in use. `bubble_period` = 1 - (largest work of a device) / period is that of
-the steady state; `bubble_wall` of device d = 1 - work_d * n / makespan counts warm-up and cool-down, and
-`bubble_span` of device d does so between the device's own first start and last end (the definition under
-which a staggered "zero bubble" schedule has none).
+Two definitions of the bubble are in use. `bubble_period` = 1 - (largest work of a device) / period
+is that of the steady state; `bubble_wall` of device d = 1 - work_d * n / makespan counts warm-up
+and cool-down, and `bubble_span` of device d does so between the device's own first start and last
+end (the definition under which a staggered "zero bubble" schedule has none).
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ class Repetend(ArrayHolder):
     def __post_init__(self) -> None:
         start = np.asarray(self.start, dtype=np.int64)
         if start.ndim != 2 or not start.size:
-            raise InputError(f"repetend: expected starts of shape (micro-batches, blocks), received {start.shape}")
+            raise InputError(
+                f"repetend: expected starts of shape (micro-batches, blocks), received {start.shape}"
+            )
         if self.period < 1:
-            raise InputError(f"repetend: expected a period of at least 1 tick, received {self.period}")
+            raise InputError(
+                f"repetend: expected a period of at least 1 tick, received {self.period}"
+            )
         object.__setattr__(self, "period", int(self.period))
         object.__setattr__(self, "start", frozen(start - start.min()))
 
@@ -74,14 +78,17 @@ class Repetend(ArrayHolder):
 class PipelineSchedule(ArrayHolder):
     """A finite schedule of n micro-batches and the pattern that it repeats.
 
-    Its value is the period per micro-batch of that pattern, an exact fraction, which the judge takes from the pattern
-    and never from here (`placeopt.schedules.judge`).
+    Its value is the period per micro-batch of that pattern, an exact fraction, which the judge
+    takes from the pattern and never from here (`placeopt.schedules.judge`).
 
     Attributes
     ----------
-    repetend : the pattern; None where only the whole schedule repeats, once every device is done with it.
-    makespan_bound : ticks; no schedule of as many micro-batches is shorter. At least what the quick bounds prove.
-    size_bound : ticks per micro-batch; no pattern of as many micro-batches as this one's has a shorter period. 0 where
+    repetend : the pattern; None where only the whole schedule repeats, once every device is done
+    with it.
+    makespan_bound : ticks; no schedule of as many micro-batches is shorter. At least what the quick
+    bounds prove.
+    size_bound : ticks per micro-batch; no pattern of as many micro-batches as this one's has a
+    shorter period. 0 where
         nothing is proved beyond the bounds that hold for all patterns.
     claims : fields that say what is proved; they are not taken over from solvers of other packages.
     """
@@ -97,11 +104,15 @@ class PipelineSchedule(ArrayHolder):
     def __post_init__(self) -> None:
         start = np.asarray(self.start)
         if start.ndim != 2 or start.shape[1] != self.problem.num_blocks or not len(start):
-            raise InputError(f"start: expected shape (micro-batches, {self.problem.num_blocks}), received {start.shape}")
+            raise InputError(
+                f"start: expected shape (micro-batches, {self.problem.num_blocks}), received {start.shape}"
+            )
         object.__setattr__(self, "start", int_array(start, start.shape, "start"))
         if self.repetend is not None and self.repetend.start.shape[1] != self.problem.num_blocks:
-            raise InputError(f"repetend: expected {self.problem.num_blocks} blocks, "
-                             f"received {self.repetend.start.shape[1]}")  # fmt: skip
+            raise InputError(
+                f"repetend: expected {self.problem.num_blocks} blocks, "
+                f"received {self.repetend.start.shape[1]}"
+            )
         simple = makespan_bound(self.problem, len(start))
         object.__setattr__(self, "makespan_bound", max(self.makespan_bound, simple))
 
@@ -125,8 +136,11 @@ class PipelineSchedule(ArrayHolder):
 
     @property
     def period_status(self) -> str:
-        """What is proved of the period among patterns of its own size: "optimal for K = 1", or "feasible"."""
-        return f"optimal for K = {self.pattern.size}" if self.period == self.size_bound else "feasible"
+        """What is proved of the period among patterns of its own size: "optimal for K = 1", or
+        "feasible"."""
+        return (
+            f"optimal for K = {self.pattern.size}" if self.period == self.size_bound else "feasible"
+        )
 
     @cached_property
     def makespan(self) -> int:
@@ -150,15 +164,21 @@ class PipelineSchedule(ArrayHolder):
 
     @property
     def bubble_span(self) -> list[float]:
-        """Idle share of each device between its first start and its last end (0 for an unused device)."""
-        return [idle / max(1, idle + int(work) * self.micro_batches)
-                for idle, work in zip(self.idle_ticks, self.problem.work, strict=True)]  # fmt: skip
+        """Idle share of each device between its first start and its last end (0 for an unused
+        device)."""
+        return [
+            idle / max(1, idle + int(work) * self.micro_batches)
+            for idle, work in zip(self.idle_ticks, self.problem.work, strict=True)
+        ]
 
     @property
     def idle_ticks(self) -> list[int]:
         """Idle ticks of each device between its first start and its last end."""
         reach = device_reach(self.problem, self.start)
-        return [ticks - int(work) * self.micro_batches for ticks, work in zip(reach, self.problem.work, strict=True)]
+        return [
+            ticks - int(work) * self.micro_batches
+            for ticks, work in zip(reach, self.problem.work, strict=True)
+        ]
 
     @property
     def throughput(self) -> float:
@@ -172,7 +192,9 @@ class PipelineSchedule(ArrayHolder):
     def device_order(self, device: int) -> list[tuple[int, int]]:
         """Return the (micro-batch, block) pairs that run on `device`, in order."""
         found = [
-            (int(self.start[j, i]), j, i) for j in range(self.micro_batches) for i in self.problem.on_device[device]
+            (int(self.start[j, i]), j, i)
+            for j in range(self.micro_batches)
+            for i in self.problem.on_device[device]
         ]
         return [(j, i) for _, j, i in sorted(found)]
 

@@ -39,8 +39,10 @@ def schedule_result(
 
     Parameters
     ----------
-    solver : a registered name (`repetend`, `tessel`, `time-optimal`, `1f1b`, ...) or a solver object.
-    micro_batches, memory : replace those of the problem (one capacity for every device, or one per device).
+    solver : a registered name (`repetend`, `tessel`, `time-optimal`, `1f1b`, ...) or a solver
+    object.
+    micro_batches, memory : replace those of the problem (one capacity for every device, or one per
+    device).
     seconds : time limit.
     initial : a schedule to start from; the result is never worse.
     options : fields of the solver's dataclass, such as `size=3` for `repetend`.
@@ -59,13 +61,16 @@ def schedule_result(
     return run(problem, chosen, Budget(seconds=seconds), seed=seed, initial=initial)
 
 
-def schedule(problem: PipelineProblem, solver: str | Any = "repetend", **settings: Any) -> PipelineSchedule:
+def schedule(
+    problem: PipelineProblem, solver: str | Any = "repetend", **settings: Any
+) -> PipelineSchedule:
     """Return the schedule alone; see `schedule_result` for the settings.
 
     Raises
     ------
     InputError
-        If the solver does not fit the problem, the memory limit is proved infeasible, or nothing was found.
+        If the solver does not fit the problem, the memory limit is proved infeasible, or nothing
+        was found.
 
     Examples
     --------
@@ -75,7 +80,9 @@ def schedule(problem: PipelineProblem, solver: str | Any = "repetend", **setting
     """
     result = schedule_result(problem, solver, **settings)
     if result.solution is None:
-        raise InputError(f"solver '{result.solver}' found no schedule of '{result.problem}': {result.message}")
+        raise InputError(
+            f"solver '{result.solver}' found no schedule of '{result.problem}': {result.message}"
+        )
     return result.solution
 
 

@@ -18,9 +18,11 @@ def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelinePro
 
     Parameters
     ----------
-    source : `shape:NAME?devices=4&...` (see `placeopt.schedules.shapes`), or the path of a `.toml`, `.json`
+    source : `shape:NAME?devices=4&...` (see `placeopt.schedules.shapes`), or the path of a `.toml`,
+    `.json`
         or `.csv` block table (see `placeopt.schedules.table`).
-    options : what may also stand behind the `?`; an option given here wins. All sources take `memory` (capacity
+    options : what may also stand behind the `?`; an option given here wins. All sources take
+    `memory` (capacity
         of every device, or a sequence), `micro_batches` and `mode` ("train" or "infer").
 
     Examples
@@ -29,4 +31,8 @@ def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelinePro
     [4, 4, 4, 4]
     """
     text = str(source)
-    return shape_from_text(text, **options) if text.startswith("shape:") else read_table(text, **options)
+    return (
+        shape_from_text(text, **options)
+        if text.startswith("shape:")
+        else read_table(text, **options)
+    )

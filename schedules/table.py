@@ -16,9 +16,9 @@ TOML and JSON hold the same object::
     after = ["X", {block = "Y", lag = 2}]
     stage = 0                         # optional
 
-CSV has one line per block and the header `shape,mode,ndevs,gid,kind,span,mem,devices,preds`: `gid` names the block,
-`devices` and `preds` are separated by blanks, `shape` and `mode` select the lines of one table
-(`file.csv?shape=vshape`); further columns are ignored.
+CSV has one line per block and the header `shape,mode,ndevs,gid,kind,span,mem,devices,preds`: `gid`
+names the block, `devices` and `preds` are separated by blanks, `shape` and `mode` select the lines
+of one table (`file.csv?shape=vshape`); further columns are ignored.
 """
 
 from __future__ import annotations
@@ -56,10 +56,14 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     given.update({key: value for key, value in options.items() if value is not None})
     for key in given:
         if key not in OPTIONS:
-            raise InputError(f"option '{key}' is not known for a block table; known: {', '.join(OPTIONS)}")
+            raise InputError(
+                f"option '{key}' is not known for a block table; known: {', '.join(OPTIONS)}"
+            )
     path = Path(text)
     if not path.is_file():
-        raise InputError(f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv block table")
+        raise InputError(
+            f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv block table"
+        )
     mode = given.get("mode", "train")
     if mode not in MODES:
         raise InputError(f"mode: expected train or infer, received '{mode}'")
@@ -84,7 +88,8 @@ def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> Pipel
 
 
 def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
-    """Return the object that `problem_from_dict` reads; names, times and memory survive the round trip."""
+    """Return the object that `problem_from_dict` reads; names, times and memory survive the round
+    trip."""
     table: dict[str, Any] = {
         "name": problem.name,
         "devices": list(problem.device_names),
@@ -97,7 +102,9 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
                 "devices": [problem.device_names[d] for d in block.devices],
                 "span": block.span,
                 "memory": list(block.memory),
-                "after": [{"block": before, "lag": lag} if lag else before for before, lag in block.after],
+                "after": [
+                    {"block": before, "lag": lag} if lag else before for before, lag in block.after
+                ],
                 "stage": block.stage,
             }
             for block in problem.blocks()
@@ -111,21 +118,29 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
 def _read_object(path: Path) -> Mapping[str, Any]:
     found = read_toml(path) if path.suffix == ".toml" else read_json(path)
     if not isinstance(found, dict):
-        raise InputError(f"{path}: expected an object with 'devices' and 'blocks', received {type(found).__name__}")
+        raise InputError(
+            f"{path}: expected an object with 'devices' and 'blocks', received {type(found).__name__}"
+        )
     return found
 
 
-def _from_object(table: Mapping[str, Any], name: str) -> tuple[str, list[Block], list[str], dict[str, Any]]:
+def _from_object(
+    table: Mapping[str, Any], name: str
+) -> tuple[str, list[Block], list[str], dict[str, Any]]:
     for key in ("devices", "blocks"):
         if key not in table:
             raise InputError(f"block table '{name}': '{key}' is missing")
     devices = table["devices"]
     if isinstance(devices, int) and not isinstance(devices, bool):
         if not 1 <= devices <= MAX_DEVICES:
-            raise InputError(f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}")
+            raise InputError(
+                f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}"
+            )
         devices = [f"device{i}" for i in range(devices)]
     if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
-        raise InputError(f"block table '{name}': devices must be a number or a list of names, received {devices!r}")
+        raise InputError(
+            f"block table '{name}': devices must be a number or a list of names, received {devices!r}"
+        )
     index = {device: i for i, device in enumerate(devices)}
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
@@ -154,8 +169,15 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
     devices = []
     for device in places:
         known = index.get(device) if isinstance(device, str) else device
-        if known is None or isinstance(known, bool) or not isinstance(known, int) or not 0 <= known < len(index):
-            raise InputError(f"block '{name}': unknown device '{device}'; the devices are {', '.join(list(index)[:12])}")
+        if (
+            known is None
+            or isinstance(known, bool)
+            or not isinstance(known, int)
+            or not 0 <= known < len(index)
+        ):
+            raise InputError(
+                f"block '{name}': unknown device '{device}'; the devices are {', '.join(list(index)[:12])}"
+            )
         devices.append(known)
     memory = entry.get("memory", 0)
     deltas = memory if isinstance(memory, list) else [memory] * len(devices)
@@ -165,7 +187,12 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
     after = []
     for before in waits:
         if isinstance(before, dict):
-            after.append((str(before.get("block", "?")), _number(before.get("lag", 0), f"block '{name}': lag")))
+            after.append(
+                (
+                    str(before.get("block", "?")),
+                    _number(before.get("lag", 0), f"block '{name}': lag"),
+                )
+            )
         else:
             after.append((str(before), 0))
     return Block(
@@ -188,10 +215,14 @@ def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block
     columns = set(rows[0]) if rows else set()
     missing = [key for key in needed if key not in columns]
     if missing:
-        raise InputError(f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}")
+        raise InputError(
+            f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}"
+        )
     short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
     if short is not None:
-        raise InputError(f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer")
+        raise InputError(
+            f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer"
+        )
     rows, title = _lines_of_table(rows, path, shape, mode)
     count = 0
     blocks = []
@@ -224,7 +255,9 @@ def _lines_of_table(
         return rows, shape or path.stem
     names = list(dict.fromkeys(row["shape"] for row in rows))
     if shape is None and len(names) > 1:
-        raise InputError(f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}")
+        raise InputError(
+            f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}"
+        )
     shape = shape or names[0]
     if shape not in names:
         raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(names)}")
@@ -236,7 +269,9 @@ def _lines_of_table(
 
 def _number(value: Any, what: str) -> int:
     text = value.strip() if isinstance(value, str) else value
-    plain = isinstance(text, str) and text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20
+    plain = (
+        isinstance(text, str) and text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20
+    )
     whole = isinstance(text, float) and text.is_integer()
     if not (plain or whole or (isinstance(text, int) and not isinstance(text, bool))):
         raise InputError(f"{what}: expected a whole number, received {value!r:.60}")

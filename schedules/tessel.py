@@ -1,19 +1,22 @@
 """The `tessel` solver: the published enumeration of repetends, as a baseline.
 
-A repetend holds one instance of every block; r_b is the index of its micro-batch. The indices are enumerated:
-r_pred >= r_succ and no index is skipped, fewest micro-batches first. For each assignment a small
-problem asks for starts s_b of least period P = R + o, where R is the longest time of a device from its first
-start to its last end and o what dependencies between repetitions add:
+A repetend holds one instance of every block; r_b is the index of its micro-batch. The indices are
+enumerated: r_pred >= r_succ and no index is skipped, fewest micro-batches first. For each
+assignment a small problem asks for starts s_b of least period P = R + o, where R is the longest
+time of a device from its first start to its last end and o what dependencies between repetitions
+add:
   s_j + span_j - s_i <= P                        for i, j on one device,
   s_v + P (r_u - r_v) >= s_u + span_u + lag      for u -> v,
   sum_i m_i r_i + sum_i m_i [s_i <= s_c] <= capacity   on every device, right after c starts.
-Solved with CP-SAT instead of the published SMT solver; assignments whose longest chains already exclude a better period
-are pruned. The search ends at the first repetend that reaches the load bound, which is Tessel's own rule; only the
-winner is completed to a finite schedule (lazy completion).
+Solved with CP-SAT instead of the published SMT solver; assignments whose longest chains already
+exclude a better period are pruned. The search ends at the first repetend that reaches the load
+bound, which is Tessel's own rule; only the winner is completed to a finite schedule (lazy
+completion).
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024.
 """
 
@@ -44,11 +47,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TesselSolver(SearchSolver):
-    """Enumerate index assignments, solve each, complete the best; an evaluation is one assignment that was solved."""
+    """Enumerate index assignments, solve each, complete the best; an evaluation is one assignment
+    that was solved."""
 
     name: ClassVar[str] = "tessel"
 
-    max_micro_batches: int = option(0, low=0, meaning="most micro-batches that a repetend may touch; 0 for as many as blocks")
+    max_micro_batches: int = option(
+        0, low=0, meaning="most micro-batches that a repetend may touch; 0 for as many as blocks"
+    )
     num_workers: int = option(1, low=1, meaning="threads of CP-SAT")
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
@@ -73,17 +79,25 @@ class TesselSolver(SearchSolver):
         if best is None:
             tracker.message = "no repetend found in time; allow more seconds"
         else:
-            offer_pattern(problem, tracker, best, complete(problem, best, problem.micro_batches, tracker.seconds_left))
+            offer_pattern(
+                problem,
+                tracker,
+                best,
+                complete(problem, best, problem.micro_batches, tracker.seconds_left),
+            )
 
 
 class _AssignmentModel:
-    """CP-SAT model of the least period for given micro-batch indices: variables, one method per constraint family."""
+    """CP-SAT model of the least period for given micro-batch indices: variables, one method per
+    constraint family."""
 
     def __init__(self, problem: PipelineProblem, index: NDArray[np.int64], most: int) -> None:
         self.problem, self.index = problem, index
         self.model = cp_model.CpModel()
         horizon = int(problem.span.sum() + problem.lag.sum())
-        self.start = [self.model.new_int_var(0, horizon, f"start{i}") for i in range(problem.num_blocks)]
+        self.start = [
+            self.model.new_int_var(0, horizon, f"start{i}") for i in range(problem.num_blocks)
+        ]
         self.period = self.model.new_int_var(int(problem.work.max()), most, "period")
         self.before: dict[tuple[int, int], Any] = {}
         self._add_devices()
@@ -106,7 +120,9 @@ class _AssignmentModel:
     def _add_precedences(self) -> None:
         for u, v, lag in self.problem.edges:
             gap = int(self.index[u] - self.index[v])
-            self.model.add(self.start[v] + gap * self.period >= self.start[u] + int(self.problem.span[u]) + lag)
+            self.model.add(
+                self.start[v] + gap * self.period >= self.start[u] + int(self.problem.span[u]) + lag
+            )
 
     def _add_memory(self, device: int) -> None:
         delta = self.problem.memory[:, device]
@@ -152,7 +168,9 @@ def _assignments(problem: PipelineProblem, limit: int) -> Iterator[NDArray[np.in
         if used.count(0) > len(order) - position:
             return  # too few blocks are left to use every index
         block = order[position]
-        for value in range(max((int(index[v]) for v in problem.successors[block]), default=0), top + 1):
+        for value in range(
+            max((int(index[v]) for v in problem.successors[block]), default=0), top + 1
+        ):
             index[block] = value
             used[value] += 1
             yield from extend(position + 1, top, used)
@@ -164,7 +182,8 @@ def _assignments(problem: PipelineProblem, limit: int) -> Iterator[NDArray[np.in
 
 
 def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
-    """Return (u, v, length): the longest chain from u's start to v's end, for u before v on a common device."""
+    """Return (u, v, length): the longest chain from u's start to v's end, for u before v on a
+    common device."""
     found = []
     for u in range(problem.num_blocks):
         length = {u: int(problem.span[u])}
@@ -173,12 +192,19 @@ def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
                 if before in length:
                     length[v] = max(length.get(v, 0), length[before] + lag + int(problem.span[v]))
         mine = set(problem.devices_of(u).tolist())
-        found += [(u, v, ticks) for v, ticks in length.items() if v != u and mine & set(problem.devices_of(v).tolist())]
+        found += [
+            (u, v, ticks)
+            for v, ticks in length.items()
+            if v != u and mine & set(problem.devices_of(v).tolist())
+        ]
     return found
 
 
-def _chain_bound(problem: PipelineProblem, index: NDArray[np.int64], chains: list[tuple[int, int, int]]) -> int:
-    """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u + length - span_v."""
+def _chain_bound(
+    problem: PipelineProblem, index: NDArray[np.int64], chains: list[tuple[int, int, int]]
+) -> int:
+    """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u +
+    length - span_v."""
     return max((-(-length // (1 + int(index[u] - index[v]))) for u, v, length in chains), default=0)
 
 

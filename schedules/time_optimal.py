@@ -1,15 +1,18 @@
 """The `time-optimal` solver: the shortest makespan of all n micro-batches, by CP-SAT.
 
-The direct formulation: an interval for every instance, no two at once on a device, precedences with lags, memory
-as a reservoir per device, and identical micro-batches in a fixed order. It is exact, and grows with n where a
-repetend does not: that is what Tessel [1]_ measured and what the study of this project repeats.
+The direct formulation: an interval for every instance, no two at once on a device, precedences with
+lags, memory as a reservoir per device, and identical micro-batches in a fixed order. It is exact,
+and grows with n where a repetend does not: that is what Tessel [1]_ measured and what the study of
+this project repeats.
 
-Such a schedule has no pattern but itself: it repeats as a whole, and its value is the period of that, per micro-batch.
-What is proved of its makespan is another number (`makespan_bound` of the schedule, and the message of the result).
+Such a schedule has no pattern but itself: it repeats as a whole, and its value is the period of
+that, per micro-batch. What is proved of its makespan is another number (`makespan_bound` of the
+schedule, and the message of the result).
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA
    2024 (the time-optimal problem).
 """
 
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 INSTANCES_PER_SECOND, PAIRS_PER_SECOND = 4000, 50_000
-"""Instances (times devices), and pairs of changes of a device's memory, that CP-SAT reads in a second."""
+"""Instances (times devices), and pairs of changes of a device's memory, that CP-SAT reads in a
+second."""
 
 EXACT_FLOAT = 2.0**53
 """Below it the bound of CP-SAT, a whole number of ticks given as a float, is exact."""
@@ -56,17 +60,26 @@ class TimeOptimalSolver(SearchSolver):
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
-        """Minimise the makespan from a greedy schedule; a shorter one takes the place of the incumbent's."""
+        """Minimise the makespan from a greedy schedule; a shorter one takes the place of the
+        incumbent's."""
         if not prove_first(problem, tracker):
             return
         n = problem.micro_batches
-        best = _greedy(problem, n, tracker.seconds_left) if tracker.solution is None else tracker.solution.start
+        best = (
+            _greedy(problem, n, tracker.seconds_left)
+            if tracker.solution is None
+            else tracker.solution.start
+        )
         bound = makespan_bound(problem, n)
         if best is not None:
             _offer_shorter(tracker, PipelineSchedule(problem, best))
         fits = _model_seconds(problem, n) <= tracker.seconds_left
         if fits and (best is None or makespan(problem, best) > bound):
-            horizon = n * int(problem.span.sum() + problem.lag.sum()) if best is None else makespan(problem, best)
+            horizon = (
+                n * int(problem.span.sum() + problem.lag.sum())
+                if best is None
+                else makespan(problem, best)
+            )
             model = _MakespanModel(problem, horizon, bound, best)
             bound = max(bound, model.solve(tracker, self.num_workers))
         found = tracker.solution
@@ -81,7 +94,11 @@ class TimeOptimalSolver(SearchSolver):
 def _offer_shorter(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedule) -> None:
     """Offer a schedule with the shorter period of its own and the incumbent's pattern."""
     known = tracker.solution
-    if known is not None and schedule.makespan <= known.makespan and known.period <= schedule.period:
+    if (
+        known is not None
+        and schedule.makespan <= known.makespan
+        and known.period <= schedule.period
+    ):
         schedule = replace(schedule, repetend=known.pattern)
     offer_schedule(tracker, schedule)
 
@@ -93,14 +110,20 @@ def _model_seconds(problem: PipelineProblem, micro_batches: int) -> float:
     return micro_batches * len(problem.device) / INSTANCES_PER_SECOND + pairs / PAIRS_PER_SECOND
 
 
-def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> NDArray[np.int64] | None:
-    """Return a schedule to start from: greedy with backward passes first, or one micro-batch after another."""
+def _greedy(
+    problem: PipelineProblem, micro_batches: int, seconds: float
+) -> NDArray[np.int64] | None:
+    """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
+    another."""
     pattern = greedy_pattern(problem, 1)
     if affordable_passes(problem, micro_batches, seconds) < 14:
         return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
     forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * micro_batches
     rank = np.arange(micro_batches, dtype=np.int64)[:, None]
-    found = [dispatch(problem, rank + forward[None, :]), dispatch(problem, rank + 0 * forward[None, :])]
+    found = [
+        dispatch(problem, rank + forward[None, :]),
+        dispatch(problem, rank + 0 * forward[None, :]),
+    ]
     if pattern is not None:
         found.append(compact(problem, pattern.unroll(micro_batches)))
     good = [np.sort(justify(problem, start), axis=0) for start in found if start is not None]
@@ -119,10 +142,15 @@ class _OfferEach(cp_model.CpSolverSolutionCallback):
 
 
 class _MakespanModel:
-    """CP-SAT model of all instances: variables, one method per constraint family, objective, decode."""
+    """CP-SAT model of all instances: variables, one method per constraint family, objective,
+    decode."""
 
     def __init__(
-        self, problem: PipelineProblem, horizon: int, bound: int, hint: NDArray[np.int64] | None = None
+        self,
+        problem: PipelineProblem,
+        horizon: int,
+        bound: int,
+        hint: NDArray[np.int64] | None = None,
     ) -> None:
         self.problem, self.n = problem, problem.micro_batches
         self.model = cp_model.CpModel()
@@ -130,7 +158,9 @@ class _MakespanModel:
         self.start = np.empty((self.n, problem.num_blocks), dtype=object)
         for j, i in itertools.product(range(self.n), range(problem.num_blocks)):
             latest = horizon - int(problem.span[i])
-            self.start[j, i] = self.model.new_int_var(int(problem.heads[i]), latest, f"start{j}_{i}")
+            self.start[j, i] = self.model.new_int_var(
+                int(problem.heads[i]), latest, f"start{j}_{i}"
+            )
             self.model.add(self.start[j, i] + int(problem.span[i]) <= self.end)
         self._add_precedences()
         self._order_micro_batches()
@@ -140,13 +170,17 @@ class _MakespanModel:
                 self._add_memory(device)
         self.model.minimize(self.end)
         if hint is not None:
-            for variable, value in zip(self.start.ravel().tolist(), hint.ravel().tolist(), strict=True):
+            for variable, value in zip(
+                self.start.ravel().tolist(), hint.ravel().tolist(), strict=True
+            ):
                 self.model.add_hint(variable, value)
 
     def _add_precedences(self) -> None:
         for j in range(self.n):
             for u, v, lag in self.problem.edges:
-                self.model.add(self.start[j, v] >= self.start[j, u] + int(self.problem.span[u]) + lag)
+                self.model.add(
+                    self.start[j, v] >= self.start[j, u] + int(self.problem.span[u]) + lag
+                )
 
     def _order_micro_batches(self) -> None:
         """Micro-batches are identical: sorting the starts of each block keeps everything valid."""
@@ -154,11 +188,15 @@ class _MakespanModel:
             self.model.add(self.start[j + 1, i] >= self.start[j, i] + int(self.problem.span[i]))
 
     def _add_device(self, device: int) -> None:
-        self.model.add_no_overlap([
-            self.model.new_fixed_size_interval_var(self.start[j, i], int(self.problem.span[i]), f"run{device}_{j}_{i}")
-            for j in range(self.n)
-            for i in self.problem.on_device[device]
-        ])  # fmt: skip
+        self.model.add_no_overlap(
+            [
+                self.model.new_fixed_size_interval_var(
+                    self.start[j, i], int(self.problem.span[i]), f"run{device}_{j}_{i}"
+                )
+                for j in range(self.n)
+                for i in self.problem.on_device[device]
+            ]
+        )
 
     def _add_memory(self, device: int) -> None:
         """Keep the memory of one device within its capacity."""
@@ -168,10 +206,13 @@ class _MakespanModel:
         frees = [i for i in changing if problem.memory[i, device] < 0]
         capacity = int(problem.capacity[device])
         if len(adds) == len(frees) == 1:
-            # One allocation and one release of the same size: allocation j + room waits for release j.
+            # One allocation and one release of the same size: allocation j + room waits for release
+            # j.
             room = capacity // int(problem.memory[adds[0], device])
             for j in range(self.n - room):
-                self.model.add(start[j + room, adds[0]] >= start[j, frees[0]] + int(problem.span[frees[0]]))
+                self.model.add(
+                    start[j + room, adds[0]] >= start[j, frees[0]] + int(problem.span[frees[0]])
+                )
             return
         times = [start[j, i] for j in range(self.n) for i in changing]
         deltas = [int(problem.memory[i, device]) for _ in range(self.n) for i in changing]

@@ -1,8 +1,9 @@
-"""Schedules as PyTorch's pipelining runtime reads them (`_PipelineScheduleRuntime._load_csv`, format `compute_only`).
+"""Schedules as PyTorch's pipelining runtime reads them (`_PipelineScheduleRuntime._load_csv`,
+format `compute_only`).
 
-No header, row i is rank i, the i-th of the devices that have a stage, cells in execution order, each
-`<stage><action><micro-batch>` with the actions F, B (whole backward), I (inputs) and W (weights). Sends and receives are
-added by PyTorch's own lowering.
+No header, row i is rank i, the i-th of the devices that have a stage, cells in execution order,
+each `<stage><action><micro-batch>` with the actions F, B (whole backward), I (inputs) and W
+(weights). Sends and receives are added by PyTorch's own lowering.
 """
 
 from __future__ import annotations
@@ -54,18 +55,24 @@ def write_torch_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) ->
 def _runnable_chain(problem: PipelineProblem) -> Chain:
     refusal = f"'{problem.name}' cannot run in PyTorch's pipeline runtime"
     if "F" not in problem.kind or not set(problem.kind) & {"B", "I"}:
-        raise InputError(f"{refusal}: it is forward-only, and the runtime executes training schedules")
+        raise InputError(
+            f"{refusal}: it is forward-only, and the runtime executes training schedules"
+        )
     for i, name in enumerate(problem.block_names):
         if len(problem.devices_of(i)) > 1:
-            raise InputError(f"{refusal}: block '{name}' runs on {len(problem.devices_of(i))} ranks at once, and a stage "
-                             "lives on one rank")  # fmt: skip
+            raise InputError(
+                f"{refusal}: block '{name}' runs on {len(problem.devices_of(i))} ranks at once, and a stage "
+                "lives on one rank"
+            )
     try:
         chains = chains_of(problem)
     except InputError as error:
         raise InputError(f"{refusal}: {error}") from error
     if len(chains) > 1:
-        raise InputError(f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime runs one; "
-                         "export each direction alone")  # fmt: skip
+        raise InputError(
+            f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime runs one; "
+            "export each direction alone"
+        )
     return chains[0]
 
 
@@ -82,18 +89,24 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
     """
     where = f"schedule '{path}'"
     lines = read_text(path, what="schedule").splitlines()
-    rows = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in lines if line.strip()]
+    rows = [
+        [cell.strip() for cell in line.split(",") if cell.strip()] for line in lines if line.strip()
+    ]
     home: dict[int, int] = {}
     passes: dict[tuple[int, int], str] = {}
     for rank, row in enumerate(rows):
         for cell in row:
             match = _CELL.fullmatch(cell)
             if match is None:
-                raise InputError(f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or W, micro-batch), "
-                                 f"received '{cell[:20]}'")  # fmt: skip
+                raise InputError(
+                    f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or W, micro-batch), "
+                    f"received '{cell[:20]}'"
+                )
             stage, key = int(match[1]), (int(match[1]), int(match[3]))
             if home.setdefault(stage, rank) != rank:
-                raise InputError(f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage lives on one")
+                raise InputError(
+                    f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage lives on one"
+                )
             passes[key] = passes.get(key, "") + match[2]
     if not passes:
         raise InputError(f"{where}: expected one line per rank, received an empty file")
@@ -101,8 +114,10 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
         for micro_batch in range(1 + max(j for _, j in passes)):
             found = passes.get((stage, micro_batch), "")
             if found not in ("FB", "FI", "FIW"):
-                raise InputError(f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or I and W, "
-                                 f"received '{found}'")  # fmt: skip
+                raise InputError(
+                    f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or I and W, "
+                    f"received '{found}'"
+                )
     return rows
 
 

@@ -1,6 +1,7 @@
 """Solvers: heuristics, exact methods, search and policies behind one interface.
 
-The classes are imported on first use: `placeopt.solvers.CpSat(num_workers=2)` imports ortools only then.
+The classes are imported on first use: `placeopt.solvers.CpSat(num_workers=2)` imports ortools only
+then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The dual side of a solve: CP-SAT proves, in a thread of its own, while the searches improve the incumbent.
+"""The dual side of a solve: CP-SAT proves, in a thread of its own, while the searches improve the
+incumbent.
 
-Both sides tell each other what they find (`placeopt.solving.exchange`): the proof tests horizons just below the best
-incumbent that anyone has, and a search ends when the bound of the other side meets its value.
+Both sides tell each other what they find (`placeopt.solving.exchange`): the proof tests horizons
+just below the best incumbent that anyone has, and a search ends when the bound of the other side
+meets its value.
 """
 
 from __future__ import annotations
@@ -20,17 +22,21 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 LARGEST = 8000
-"""Ops times devices above which the whole model would take too long to build, and would prove nothing."""
+"""Ops times devices above which the whole model would take too long to build, and would prove
+nothing."""
 
 SMALL = 2000
-"""Ops times devices up to which CP-SAT has two threads: what the second one finds is worth more than a second walk."""
+"""Ops times devices up to which CP-SAT has two threads: what the second one finds is worth more
+than a second walk."""
 
 ALONE_SECONDS, ALONE_SHARE = 4.0, 0.2
-"""Time for which CP-SAT has every core to itself on small problems: seconds at most, and share of the time left."""
+"""Time for which CP-SAT has every core to itself on small problems: seconds at most, and share of
+the time left."""
 
 STALLED_SECONDS, STALLED_SHARE, STALLED_GAIN = 10.0, 0.2, 0.02
-"""A proof that in so many seconds, at least, and in this share of its time closed less than this part of the gap leaves its cores
-to the search: short ones go on, as what an exact search is about to prove does not show."""
+"""A proof that in so many seconds, at least, and in this share of its time closed less than this
+part of the gap leaves its cores to the search: short ones go on, as what an exact search is about
+to prove does not show."""
 
 LEAST_SECONDS = 1.0
 """Time left below which a second side is not worth its start."""
@@ -48,12 +54,19 @@ class DualSide:
         self.tracker, self.exchange = tracker, Exchange()
         self.small = tracker.problem.num_ops * tracker.problem.num_devices <= SMALL
         num_workers = 2 if self.small else 1
-        solver: Any = make_solver("cp-sat", num_workers=num_workers, warm_start=False, windows=False)
+        solver: Any = make_solver(
+            "cp-sat", num_workers=num_workers, warm_start=False, windows=False
+        )
         self._solver, self._failure = solver, list[BaseException]()
-        own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)
+        own: Tracker[Any] = Tracker(
+            "cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed
+        )
         own.exchange = self.exchange
         self.ended = False
-        self._own, self._thread = own, threading.Thread(target=self._prove, name="placeopt-dual-side")
+        self._own, self._thread = (
+            own,
+            threading.Thread(target=self._prove, name="placeopt-dual-side"),
+        )
 
     def __enter__(self) -> DualSide:
         self.tracker.exchange = self.exchange
@@ -69,7 +82,8 @@ class DualSide:
             raise self._failure[0]
 
     def alone(self) -> None:
-        """Let a proof that has two threads begin undisturbed: what it finds on the horizon of the bound ends the search."""
+        """Let a proof that has two threads begin undisturbed: what it finds on the horizon of the
+        bound ends the search."""
         seconds = min(ALONE_SECONDS, ALONE_SHARE * self.tracker.seconds_left) if self.small else 0.0
         end = self.tracker.elapsed + seconds
         while self._thread.is_alive() and self.tracker.elapsed < end and not self.tracker.stop():
@@ -82,11 +96,18 @@ class DualSide:
         self.exchange.meet(self.tracker)
 
     def end_if_stalled(self, *, large: bool = False) -> None:
-        """Leave the cores to the search where the proof has hardly gained of late; with `large`, on large problems only."""
+        """Leave the cores to the search where the proof has hardly gained of late; with `large`, on
+        large problems only."""
         own = self._own
         since = own.elapsed - max(STALLED_SECONDS, STALLED_SHARE * (own.budget.seconds or 0.0))
-        before = max((point.lower_bound for point in own.trace if point.seconds <= since), default=0)
-        gains = since < 0 or own.value is None or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
+        before = max(
+            (point.lower_bound for point in own.trace if point.seconds <= since), default=0
+        )
+        gains = (
+            since < 0
+            or own.value is None
+            or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
+        )
         if not gains and not (large and self.small):
             self.end()
 

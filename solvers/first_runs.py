@@ -1,7 +1,8 @@
-"""Something small for every group of kernels to do, so that they are compiled before they are needed.
+"""Something small for every group of kernels to do, so that they are compiled before they are
+needed.
 
-`placeopt.solving.compilation` names these functions; each calls every kernel of its group that Python calls, with the very
-types of a real run, and as few kernels of other groups as it can.
+`placeopt.solving.compilation` names these functions; each calls every kernel of its group that
+Python calls, with the very types of a real run, and as few kernels of other groups as it can.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from placeopt.solving.run import run
 def small_problem(objective: str = "makespan") -> PlacementProblem:
     """Return one op that feeds five, which feed one, on two devices."""
     fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
-    return PlacementProblem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up", objective=objective)
+    return PlacementProblem.from_edges(
+        [[v + 2] * 2 for v in range(7)], fork, name="warm-up", objective=objective
+    )
 
 
 def bounds() -> None:
@@ -29,7 +32,8 @@ def bounds() -> None:
     from placeopt.makespan.bounds.analysis import Analysis
 
     Analysis(small_problem(), seconds=60.0).run_all(
-        ("critical-path", "load", "communication", "head-tail", "energy", "destructive"), optional=False
+        ("critical-path", "load", "communication", "head-tail", "energy", "destructive"),
+        optional=False,
     )
 
 
@@ -41,7 +45,9 @@ def ranks() -> None:
     context = Context(small_problem())
     context.upward_rank()
     device = np.zeros(context.problem.num_ops, dtype=np.int64)
-    rank.clustered_rank(context.graph, context.mean_compute, context.mean_transfer, context.units.unit)
+    rank.clustered_rank(
+        context.graph, context.mean_compute, context.mean_transfer, context.units.unit
+    )
     rank.placed_rank(context.graph, context.costs, device)
     rank.downward_rank(context.graph, context.mean_compute, context.mean_transfer)
     rank.optimistic_cost(context.graph, context.costs, context.mean_transfer)
@@ -63,10 +69,15 @@ def lists_by_time() -> None:
 
     context = Context(small_problem())
     graph, costs, units = context.graph, context.costs, context.units
-    position, none = Context.inverse(graph.order), np.full(context.problem.num_ops, -1, dtype=np.int64)
+    position, none = (
+        Context.inverse(graph.order),
+        np.full(context.problem.num_ops, -1, dtype=np.int64),
+    )
     context.by_time(position)
     time_kernels.schedule_with_favourites(graph, costs, units, position, none, context.unpinned)
-    time_kernels.schedule_earliest_start(graph, costs, units, np.array(graph.order), position, context.unpinned)
+    time_kernels.schedule_earliest_start(
+        graph, costs, units, np.array(graph.order), position, context.unpinned
+    )
 
 
 def clusterings() -> None:
@@ -77,7 +88,9 @@ def clusterings() -> None:
 
     context = Context(small_problem())
     graph = clustering.unit_graph(context)
-    kernels.internalise(graph, context.units.unit, clustering.op_edges(context, np.array(context.graph.order)))
+    kernels.internalise(
+        graph, context.units.unit, clustering.op_edges(context, np.array(context.graph.order))
+    )
     clustering.dsc_clusters(context)
     clustering.map_clusters(graph, kernels.zero_edges(graph, 1, 10.0), 10.0)
 
@@ -89,7 +102,9 @@ def walks() -> None:
 
     problem = small_problem()
     order, random = np.array(problem.topological_order), np.full(3, 200, dtype=np.int64)
-    AnnealingWalk(SearchSpace(problem), np.zeros(problem.num_ops, dtype=np.int64), order, random).run(2, 1.0, 1.0)
+    AnnealingWalk(
+        SearchSpace(problem), np.zeros(problem.num_ops, dtype=np.int64), order, random
+    ).run(2, 1.0, 1.0)
 
 
 def populations() -> None:
@@ -128,9 +143,15 @@ def period_search() -> None:
 
     model = contract(small_problem("period"))
     anneal_period(
-        model, np.zeros(model.num_nodes, dtype=np.int64), 10**6, lower_bound=0, seed=0, cycles=1, stop=lambda: False,
+        model,
+        np.zeros(model.num_nodes, dtype=np.int64),
+        10**6,
+        lower_bound=0,
+        seed=0,
+        cycles=1,
+        stop=lambda: False,
         offer=lambda value, device: None,
-    )  # fmt: skip
+    )
 
 
 def period_columns() -> None:
@@ -190,7 +211,19 @@ def plan_ideals() -> None:
 
     one, edge = np.ones((1, 2, 1), np.int64), np.zeros((1, 0), np.int64)
     problem = SamplePlanProblem(
-        ("layer",), (1,), one, one[:, 0], one, one, edge[0], edge[0], edge, edge, devices=1, samples=1, capacity=2
+        ("layer",),
+        (1,),
+        one,
+        one[:, 0],
+        one,
+        one,
+        edge[0],
+        edge[0],
+        edge,
+        edge,
+        devices=1,
+        samples=1,
+        capacity=2,
     )
     plans = all_plans(problem, 10)
     if plans is not None:
@@ -206,18 +239,50 @@ def plan_stages() -> None:
     last, pool, fill = np.ones((1, 2), np.int64), np.ones(1, np.int64), np.zeros(2, np.int64)
     least_stage_period((one, one, price), price, pool, 0, 5)
     behind = link[:, :, :2].copy()
-    arrays = StepArrays(one, one, last, one, one, one, price, link, behind, fill, 0, 0, pool, price, pair, 1, 1, 4, 1)
+    arrays = StepArrays(
+        one,
+        one,
+        last,
+        one,
+        one,
+        one,
+        price,
+        link,
+        behind,
+        fill,
+        0,
+        0,
+        pool,
+        price,
+        pair,
+        1,
+        1,
+        4,
+        1,
+    )
     search_period(arrays, 0, 5, 9)
 
 
 def streams() -> None:
     """Run a stream of four jobs of one type."""
-    from placeopt.streams import DegreePolicy, JobProfile, JobTable, LookaheadConfig, RampTopology, StreamSpec, simulate
+    from placeopt.streams import (
+        DegreePolicy,
+        JobProfile,
+        JobTable,
+        LookaheadConfig,
+        RampTopology,
+        StreamSpec,
+        simulate,
+    )
 
     ones = np.ones(3)
     job = JobProfile("job", ones, ones, ones, np.array([[0, 1], [1, 2]]), np.arange(3))
     types = JobTable((job,), RampTopology(1, 1, 2), LookaheadConfig())
-    simulate(StreamSpec(jobs=4).draw(types, 0), DegreePolicy("constant-degree", degree=1), record_servers=True)
+    simulate(
+        StreamSpec(jobs=4).draw(types, 0),
+        DegreePolicy("constant-degree", degree=1),
+        record_servers=True,
+    )
 
 
 SHORT = Budget(1.0, 10)

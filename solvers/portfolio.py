@@ -1,8 +1,10 @@
-"""The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood search.
+"""The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood
+search.
 
-The default solver of makespan problems. Each stage starts from the incumbent of those before it and may use what
-is left of the budget; a bound is computed first, and whoever meets it ends the search with a proof. With a limit of
-time, a second core and a model that CP-SAT can hold, that proof is pursued beside the searches (`dual_side`).
+The default solver of makespan problems. Each stage starts from the incumbent of those before it and
+may use what is left of the budget; a bound is computed first, and whoever meets it ends the search
+with a proof. With a limit of time, a second core and a model that CP-SAT can hold, that proof is
+pursued beside the searches (`dual_side`).
 """
 
 from __future__ import annotations
@@ -30,28 +32,48 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 HEURISTICS = (
-    "single-device", "heft", "etf", "critical-path", "edge-zeroing", "dsc", "peft", "cpop", "m-etf", "m-topo",
-    "round-robin", "enumerative", "m-sct", "linear-dp",
-)  # fmt: skip
+    "single-device",
+    "heft",
+    "etf",
+    "critical-path",
+    "edge-zeroing",
+    "dsc",
+    "peft",
+    "cpop",
+    "m-etf",
+    "m-topo",
+    "round-robin",
+    "enumerative",
+    "m-sct",
+    "linear-dp",
+)
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
 PLACED = 4
-"""The first heuristics (one on large problems) run before the bound: even the shortest budget ends with a placement."""
+"""The first heuristics (one on large problems) run before the bound: even the shortest budget ends
+with a placement."""
 
 LARGE, FIRST, SECOND = 1_000_000, "heft", "etf"
 """Size (ops times devices) above which these heuristics come before the others."""
 
 SHARE_OF_FIRST = {"heft": 0.0, "etf": 1.5, "critical-path": 3.0}
-"""On large problems, the least time of a heuristic as a multiple of the first one's (2 where not named): one that would not
-come back in time is left out."""
+"""On large problems, the least time of a heuristic as a multiple of the first one's (2 where not
+named): one that would not come back in time is left out."""
 
-SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000, "enumerative": 20_000}
+SLOW = {
+    "m-sct": 2000,
+    "linear-dp": 2000,
+    "edge-zeroing": 20_000,
+    "dsc": 20_000,
+    "enumerative": 20_000,
+}
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
 BOUND_SECONDS = 2.0
 BOUND_SECONDS_PER_OP = 1e-4
 FRONT_SECONDS, FRONT_LEAST, FRONT_SHARE = 10.0, 3.0, 0.2
-"""Time for the bound by fronts before annealing: seconds at most, at least, and the share of the time left."""
+"""Time for the bound by fronts before annealing: seconds at most, at least, and the share of the
+time left."""
 
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
@@ -60,8 +82,8 @@ WALKING = 0.6
 """Share of the time left then for annealing, where large neighbourhood search follows."""
 
 BESIDE, BESIDE_SMALL = (0.2, 0.5), (0.25, 0.3, 0.35)
-"""The same beside a proof, each of what is left, and where that has two threads, without cross-entropy before: after each part the
-proof has to have gained."""
+"""The same beside a proof, each of what is left, and where that has two threads, without
+cross-entropy before: after each part the proof has to have gained."""
 
 
 LNS_SECONDS = 5e-4
@@ -78,10 +100,13 @@ class Portfolio(MeasuringSearch):
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
     walks: int = option(2, low=1, meaning="annealing walks at the same time")
-    prove: bool = option(True, meaning="prove beside the search, on a core of its own (only with a limit of time)")
+    prove: bool = option(
+        True, meaning="prove beside the search, on a core of its own (only with a limit of time)"
+    )
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
-        """Those of annealing; the other stages are left out or interpreted until theirs are compiled."""
+        """Those of annealing; the other stages are left out or interpreted until theirs are
+        compiled."""
         return "evaluator", *_hot_kernels(problem, "annealing"), "bounds"
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -98,7 +123,12 @@ class Portfolio(MeasuringSearch):
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
         threads = num_threads() if self.threads is None else self.threads
-        two_sided = self.prove and evaluator.ordered and self.measure is None and tracker.budget.evaluations is None
+        two_sided = (
+            self.prove
+            and evaluator.ordered
+            and self.measure is None
+            and tracker.budget.evaluations is None
+        )
         if two_sided and not tracker.stop() and worth_it(problem, tracker.seconds_left, threads):
             with DualSide(tracker) as proof:
                 proof.alone()
@@ -134,7 +164,8 @@ class Portfolio(MeasuringSearch):
             search("annealing", share if use_lns else 1.0)
             if proof is not None:
                 proof.end_if_stalled(large=part == 0)
-        # Only where its first window, whose model grows with ops times devices, surely ends in time.
+        # Only where its first window, whose model grows with ops times devices, surely ends in
+        # time.
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:
             search("lns", 1.0)
         if use_lns:
@@ -144,11 +175,15 @@ class Portfolio(MeasuringSearch):
 def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     """Groups of kernels in which a search spends its time."""
     walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
-    return {"annealing": ("walks",) if walks else ("populations",), "cross-entropy": ("populations",)}.get(search, ())
+    return {
+        "annealing": ("walks",) if walks else ("populations",),
+        "cross-entropy": ("populations",),
+    }.get(search, ())
 
 
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
-    """Heuristics in the order in which they run; on large problems the one that is worth its time comes first."""
+    """Heuristics in the order in which they run; on large problems the one that is worth its time
+    comes first."""
     if not is_large(problem, LARGE):
         return HEURISTICS
     return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
@@ -163,40 +198,55 @@ class Stages:
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
     def bound(self) -> None:
-        """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not enough."""
+        """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not
+        enough."""
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
         enough = seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops
-        if enough or self.tracker.lower_bound == 0:  # the quickest ones are often proved before the search
+        if (
+            enough or self.tracker.lower_bound == 0
+        ):  # the quickest ones are often proved before the search
             self._prove(seconds if enough else 0.0)
 
     def slices(self) -> None:
-        """Offer equal slices of a topological order: an answer at once, where every heuristic takes its time."""
+        """Offer equal slices of a topological order: an answer at once, where every heuristic takes
+        its time."""
         problem = self.evaluator.problem
         device = np.empty(problem.num_ops, dtype=np.int64)
-        device[problem.topological_order] = np.arange(problem.num_ops) * problem.num_devices // problem.num_ops
+        device[problem.topological_order] = (
+            np.arange(problem.num_ops) * problem.num_devices // problem.num_ops
+        )
         self.evaluator.value_of(Placement(device))
 
     def front(self) -> None:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
         if seconds >= FRONT_LEAST and not self.tracker.stop():
-            self._prove(2 * seconds, ("communication", "head-tail", "segments", "front"))  # half of it is for fronts
+            self._prove(
+                2 * seconds, ("communication", "head-tail", "segments", "front")
+            )  # half of it is for fronts
 
     def _prove(self, seconds: float, methods: tuple[str, ...] | None = None) -> None:
         if self.evaluator.measure is not None:
             return  # bounds hold for the model, not for the caller's clock
-        report = self.evaluator.objective.bounds(self.evaluator.problem, seconds, methods, self.tracker.value)
+        report = self.evaluator.objective.bounds(
+            self.evaluator.problem, seconds, methods, self.tracker.value
+        )
         self.tracker.raise_bound(report.value, report.method)
 
     def heuristic(self, name: str) -> None:
-        """Run a heuristic on half of what is left; the first one that finds an answer may take it all."""
+        """Run a heuristic on half of what is left; the first one that finds an answer may take it
+        all."""
         tracker, measured = self.tracker, self.evaluator.measure is not None
-        if not self._takes(name) or not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
+        if not self._takes(name) or not self._compiled(
+            name, kernels_of(self.evaluator.objective, [make_solver(name)])
+        ):
             return
         large = is_large(self.evaluator.problem, LARGE)
         needed = tracker.solution is None  # an answer, even a late one
         expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
-        if not needed and (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected):
+        if not needed and (
+            tracker.stop() or self._nothing_left() or tracker.seconds_left < expected
+        ):
             return
         before = tracker.elapsed
         result = run_part(
@@ -235,13 +285,16 @@ class Stages:
         return spec is not None and self.evaluator.objective.name in spec.accepted
 
     def _compiled(self, name: str, kernels: Sequence[str]) -> bool:
-        """Whether the kernels of a stage are compiled; notes that it is left out where they are not."""
+        """Whether the kernels of a stage are compiled; notes that it is left out where they are
+        not."""
         if ready(kernels) or (name in HEURISTICS and self.tracker.solution is None):
             return True
         self._left_out.append(name)
         searches = [part for part in self._left_out if part not in HEURISTICS]
         parts = [f"{len(self._left_out) - len(searches)} heuristics", *searches]
-        self.tracker.message = f"a first run, without {' and '.join(parts)}: their kernels were not compiled yet"
+        self.tracker.message = (
+            f"a first run, without {' and '.join(parts)}: their kernels were not compiled yet"
+        )
         return False
 
     def _seconds(self, share: float) -> float | None:

@@ -14,14 +14,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Folder of the real instances; tests that need it are skipped where it is absent."""
-    folder = Path(os.environ.get("PLACEOPT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    folder = Path(
+        os.environ.get("PLACEOPT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
+    )
     if not folder.is_dir():
-        pytest.skip(f"the instance data is absent: set PLACEOPT_DATA to its folder (looked in {folder})")
+        pytest.skip(
+            f"the instance data is absent: set PLACEOPT_DATA to its folder (looked in {folder})"
+        )
     return folder
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile all kernels on all cores before workers share out the tests: they would wait for one another."""
+    """Compile all kernels on all cores before workers share out the tests: they would wait for one
+    another."""
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         return
     from placeopt.solving.compilation import GROUPS, cached, compile_cold
@@ -35,4 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         for item in items:
             if item.get_closest_marker("jit") or item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="needs compiled kernels; NUMBA_DISABLE_JIT=1 is set"))
+                item.add_marker(
+                    pytest.mark.skip(reason="needs compiled kernels; NUMBA_DISABLE_JIT=1 is set")
+                )

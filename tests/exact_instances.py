@@ -18,7 +18,10 @@ def known_optima(data):
         graph, k = graphs[row["graph"]], int(row["num_devices"])
         compute = np.repeat(np.array(graph["work"])[:, None], k, axis=1)
         name = f"{row['graph']}-{k}"
-        yield PlacementProblem.from_edges(compute, graph["edges"], name=name), int(row["optimal_makespan"])
+        yield (
+            PlacementProblem.from_edges(compute, graph["edges"], name=name),
+            int(row["optimal_makespan"]),
+        )
     for row in csv.DictReader((data / "optimal/unrelated/optima.csv").open()):
         problem, scale = _unrelated(data / "optimal/unrelated" / row["file"])
         yield problem, scale * int(row["optimal_makespan"])
@@ -79,7 +82,8 @@ def random_layered(n, num_devices, seed, ratio=1.0):
 
 
 def brute_force(problem):
-    """Return the least makespan over all placements and all orders (exact without contention), or None."""
+    """Return the least makespan over all placements and all orders (exact without contention), or
+    None."""
     from itertools import permutations, product
 
     from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
@@ -87,12 +91,15 @@ def brute_force(problem):
     n, k = problem.num_ops, problem.num_devices
     position = {int(op): i for i, op in enumerate(problem.topological_order)}
     edges = [
-        (int(problem.producer[t]), int(v)) for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)
+        (int(problem.producer[t]), int(v))
+        for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)
     ]
     orders = [
         order
         for order in permutations(range(n))
-        if all(order[u] < order[v] for u, v in edges)  # ranks: topological ones reach every schedule
+        if all(
+            order[u] < order[v] for u, v in edges
+        )  # ranks: topological ones reach every schedule
     ]
     assert position
     devices = np.array(list(product(range(k), repeat=n)), dtype=np.int32)

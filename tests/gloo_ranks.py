@@ -1,4 +1,5 @@
-"""Runs gloo_worker.py once per rank, on this machine's loopback, and returns what every rank printed."""
+"""Runs gloo_worker.py once per rank, on this machine's loopback, and returns what every rank
+printed."""
 
 from __future__ import annotations
 
@@ -15,10 +16,15 @@ def run_ranks(ranks: int, folder: Path, job: str, *arguments: object) -> list[st
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     given = [str(argument) for argument in arguments]
     workers = [
-        subprocess.Popen([sys.executable, str(WORKER), str(rank), str(ranks), str(folder / "init"), job, *given],
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(ranks), str(folder / "init"), job, *given],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     outputs = []
     try:
         outputs = [worker.communicate(timeout=200) for worker in workers]

@@ -1,9 +1,10 @@
-"""One rank of a gloo group, started by gloo_ranks.py: gloo_worker.py RANK WORLD INIT_FILE JOB ARGUMENT...
+"""One rank of a gloo group, started by gloo_ranks.py: gloo_worker.py RANK WORLD INIT_FILE JOB
+ARGUMENT...
 
-exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all micro-batches, every rank
-saves the gradients of its stages.
-schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per schedule when all gradients of
-the rank's stages are those of the unpipelined model.
+exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all
+micro-batches, every rank saves the gradients of its stages.
+schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per
+schedule when all gradients of the rank's stages are those of the unpipelined model.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 WIDTH = 8
 
 
-def step(runtime, mine: list[int], count: int, inputs: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
-    """Run one step on a rank with the stages `mine` of `count`; return the losses, which the last stage's rank has."""
+def step(
+    runtime, mine: list[int], count: int, inputs: torch.Tensor, target: torch.Tensor
+) -> list[torch.Tensor]:
+    """Run one step on a rank with the stages `mine` of `count`; return the losses, which the last
+    stage's rank has."""
     losses: list[torch.Tensor] = []
     given = {"target": target, "losses": losses} if count - 1 in mine else {}
     runtime.step(*((inputs,) if 0 in mine else ()), **given)
@@ -30,7 +34,9 @@ def step(runtime, mine: list[int], count: int, inputs: torch.Tensor, target: tor
 
 def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Sum, so that micro-batches simply add up."""
-    return torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
+    return torch.nn.functional.cross_entropy(
+        output.flatten(0, -2), target.flatten(), reduction="sum"
+    )
 
 
 def exported(rank: int, folder: Path, data: Path) -> None:
@@ -42,17 +48,26 @@ def exported(rank: int, folder: Path, data: Path) -> None:
     spec.loader.exec_module(pipeline)
     given = torch.load(data)
     runtime, modules = pipeline.build(rank, cross_entropy)
-    losses = step(runtime, list(modules), len(pipeline.RANK_OF_STAGE), given["inputs"], given["target"])
+    losses = step(
+        runtime, list(modules), len(pipeline.RANK_OF_STAGE), given["inputs"], given["target"]
+    )
     if losses:
         print(float(torch.stack(losses).sum()), flush=True)
-    gradients = {name: p.grad for module in modules.values() for name, p in module.named_parameters() if p.grad is not None}
+    gradients = {
+        name: p.grad
+        for module in modules.values()
+        for name, p in module.named_parameters()
+        if p.grad is not None
+    }
     torch.save(gradients, folder / f"gradients{rank}.pt")
 
 
 def layers(count: int) -> list[torch.nn.Module]:
     """Return the stages of the model, the same on every rank."""
     torch.manual_seed(7)
-    return [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count)]
+    return [
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count)
+    ]
 
 
 def squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -84,7 +99,9 @@ def scheduled(rank: int, micro_batches: int, path: str) -> None:
 if __name__ == "__main__":
     RANK, WORLD, INIT, JOB, *ARGUMENTS = sys.argv[1:]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=int(RANK), world_size=int(WORLD))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{INIT}", rank=int(RANK), world_size=int(WORLD)
+    )
     if JOB == "exported":
         exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
     else:

@@ -21,8 +21,11 @@ def every_meaning(test: Any) -> Any:
     return pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])(test)
 
 
-def random_problem(seed: int, *, training: bool = False, n: int = 6, **fields: object) -> PlacementProblem:
-    """Two accelerators and a CPU, or three unrelated devices; shared tensors, colocation, memory."""
+def random_problem(
+    seed: int, *, training: bool = False, n: int = 6, **fields: object
+) -> PlacementProblem:
+    """Two accelerators and a CPU, or three unrelated devices; shared tensors, colocation,
+    memory."""
     rng = np.random.default_rng(seed)
     forward = n // 2 if training else n
     unrelated = rng.random() < 0.4
@@ -125,7 +128,8 @@ def fits(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
 
 
 def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
-    """Chain: some order of the devices is respected. Convex: no path leaves a device and returns."""
+    """Chain: some order of the devices is respected. Convex: no path leaves a device and
+    returns."""
     if problem.contiguity == "none":
         return True
     backward, colocation = problem.backward, problem.colocation
@@ -144,9 +148,14 @@ def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
 
     def orphan(v: int) -> bool:
         group = colocation[v]
-        return not any(not backward[w] and (w == v or colocation[w] == group >= 0) for w in range(problem.num_ops))
+        return not any(
+            not backward[w] and (w == v or colocation[w] == group >= 0)
+            for w in range(problem.num_ops)
+        )
 
-    mirrored = {(v, u) for u, v in edges if backward[u] and backward[v] and (orphan(u) or orphan(v))}
+    mirrored = {
+        (v, u) for u, v in edges if backward[u] and backward[v] and (orphan(u) or orphan(v))
+    }
     return any(
         all(order[device[u]] <= order[device[v]] for u, v in forward | mirrored)
         for order in permutations(range(problem.num_devices))
@@ -155,23 +164,35 @@ def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
 
 def best_period(problem: PlacementProblem) -> int | None:
     """Smallest period of all placements, None if none is feasible."""
-    values = [value for device in placements(problem) if (value := oracle_period(problem, device)) is not None]
+    values = [
+        value
+        for device in placements(problem)
+        if (value := oracle_period(problem, device)) is not None
+    ]
     return min(values, default=None)
 
 
-def oracle_latency(problem: PlacementProblem, device: tuple[int, ...], slot: tuple[int, ...]) -> int | None:
-    """Latency by the definition: repeat until no unit can start any more; None where one never does."""
+def oracle_latency(
+    problem: PlacementProblem, device: tuple[int, ...], slot: tuple[int, ...]
+) -> int | None:
+    """Latency by the definition: repeat until no unit can start any more; None where one never
+    does."""
     if not fits(problem, device):
         return None
     unit = [
-        ("slot", device[v], slot[v]) if problem.io_class[device[v]] >= 0 else ("op", v, 0) for v in range(problem.num_ops)
+        ("slot", device[v], slot[v]) if problem.io_class[device[v]] >= 0 else ("op", v, 0)
+        for v in range(problem.num_ops)
     ]
     ends: dict[tuple[str, int, int], int] = {}
     while len(ends) < len(set(unit)):
         progress = False
         for u in sorted(set(unit) - set(ends)):
             held = {v for v in range(problem.num_ops) if unit[v] == u}
-            before = {unit[p] for p, consumers, _ in tensors(problem) if p not in held and held & set(consumers)}
+            before = {
+                unit[p]
+                for p, consumers, _ in tensors(problem)
+                if p not in held and held & set(consumers)
+            }
             if u[0] == "slot":
                 before |= {w for w in set(unit) if w[0] == "slot" and w[1] == u[1] and w[2] < u[2]}
             if not before <= set(ends):

@@ -1,4 +1,5 @@
-"""Small random planning problems, and brute force over all of their plans, sharing no code with search or price."""
+"""Small random planning problems, and brute force over all of their plans, sharing no code with
+search or price."""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ from placeopt.plans.sample_problem import SamplePlanProblem
 
 
 def random_problem(seed, layers=4, devices=5, *, edges=True, samples=6):
-    """Return a random SamplePlanProblem with two tensor degrees, tight memory and a random order of the layers."""
+    """Return a random SamplePlanProblem with two tensor degrees, tight memory and a random order of
+    the layers."""
     rng = np.random.default_rng(seed)
-    pairs = [(u, v) for u in range(layers) for v in range(u + 1, layers) if edges and rng.random() < 0.5]
+    pairs = [
+        (u, v) for u in range(layers) for v in range(u + 1, layers) if edges and rng.random() < 0.5
+    ]
     shape = (2, 2, layers)
     work = rng.integers(1, 40, shape)
     work[:, 1] = work[:, 0] + rng.integers(-2, 12, (2, layers))
@@ -24,11 +28,22 @@ def random_problem(seed, layers=4, devices=5, *, edges=True, samples=6):
     kept[:, 1] = np.minimum(kept[:, 1], kept[:, 0] + 1)
     source, target = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in (0, 1))
     return SamplePlanProblem(
-        layers=tuple(f"l{i}" for i in range(layers)), tensor_degrees=(1, 2), work=work,
-        sync=rng.integers(0, 6, (2, layers)), kept=kept, fixed=fixed, source=source, target=target,
-        sent=rng.integers(0, 8, (2, len(pairs))), received=rng.integers(0, 8, (2, len(pairs))),
-        devices=devices, samples=samples, capacity=int(rng.integers(15, 60)), name=f"random-{seed}", tick_seconds=1.0,
-    )  # fmt: skip
+        layers=tuple(f"l{i}" for i in range(layers)),
+        tensor_degrees=(1, 2),
+        work=work,
+        sync=rng.integers(0, 6, (2, layers)),
+        kept=kept,
+        fixed=fixed,
+        source=source,
+        target=target,
+        sent=rng.integers(0, 8, (2, len(pairs))),
+        received=rng.integers(0, 8, (2, len(pairs))),
+        devices=devices,
+        samples=samples,
+        capacity=int(rng.integers(15, 60)),
+        name=f"random-{seed}",
+        tick_seconds=1.0,
+    )
 
 
 def _ordered_partitions(problem):
@@ -65,7 +80,10 @@ def _stage_ticks(problem, pairs, stage, t, d, flight):
         choice = {v: int(v in again) for v in stage}
         if any(problem.work[t, choice[v], v] < 0 for v in stage):
             continue
-        memory = sum(int(problem.kept[t, choice[v], v]) * flight + int(problem.fixed[t, choice[v], v]) for v in stage)
+        memory = sum(
+            int(problem.kept[t, choice[v], v]) * flight + int(problem.fixed[t, choice[v], v])
+            for v in stage
+        )
         if memory > problem.capacity:
             continue
         work = sum(int(problem.work[t, choice[v], v]) for v in stage)

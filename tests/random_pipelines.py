@@ -8,23 +8,29 @@ from placeopt.schedules.problem import Block, PipelineProblem
 
 
 def random_blocks(seed: int) -> PipelineProblem:
-    """Return blocks with joins, forks, several sources, lags and tight memory on two or three devices."""
+    """Return blocks with joins, forks, several sources, lags and tight memory on two or three
+    devices."""
     rng = np.random.default_rng(seed)
     devices, forward = int(rng.integers(2, 4)), int(rng.integers(2, 5))
     blocks: list[Block] = []
     for i in range(forward):
         after = tuple((f"F{j}", int(rng.integers(0, 3))) for j in range(i) if rng.random() < 0.5)
-        blocks.append(Block(f"F{i}", "F", (int(rng.integers(devices)),), int(rng.integers(1, 4)), (1,), after))
+        blocks.append(
+            Block(f"F{i}", "F", (int(rng.integers(devices)),), int(rng.integers(1, 4)), (1,), after)
+        )
     for i in rng.permutation(forward).tolist():
         earlier = [b.name for b in blocks if b.kind == "B" and rng.random() < 0.4]
         after = tuple((name, int(rng.integers(0, 3))) for name in (f"F{i}", *earlier))
         blocks.append(Block(f"B{i}", "B", blocks[i].devices, int(rng.integers(1, 5)), (-1,), after))
     names = [f"d{i}" for i in range(devices)]
-    return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=int(rng.integers(1, forward + 1)))
+    return PipelineProblem.from_blocks(
+        f"random{seed}", blocks, names, capacity=int(rng.integers(1, forward + 1))
+    )
 
 
 def random_tree_pipeline(seed: int) -> PipelineProblem:
-    """Return one or two chains that walk over a random tree of devices and back, some with split backward blocks."""
+    """Return one or two chains that walk over a random tree of devices and back, some with split
+    backward blocks."""
     rng = np.random.default_rng(seed)
     num_devices = int(rng.integers(1, 5))
     above = [0, *(int(rng.integers(0, d)) for d in range(1, num_devices))]
@@ -32,7 +38,11 @@ def random_tree_pipeline(seed: int) -> PipelineProblem:
     for chain in range(int(rng.integers(1, 3))):
         walk = [int(rng.integers(0, num_devices))]
         for _ in range(int(rng.integers(1, 4))):
-            near = [d for d in range(num_devices) if d != walk[-1] and (above[d] == walk[-1] or above[walk[-1]] == d)]
+            near = [
+                d
+                for d in range(num_devices)
+                if d != walk[-1] and (above[d] == walk[-1] or above[walk[-1]] == d)
+            ]
             new = [d for d in near if d not in walk]
             if new:
                 walk.append(new[int(rng.integers(0, len(new)))])

@@ -1,4 +1,5 @@
-"""Random problems for tests: heterogeneous devices, shared channels, zero times, ties, colocation."""
+"""Random problems for tests: heterogeneous devices, shared channels, zero times, ties,
+colocation."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import numpy as np
 from placeopt.model.problem import PlacementProblem
 
 
-def random_problem(rng, *, max_ops=12, max_devices=4, incompatible=True, colocated=True, contention=None):
+def random_problem(
+    rng, *, max_ops=12, max_devices=4, incompatible=True, colocated=True, contention=None
+):
     """Return a small random PlacementProblem; times are small so that ties and zeros are common."""
     n, k = int(rng.integers(1, max_ops + 1)), int(rng.integers(1, max_devices + 1))
     top = int(rng.choice([1, 3, 20]))
@@ -21,7 +24,9 @@ def random_problem(rng, *, max_ops=12, max_devices=4, incompatible=True, colocat
         compute[hole] = -1
     elif colocated and rng.random() < 0.4:
         colocation = np.where(rng.random(n) < 0.5, rng.integers(0, 3, n), -1)
-    names = rng.permutation(n)  # a random topological order, so that index order is not execution order
+    names = rng.permutation(
+        n
+    )  # a random topological order, so that index order is not execution order
     producer, pointer, consumer = [], [0], []
     for u in range(n - 1):
         for _ in range(int(rng.integers(0, 3))):

@@ -1,10 +1,12 @@
-"""The slow, obvious oracle: the execution model, step by step, with lists, dicts and no cleverness."""
+"""The slow, obvious oracle: the execution model, step by step, with lists, dicts and no
+cleverness."""
 
 from __future__ import annotations
 
 
 def run(problem, device, rank=None, queue="fifo"):
-    """Return (makespan, start, finish, transfers) where transfers maps (tensor, destination) to (start, finish).
+    """Return (makespan, start, finish, transfers) where transfers maps (tensor, destination) to
+    (start, finish).
 
     Returns None if a planned order deadlocks.
     """
@@ -12,7 +14,8 @@ def run(problem, device, rank=None, queue="fifo"):
     device = [int(d) for d in device]
     rank = [0] * n if rank is None else [int(r) for r in rank]
     consumers = [
-        [int(v) for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]] for t in range(m)
+        [int(v) for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]]
+        for t in range(m)
     ]
     producer = [int(u) for u in problem.producer]
     inputs = [[t for t in range(m) if v in consumers[t]] for v in range(n)]
@@ -35,7 +38,10 @@ def run(problem, device, rank=None, queue="fifo"):
     landed = set()
     completed = set()
     running = {}  # device -> op
-    plan = {d: sorted((v for v in range(n) if device[v] == d), key=lambda v: (rank[v], v)) for d in range(k)}
+    plan = {
+        d: sorted((v for v in range(n) if device[v] == d), key=lambda v: (rank[v], v))
+        for d in range(k)
+    }
     lanes = {}
     for t in range(m):
         for d in destinations(t):
@@ -111,7 +117,9 @@ def run(problem, device, rank=None, queue="fifo"):
                     continue
                 u = plan[d].pop(0)
             else:
-                ready = [v for v in range(n) if device[v] == d and v in ready_time and v not in start]
+                ready = [
+                    v for v in range(n) if device[v] == d and v in ready_time and v not in start
+                ]
                 if not ready:
                     continue
                 u = min(ready, key=lambda v: (ready_time[v] if queue == "fifo" else rank[v], v))
@@ -124,7 +132,9 @@ def run(problem, device, rank=None, queue="fifo"):
         # 4. advance.
         if len(completed) == n:
             break
-        ends = [finish[u] for u in running.values()] + [end for _, end in flying.values() if end > time]
+        ends = [finish[u] for u in running.values()] + [
+            end for _, end in flying.values() if end > time
+        ]
         if not ends:
             return None
         time = min(ends)
@@ -132,11 +142,14 @@ def run(problem, device, rank=None, queue="fifo"):
 
 
 def peak(problem, device, start, finish, transfers):
-    """Largest bytes per device: resident plus live tensors, by looking at every moment something starts."""
+    """Largest bytes per device: resident plus live tensors, by looking at every moment something
+    starts."""
     spans = []
     for t in range(problem.num_tensors):
         u = int(problem.producer[t])
-        readers = [int(v) for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]]
+        readers = [
+            int(v) for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
+        ]
         places = {int(device[u]): [start[u], finish[u]]}
         for (tensor, d), (a, b) in transfers.items():
             if tensor == t:
@@ -150,5 +163,10 @@ def peak(problem, device, start, finish, transfers):
     for d in range(problem.num_devices):
         fixed = sum(int(problem.resident[v]) for v in range(problem.num_ops) if device[v] == d)
         moments = {a for x, a, _, _ in spans if x == d} | {-1}
-        result.append(max(fixed + sum(s for x, a, b, s in spans if x == d and a <= time < b) for time in moments))
+        result.append(
+            max(
+                fixed + sum(s for x, a, b, s in spans if x == d and a <= time < b)
+                for time in moments
+            )
+        )
     return result

@@ -1,4 +1,5 @@
-"""A runtime for tests that executes nothing: the evaluator's schedule of known costs, with noise."""
+"""A runtime for tests that executes nothing: the evaluator's schedule of known costs, with
+noise."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimulatedRuntime:
-    """Ops start `overhead` late within their slot; `noise` is the relative spread of a whole execution."""
+    """Ops start `overhead` late within their slot; `noise` is the relative spread of a whole
+    execution."""
 
     truth: Cluster
     overhead: float = 0.0
@@ -42,7 +44,9 @@ class SimulatedRuntime:
 
         return worker_cluster(self.num_devices)
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
         """Return the simulated schedule as if it had been measured."""
         placement = check_placement(graph, placement, self.num_devices, repeat)
         problem = lower(graph, self.truth)
@@ -53,10 +57,25 @@ class SimulatedRuntime:
             factor = float(np.exp(self.noise * self._rng.standard_normal()))
             starts.append((found.start * tick + self.overhead) * factor)
             finishes.append(found.finish * tick * factor)
-            rows.append(np.column_stack([np.full(len(found.transfers), turn), found.transfers[:, :2],
-                                         found.transfers[:, 2:] * tick * factor]))  # fmt: skip
+            rows.append(
+                np.column_stack(
+                    [
+                        np.full(len(found.transfers), turn),
+                        found.transfers[:, :2],
+                        found.transfers[:, 2:] * tick * factor,
+                    ]
+                )
+            )
             self.runs += 1
         finish = np.stack(finishes)
         names = tuple(device.name for device in self.truth.devices)
-        return Measurement(graph.name, "simulated", names, placement, np.stack(starts), finish, np.concatenate(rows),
-                           finish.max(axis=1))  # fmt: skip
+        return Measurement(
+            graph.name,
+            "simulated",
+            names,
+            placement,
+            np.stack(starts),
+            finish,
+            np.concatenate(rows),
+            finish.max(axis=1),
+        )

@@ -1,4 +1,5 @@
-"""Random small sharding problems, and the slow, obvious oracle: every choice, point by point, in plain Python."""
+"""Random small sharding problems, and the slow, obvious oracle: every choice, point by point, in
+plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ FORBIDDEN = 10**18
 
 
 def draw(seed, nodes=None, structure=None):
-    """Return (problem, the parsed JSON it was made of): parallel and turned edges, huge costs, perhaps infeasible."""
+    """Return (problem, the parsed JSON it was made of): parallel and turned edges, huge costs,
+    perhaps infeasible."""
     rng = random.Random(seed)
     n = nodes or rng.choice([1, 2, 3, 4, 4, 5])
     sizes = [rng.choice([1, 1, 2, 2, 3]) for _ in range(n)]
@@ -35,8 +37,15 @@ def draw(seed, nodes=None, structure=None):
     data = {
         "problem": {
             "name": f"random-{seed}",
-            "nodes": {"intervals": intervals, "costs": [[cost() for _ in range(k)] for k in sizes], "usages": usages},
-            "edges": {"nodes": pairs, "costs": [[cost() for _ in range(sizes[u] * sizes[v])] for u, v in pairs]},
+            "nodes": {
+                "intervals": intervals,
+                "costs": [[cost() for _ in range(k)] for k in sizes],
+                "usages": usages,
+            },
+            "edges": {
+                "nodes": pairs,
+                "costs": [[cost() for _ in range(sizes[u] * sizes[v])] for u, v in pairs],
+            },
             "usage_limit": rng.choice([total, rng.randint(0, total), rng.randint(0, total)]),
         }
     }
@@ -44,7 +53,8 @@ def draw(seed, nodes=None, structure=None):
 
 
 def draw_linked(seed, nodes=6):
-    """Return (problem, parsed JSON): nodes of two to four strategies, most edges forbid all pairs but one per strategy."""
+    """Return (problem, parsed JSON): nodes of two to four strategies, most edges forbid all pairs
+    but one per strategy."""
     rng = random.Random(seed)
     sizes = [rng.choice([2, 3, 3, 4]) for _ in range(nodes)]
     pairs = [rng.sample(range(nodes), 2) for _ in range(rng.randint(nodes - 1, 2 * nodes))]
@@ -77,26 +87,39 @@ def draw_linked(seed, nodes=6):
 
 
 def draw_huge(seed):
-    """Return (problem, parsed JSON): costs and usages from 0 to 2^62, and a limit that a random choice just keeps or just misses."""
+    """Return (problem, parsed JSON): costs and usages from 0 to 2^62, and a limit that a random
+    choice just keeps or just misses."""
     rng = random.Random(seed)
     n = rng.choice([2, 3, 4, 5, 6])
     sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]
     cost_top, usage_top = (rng.choice([9, 2**31, 2**52, 2**58, 2**61, 2**62 - 1]) for _ in range(2))
 
     def number(top):
-        return rng.choice([0, top - rng.randint(0, 3), rng.randint(0, top), rng.randint(0, min(top, 20))])
+        return rng.choice(
+            [0, top - rng.randint(0, 3), rng.randint(0, top), rng.randint(0, min(top, 20))]
+        )
 
     horizon = rng.choice([1, 2, 4])
     starts = [rng.randint(0, horizon) for _ in range(n)]
     intervals = [[s, s + rng.choice([0, 1, 1, 2, horizon])] for s in starts]
     usages = [[number(usage_top) for _ in range(k)] for k in sizes]
     pairs = [rng.sample(range(n), 2) for _ in range(rng.randint(0, 2 * n))]
-    peak = max(sum(rng.choice(usages[v]) for v in range(n) if intervals[v][0] <= t < intervals[v][1]) for t in range(9))
+    peak = max(
+        sum(rng.choice(usages[v]) for v in range(n) if intervals[v][0] <= t < intervals[v][1])
+        for t in range(9)
+    )
     data = {
         "problem": {
             "name": f"huge-{seed}",
-            "nodes": {"intervals": intervals, "costs": [[number(cost_top) for _ in range(k)] for k in sizes], "usages": usages},
-            "edges": {"nodes": pairs, "costs": [[number(cost_top) for _ in range(sizes[u] * sizes[v])] for u, v in pairs]},
+            "nodes": {
+                "intervals": intervals,
+                "costs": [[number(cost_top) for _ in range(k)] for k in sizes],
+                "usages": usages,
+            },
+            "edges": {
+                "nodes": pairs,
+                "costs": [[number(cost_top) for _ in range(sizes[u] * sizes[v])] for u, v in pairs],
+            },
             "usage_limit": min(2**62 - 1, max(0, peak - rng.choice([0, 0, 0, 1]))),
         }
     }
@@ -114,7 +137,9 @@ def oracle(data):
             (
                 sum(
                     row[x]
-                    for row, x, (start, end) in zip(nodes["usages"], choice, nodes["intervals"], strict=True)
+                    for row, x, (start, end) in zip(
+                        nodes["usages"], choice, nodes["intervals"], strict=True
+                    )
                     if start <= t < end
                 )
                 for t in range(last)

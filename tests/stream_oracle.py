@@ -1,6 +1,8 @@
-"""Job streams in plain Python, written from the definitions alone: splitting, placing, one step, one episode.
+"""Job streams in plain Python, written from the definitions alone: splitting, placing, one step,
+one episode.
 
-Nothing here is shared with placeopt.streams except the input values; a server is its (group, rack, position).
+Nothing here is shared with placeopt.streams except the input values; a server is its (group, rack,
+position).
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ def first_block(size, grid, good):
     """Return the first block all of whose servers satisfy `good`, None if there is none."""
     for shape in shapes(size, grid):
         for origin in product(*(range(grid[k] - shape[k] + 1) for k in range(3))):
-            box = [tuple(o + d for o, d in zip(origin, step, strict=True)) for step in product(*map(range, shape))]
+            box = [
+                tuple(o + d for o, d in zip(origin, step, strict=True))
+                for step in product(*map(range, shape))
+            ]
             if all(good(server) for server in box):
                 return box
     return None
@@ -42,7 +47,9 @@ def split_counts(profile, degree, rule, quantum):
         if rule == "uniform":
             counts.append(degree if seconds > 0 else 1)
         else:
-            counts.append(max(1, min(2 * math.ceil(math.ceil(seconds * 1e3 / quantum) / 2), degree)))
+            counts.append(
+                max(1, min(2 * math.ceil(math.ceil(seconds * 1e3 / quantum) / 2), degree))
+            )
     return counts
 
 
@@ -52,7 +59,11 @@ def breadth_first(profile):
     order = [v for v in range(profile.num_ops) if all(t != v for _, t in edges)]
     for u in order:
         for s, t in edges:
-            if s == u and t not in order and all(a in order[: order.index(u) + 1] for a, b in edges if b == t):
+            if (
+                s == u
+                and t not in order
+                and all(a in order[: order.index(u) + 1] for a, b in edges if b == t)
+            ):
                 order.append(t)
     return order
 
@@ -85,9 +96,11 @@ def place(profile, counts, degree, rule, grid, memory, idle):
 
 
 def split_graph(profile, counts):
-    """Split op after op; return (cost of each sub-op, {(source, target): bytes}, synchronisation pairs).
+    """Split op after op; return (cost of each sub-op, {(source, target): bytes}, synchronisation
+    pairs).
 
-    A sub-op is (direction, op, number). Edges are rewritten exactly as each op is split, in the order of the file.
+    A sub-op is (direction, op, number). Edges are rewritten exactly as each op is split, in the
+    order of the file.
     """
     last = profile.num_ops - 1
     cost, size, edges = {}, {}, {}
@@ -144,7 +157,9 @@ def collective(size, servers, t, bandwidth):
             width = max(1, min(x, x // (g - 1)))
             total += 2 * (t.propagation + 2 * t.io_latency + left / (width * bandwidth / x))
             n = math.ceil(math.log2(g))
-            total += (n * left * g / (2 * g)) / min(t.memory_frequency * n / (2 * (g + 1)), t.peak_flops)
+            total += (n * left * g / (2 * g)) / min(
+                t.memory_frequency * n / (2 * (g + 1)), t.peak_flops
+            )
     return total
 
 
@@ -155,7 +170,11 @@ def step_time(profile, degree, t, rule, units, quantum):
     placed = place(profile, counts, degree, rule, grid, t.memory, set(product(*map(range, grid))))
     if placed is None:
         return None
-    scale, bandwidth = (1000.0, 8 * t.bandwidth / t.groups) if units == "published" else (1.0, t.bandwidth / t.groups)
+    scale, bandwidth = (
+        (1000.0, 8 * t.bandwidth / t.groups)
+        if units == "published"
+        else (1.0, t.bandwidth / t.groups)
+    )
     cost, edges, sync = split_graph(profile, counts)
     at = {node: placed[node[1]][node[2]] for node in cost}
 
@@ -242,7 +261,8 @@ class Cluster:
         return {server for spot in placed.values() for server in spot}
 
     def length(self, model, degree):
-        """Return the completion time in ticks (from the table: the lookahead has its own oracle)."""
+        """Return the completion time in ticks (from the table: the lookahead has its own
+        oracle)."""
         ticks = int(self.jobs.arrays.jct[model, self.jobs.degrees.index(degree)])
         return None if ticks < 0 else ticks
 
@@ -253,7 +273,9 @@ def episode(problem, choose):
     Returns (outcome, degree, completion time, servers) of every job.
     """
     cluster, result = Cluster(problem), []
-    rows = zip(problem.arrival.tolist(), problem.model.tolist(), problem.deadline.tolist(), strict=True)
+    rows = zip(
+        problem.arrival.tolist(), problem.model.tolist(), problem.deadline.tolist(), strict=True
+    )
     for job, (now, model, deadline) in enumerate(rows):
         degree = choose(cluster, job, now, model, deadline)
         if degree is None:
@@ -276,7 +298,8 @@ def episode(problem, choose):
 
 
 def most_completed(problem):
-    """Return how many jobs a clairvoyant can complete at most, by trying every degree and block (uniform rule)."""
+    """Return how many jobs a clairvoyant can complete at most, by trying every degree and block
+    (uniform rule)."""
     t, degrees = problem.jobs.topology, problem.jobs.degrees
     grid = (t.groups, t.racks, t.servers)
     blocks = {}
@@ -284,7 +307,10 @@ def most_completed(problem):
         boxes = {}
         for shape in shapes(u, grid):
             for origin in product(*(range(grid[k] - shape[k] + 1) for k in range(3))):
-                box = (tuple(o + d for o, d in zip(origin, s, strict=True)) for s in product(*map(range, shape)))
+                box = (
+                    tuple(o + d for o, d in zip(origin, s, strict=True))
+                    for s in product(*map(range, shape))
+                )
                 boxes[frozenset(box)] = None
         blocks[u] = list(boxes)
     size = problem.num_jobs
@@ -292,7 +318,11 @@ def most_completed(problem):
     def best(job, until):
         if job == size:
             return 0
-        now, model, deadline = int(problem.arrival[job]), int(problem.model[job]), int(problem.deadline[job])
+        now, model, deadline = (
+            int(problem.arrival[job]),
+            int(problem.model[job]),
+            int(problem.deadline[job]),
+        )
         value = best(job + 1, until)
         for d, u in enumerate(degrees):
             length = int(problem.jobs.arrays.jct[model, d])
@@ -300,7 +330,9 @@ def most_completed(problem):
                 continue
             for block in blocks[u]:
                 if all(until.get(server, -1) <= now for server in block):
-                    value = max(value, 1 + best(job + 1, {**until, **dict.fromkeys(block, now + length)}))
+                    value = max(
+                        value, 1 + best(job + 1, {**until, **dict.fromkeys(block, now + length)})
+                    )
                     if value == size - job:
                         return value
         return value

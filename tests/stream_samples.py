@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.streams import JobProfile, JobStreamProblem, JobTable, LookaheadConfig, RampTopology, StreamSpec
+from placeopt.streams import (
+    JobProfile,
+    JobStreamProblem,
+    JobTable,
+    LookaheadConfig,
+    RampTopology,
+    StreamSpec,
+)
 
 
 def random_profile(seed, num_ops=6, name=None):
@@ -35,7 +42,9 @@ def stream(jobs=60, beta="A", seed=0, load=1.0, arrivals="fixed", **fields):
     """Return a stream of small jobs that loads the grid as told."""
     types = table(**fields)
     work = float(types.arrays.sequential.mean()) * types.tick_seconds / types.topology.num_servers
-    return StreamSpec(beta=beta, jobs=jobs, arrivals=arrivals, interval=work / load).draw(types, seed)
+    return StreamSpec(beta=beta, jobs=jobs, arrivals=arrivals, interval=work / load).draw(
+        types, seed
+    )
 
 
 def few_jobs(seed, jobs=5, grid=(2, 1, 2)):

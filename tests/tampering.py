@@ -1,8 +1,10 @@
-"""Proofs that were tampered with: what they claim is false, or their witness shows it no longer. The digest is made anew.
+"""Proofs that were tampered with: what they claim is false, or their witness shows it no longer.
+The digest is made anew.
 
-A change that leaves a proof right is none: whether a schedule still has the claimed value is asked of the judge of
-`placeopt.makespan`, which shares no code with the checker, and a witness is changed only such that a step is missing or
-wrong, or together with a claim that is false because a schedule of that length was judged valid.
+A change that leaves a proof right is none: whether a schedule still has the claimed value is asked
+of the judge of `placeopt.makespan`, which shares no code with the checker, and a witness is changed
+only such that a step is missing or wrong, or together with a claim that is false because a schedule
+of that length was judged valid.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ ENVELOPE = ("format", "version", "tick_seconds")
 
 def plain(problem):
     """Return the JSON of a problem, or of a solution, as a proof holds it."""
-    return {key: x for key, x in json.loads(json.dumps(to_dict(problem))).items() if key not in ENVELOPE}
+    return {
+        key: x for key, x in json.loads(json.dumps(to_dict(problem))).items() if key not in ENVELOPE
+    }
 
 
 def load_checker():
@@ -40,12 +44,15 @@ def load_checker():
 
 
 def verdict(checker, data):
-    """Return what the checker says of a proof: accepted, refused (a statement is false) or no proof (it cannot be read)."""
+    """Return what the checker says of a proof: accepted, refused (a statement is false) or no proof
+    (it cannot be read)."""
     try:
         checker.check(checker.parse(json.dumps(data)))
     except checker.FalseStatementError:
         return "refused"
-    except Exception:  # as the checker's own main does: whatever a file of the wrong shape runs into
+    except (
+        Exception
+    ):  # as the checker's own main does: whatever a file of the wrong shape runs into
         return "no proof"
     return "accepted"
 
@@ -56,13 +63,18 @@ def judged(data):
     device, start = np.array(data["solution"]["device"]), np.array(data["schedule"]["start"])
     rows = np.array(data["schedule"]["transfers"], dtype=np.int64).reshape(-1, 3)
     finish = start + problem.compute[np.arange(len(device)), device]
-    ticks = problem.transfer[rows[:, 0], problem.link_class[device[problem.producer[rows[:, 0]]], rows[:, 1]]]
-    schedule = Schedule(device, start, finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 2] + ticks)
+    ticks = problem.transfer[
+        rows[:, 0], problem.link_class[device[problem.producer[rows[:, 0]]], rows[:, 1]]
+    ]
+    schedule = Schedule(
+        device, start, finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 2] + ticks
+    )
     return None if schedule_violations(problem, schedule) else schedule.makespan
 
 
 def holds(data):
-    """Whether the schedule of a proof, which may be nonsense, has the claimed value; other objectives: by their judge."""
+    """Whether the schedule of a proof, which may be nonsense, has the claimed value; other
+    objectives: by their judge."""
     try:
         return judged(data) == data["value"]
     except Exception:
@@ -115,7 +127,9 @@ def _witness(data, rng):
     else:
         v = rng.randrange(len(data["problem"]["compute"]))
         steps.insert(0, ["sweep", 0, [[v, 0, data["lower_bound"], [v]]]])
-        if len(data["problem"]["producer"]) and not any(v in row for row in data["problem"]["consumers"]):
+        if len(data["problem"]["producer"]) and not any(
+            v in row for row in data["problem"]["consumers"]
+        ):
             return True
         return True
     return True
@@ -167,7 +181,8 @@ def _problem(data, rng):
 
 
 def _false_claim(data, rng):
-    """A schedule one or more ticks longer, and the bound that this length is optimal, with numbers of the witness changed."""
+    """A schedule one or more ticks longer, and the bound that this length is optimal, with numbers
+    of the witness changed."""
     if data["lower_bound"] != data["value"]:
         return None
     more = rng.choice([1, 1, 2, 9])
@@ -191,7 +206,11 @@ def _record(data, rng):
         del data[key]
     elif way == "type":
         data[key] = rng.choice([None, 1.5, True, [], "1", {}, -1])
-        if data[key] == [] and key == "believed" and not json.dumps(data["witness"]).count('"front"'):
+        if (
+            data[key] == []
+            and key == "believed"
+            and not json.dumps(data["witness"]).count('"front"')
+        ):
             return None
     elif way == "extra":
         data["trust"] = 1

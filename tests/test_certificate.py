@@ -60,7 +60,9 @@ def test_violations_are_listed():
 def test_deadlocked_order_is_a_violation():
     """A planned order that waits for itself is not valid."""
     problem = PlacementProblem.from_edges([[1], [1]], [(0, 1, 0)])
-    report = verify(problem, Placement(np.array([0, 0]), np.array([1, 0])), seconds=1, queue="planned")
+    report = verify(
+        problem, Placement(np.array([0, 0]), np.array([1, 0])), seconds=1, queue="planned"
+    )
     assert not report.feasible
     assert "planned" in report.violations[0]
 
@@ -82,13 +84,19 @@ def test_recheck(problem, tmp_path):
 
 
 def test_the_file_names_the_execution(tmp_path):
-    """A placement file valued in planned execution is verified in it, unless the call says otherwise."""
+    """A placement file valued in planned execution is verified in it, unless the call says
+    otherwise."""
     # Device 0 idles for op 2 rather than start op 1: only planned execution does that.
-    problem = PlacementProblem.from_edges([[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)])
+    problem = PlacementProblem.from_edges(
+        [[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)]
+    )
     placement = Placement([1, 0, 0, 1], priority=[0, 2, 1, 3])
     write_placement(tmp_path / "p.json", problem, placement, "planned")
     found = verify(problem, tmp_path / "p.json", seconds=0)
-    assert (found.queue, found.value) == ("planned", evaluate(problem, placement, "planned").makespan)
+    assert (found.queue, found.value) == (
+        "planned",
+        evaluate(problem, placement, "planned").makespan,
+    )
     other = verify(problem, tmp_path / "p.json", seconds=0, queue="priority")
     assert other.value == evaluate(problem, placement, "priority").makespan > found.value
 
@@ -131,12 +139,16 @@ def noticed(forged, problem, placement):
         return "\n" not in str(refusal)
 
 
-FIELDS = sorted(["format", "version", "digest", *DERIVED, *(item.name for item in fields(Certificate))])
+FIELDS = sorted(
+    ["format", "version", "digest", *DERIVED, *(item.name for item in fields(Certificate))]
+)
 
 
 def test_the_fields_are_those_that_are_written():
     """The tests below change every field there is."""
-    assert sorted(written(random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64)))) == FIELDS
+    assert (
+        sorted(written(random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64)))) == FIELDS
+    )
 
 
 @pytest.mark.parametrize("key", FIELDS)
@@ -151,9 +163,26 @@ def test_every_changed_field_is_noticed(key):
 
 @pytest.mark.parametrize(
     "key",
-    ["problem", "problem_hash", "names_hash", "solution_hash", "objective", "violations", "value", "queue", "lower_bound", "bounds",
-     "better", "problem_infeasible", "tick_seconds", "status", "gap", "seconds", "feasible"],
-)  # fmt: skip
+    [
+        "problem",
+        "problem_hash",
+        "names_hash",
+        "solution_hash",
+        "objective",
+        "violations",
+        "value",
+        "queue",
+        "lower_bound",
+        "bounds",
+        "better",
+        "problem_infeasible",
+        "tick_seconds",
+        "status",
+        "gap",
+        "seconds",
+        "feasible",
+    ],
+)
 def test_a_new_digest_does_not_hide_a_forgery(key):
     """Whoever forges a claim and its digest too is found out by what is computed again."""
     problem, placement = random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64))
@@ -175,7 +204,9 @@ def test_the_names_are_certified():
 
 def test_a_result_is_verified_in_its_own_execution():
     """A value proved in planned execution is verified in it, from the Result and from its file."""
-    problem = PlacementProblem.from_edges([[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)])
+    problem = PlacementProblem.from_edges(
+        [[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)]
+    )
     start = Placement([1, 0, 0, 1], priority=[0, 2, 1, 3])
     result = run(problem, make_solver("single-device"), Budget(seconds=20), initial=start)
     assert result.queue == "planned"
@@ -198,7 +229,10 @@ def test_pipelines_are_verified(solver):
     result = run(problem, make_solver(solver, "pipeline"), Budget(seconds=20))
     report = verify(problem, result, seconds=1)
     assert report.feasible
-    assert (report.value, report.status) == (result.value, "optimal" if result.value == report.lower_bound else "feasible")
+    assert (report.value, report.status) == (
+        result.value,
+        "optimal" if result.value == report.lower_bound else "feasible",
+    )
     assert recheck(json.loads(json.dumps(report.to_dict())), problem, result, seconds=1) == []
 
 
@@ -223,7 +257,9 @@ def test_a_result_with_another_value_is_refused(problem, tmp_path):
     result = run(problem, make_solver("single-device"), Budget(seconds=5), initial=placement)
     assert verify(problem, result, seconds=0).value == result.value
     false = replace(result, value=result.lower_bound, status="optimal")
-    with pytest.raises(InputError, match=f"claims {result.lower_bound} ticks .* has {result.value}"):
+    with pytest.raises(
+        InputError, match=f"claims {result.lower_bound} ticks .* has {result.value}"
+    ):
         verify(problem, false, seconds=0)
     save(false, tmp_path / "false.json")
     with pytest.raises(InputError, match=f"claims {result.lower_bound} ticks"):
@@ -231,12 +267,22 @@ def test_a_result_with_another_value_is_refused(problem, tmp_path):
 
 
 def test_names_are_part_of_a_named_problem():
-    """Ops or devices with other names make another problem; those without names have none to differ in."""
+    """Ops or devices with other names make another problem; those without names have none to differ
+    in."""
     plain = PlacementProblem.from_edges([[1, 2], [2, 1]], [(0, 1, 1)])
     named = plain.replace(op_names=("a", "b"))
     assert plain.hash == plain.replace(op_names=("op0", "op1")).hash
-    assert len({plain.hash, named.hash, plain.replace(op_names=("b", "a")).hash,
-                plain.replace(device_names=("a", "b")).hash}) == 4  # fmt: skip
+    assert (
+        len(
+            {
+                plain.hash,
+                named.hash,
+                plain.replace(op_names=("b", "a")).hash,
+                plain.replace(device_names=("a", "b")).hash,
+            }
+        )
+        == 4
+    )
 
 
 def test_an_interruption_of_the_bounds_ends_the_proof(problem, monkeypatch):
@@ -250,6 +296,8 @@ def test_an_interruption_of_the_bounds_ends_the_proof(problem, monkeypatch):
         return bounds(self, problem, seconds, *args, **named)
 
     monkeypatch.setattr(objective, "bounds", interrupted)
-    monkeypatch.setattr("placeopt.certify.verify.run", lambda *_, **__: pytest.fail("a search began"))
+    monkeypatch.setattr(
+        "placeopt.certify.verify.run", lambda *_, **__: pytest.fail("a search began")
+    )
     report = verify(problem, Placement(np.zeros(problem.num_ops, dtype=np.int64)), seconds=20)
     assert report.value >= report.lower_bound > 0

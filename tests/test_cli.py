@@ -40,9 +40,14 @@ def problem_file(tmp_path):
     from placeopt.model.problem import PlacementProblem
 
     problem = PlacementProblem.from_edges(
-        [[5, 6], [7, 8], [9, 4], [3, -1]], [(0, 1, 2), (0, 2, 2), (1, 3, 2), (2, 3, 2)], name="four",
-        op_names=("a", "b", "c", "d"), device_names=("x", "y"), resident=[6, 6, 6, 6], capacity=[20, 20],
-    )  # fmt: skip
+        [[5, 6], [7, 8], [9, 4], [3, -1]],
+        [(0, 1, 2), (0, 2, 2), (1, 3, 2), (2, 3, 2)],
+        name="four",
+        op_names=("a", "b", "c", "d"),
+        device_names=("x", "y"),
+        resident=[6, 6, 6, 6],
+        capacity=[20, 20],
+    )
     return save(problem, tmp_path / "four.json")
 
 
@@ -54,24 +59,53 @@ def write(path, text):
 
 def placed(tmp_path, devices, name="p.csv", header="op,device"):
     """Write a placement CSV by op name."""
-    return write(tmp_path / name, header + "\n" + "".join(f"{op},{d}\n" for op, d in zip("abcd", devices, strict=True)))
+    return write(
+        tmp_path / name,
+        header + "\n" + "".join(f"{op},{d}\n" for op, d in zip("abcd", devices, strict=True)),
+    )
 
 
 def test_info_contract(capsys):
     """`info --json` has the promised fields."""
     data = run_json(capsys, "info", "gen:fork-join")
-    assert {"ops", "tensors", "edges", "depth", "width", "parameters", "flops", "unshaped_ops", "bounds"} <= set(data)
+    assert {
+        "ops",
+        "tensors",
+        "edges",
+        "depth",
+        "width",
+        "parameters",
+        "flops",
+        "unshaped_ops",
+        "bounds",
+    } <= set(data)
     assert all(isinstance(value, int) for value in data["bounds"].values())
 
 
 def test_solve_contract_for_one_and_for_several(capsys, problem_file, tmp_path):
-    """One solver: the result object; several: `results` and `best`; files are written and can be evaluated."""
-    fields = {"problem", "solver", "objective", "value", "seconds", "lower_bound", "bound_method", "gap", "status",
-              "stop_reason", "evaluations", "runtime", "seed"}  # fmt: skip
+    """One solver: the result object; several: `results` and `best`; files are written and can be
+    evaluated."""
+    fields = {
+        "problem",
+        "solver",
+        "objective",
+        "value",
+        "seconds",
+        "lower_bound",
+        "bound_method",
+        "gap",
+        "status",
+        "stop_reason",
+        "evaluations",
+        "runtime",
+        "seed",
+    }
     one = run_json(capsys, "solve", problem_file, "--solver", "heft")
     assert fields <= set(one)
     out = tmp_path / "out"
-    many = run_json(capsys, "solve", problem_file, "-s", "heft,etf", "-s", "single-device", "--out", out)
+    many = run_json(
+        capsys, "solve", problem_file, "-s", "heft,etf", "-s", "single-device", "--out", out
+    )
     assert len(many["results"]) == 3
     best = many["results"][many["best"]]
     assert fields <= set(best)
@@ -79,7 +113,9 @@ def test_solve_contract_for_one_and_for_several(capsys, problem_file, tmp_path):
     again = run_json(capsys, "evaluate", problem_file, out / "placement.json")
     assert again["makespan"] == best["value"]
     assert {"queue", "peak_memory", "busy"} <= set(again)
-    assert {"gantt.png", "trace.json", "placement.json", "result.json"} <= {p.name for p in out.iterdir()}
+    assert {"gantt.png", "trace.json", "placement.json", "result.json"} <= {
+        p.name for p in out.iterdir()
+    }
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "X" and e["pid"] == 1 for e in events) == 4
 
@@ -111,7 +147,9 @@ def test_certificate_can_be_rechecked(capsys, problem_file, tmp_path):
     run(capsys, "verify", problem_file, given, "--seconds", "5", "--out", certificate)
     code, out, _ = run(capsys, "verify", problem_file, given, "--recheck", certificate)
     assert (code, "holds" in out) == (0, True)
-    code, out, _ = run(capsys, "verify", problem_file, placed(tmp_path, "xyxx", "q.csv"), "--recheck", certificate)
+    code, out, _ = run(
+        capsys, "verify", problem_file, placed(tmp_path, "xyxx", "q.csv"), "--recheck", certificate
+    )
     assert code == 1
 
 
@@ -129,7 +167,9 @@ def test_plot_and_convert(capsys, problem_file, tmp_path):
     """`plot` writes pictures and traces, `convert` a graph that reads back."""
     given = placed(tmp_path, "xxyx")
     for name in ("g.png", "g.svg", "g.json"):
-        assert run_json(capsys, "plot", problem_file, given, "--out", tmp_path / name)["file"].endswith(name)
+        assert run_json(capsys, "plot", problem_file, given, "--out", tmp_path / name)[
+            "file"
+        ].endswith(name)
         assert (tmp_path / name).stat().st_size > 500
     made = run_json(capsys, "convert", "gen:fork-join", tmp_path / "graph.json")
     assert run_json(capsys, "info", tmp_path / "graph.json")["ops"] == made["ops"]
@@ -193,7 +233,9 @@ def test_op_that_runs_nowhere(capsys, tmp_path):
     from placeopt.io.serialize import save
     from placeopt.model.graph import UNSUPPORTED, OpGraph
 
-    graph = OpGraph.from_edges("g", ["a", "b"], [(0, 1)], measured_kinds=("*",), measured=[[5], [UNSUPPORTED]])
+    graph = OpGraph.from_edges(
+        "g", ["a", "b"], [(0, 1)], measured_kinds=("*",), measured=[[5], [UNSUPPORTED]]
+    )
     code, _, err = run(capsys, "solve", save(graph, tmp_path / "g.json"), "--cluster", "2xA100")
     assert code == 2
     assert "'b' cannot run on any device" in err
@@ -208,10 +250,25 @@ def test_op_that_runs_nowhere(capsys, tmp_path):
         (["solve", "gen:fork-join?width=x", "--cluster", "4xA100"], "width"),
         (["solve", "gen:fork-join"], "needs devices"),
         (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "heff"], "heff"),
-        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "heft", "--option", "speed=1"], "speed"),
+        (
+            [
+                "solve",
+                "gen:fork-join",
+                "--cluster",
+                "4xA100",
+                "--solver",
+                "heft",
+                "--option",
+                "speed=1",
+            ],
+            "speed",
+        ),
         (["solve", "gen:fork-join", "--cluster", "4xA100", "--seconds", "-1"], "seconds"),
         (["solve", "gen:fork-join", "--cluster", "4xA100", "--objective", "beauty"], "objective"),
-        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "ideal-dp"], "accepts the objective"),
+        (
+            ["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "ideal-dp"],
+            "accepts the objective",
+        ),
         (["solve", "missing.onnx", "--cluster", "4xA100"], "missing.onnx"),
         (["solve"], "Missing argument"),
         (["solve", "onnx:inception_v1", "--dim", "N", "--cluster", "4xA100"], "NAME=VALUE"),
@@ -243,11 +300,28 @@ def test_results_do_not_depend_on_the_hash_seed(tmp_path):
     """Two hash seeds, same output (runtimes aside)."""
     outputs = []
     for seed in ("1", "2"):
-        command = [sys.executable, "-m", "placeopt", "solve", "gen:llama-block", "-c", "uniform:4", "--bound-seconds", "0",
-                   "-s", "heft,cpop,peft,etf,critical-path,edge-zeroing,dsc,m-sct,m-etf,m-topo,random", "--evaluations", "64",
-                   "--json"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "placeopt",
+            "solve",
+            "gen:llama-block",
+            "-c",
+            "uniform:4",
+            "--bound-seconds",
+            "0",
+            "-s",
+            "heft,cpop,peft,etf,critical-path,edge-zeroing,dsc,m-sct,m-etf,m-topo,random",
+            "--evaluations",
+            "64",
+            "--json",
+        ]
         done = subprocess.run(
-            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=200
+            command,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=200,
         )
         rows = json.loads(done.stdout)["results"]
         outputs.append([(r["solver"], r["value"], r["solution"]) for r in rows])
@@ -276,21 +350,35 @@ class Liar:
     def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
         """Put everything on the first device."""
         solution = po.Placement([0] * problem.num_ops)
-        return po.Result(problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed)
+        return po.Result(
+            problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed
+        )
 
 
 def test_a_failing_solver_is_named_and_the_others_go_on(capsys, problem_file, tmp_path):
     """One solver that raises is one line; what the others found is printed and saved."""
     code, out, err = run(
-        capsys, "solve", problem_file, "-s", "cli-raises,heft", "--out", tmp_path, "--bound-seconds", "0", "--json"
+        capsys,
+        "solve",
+        problem_file,
+        "-s",
+        "cli-raises,heft",
+        "--out",
+        tmp_path,
+        "--bound-seconds",
+        "0",
+        "--json",
     )
     data = json.loads(out)
     assert code == 0
     assert data["solver"] == "heft"
     assert data["failures"] == [
-        {"solver": "cli-raises", "refused": False,
-         "error": "solver 'cli-raises' raised RuntimeError: this solver always raises"}
-    ]  # fmt: skip
+        {
+            "solver": "cli-raises",
+            "refused": False,
+            "error": "solver 'cli-raises' raised RuntimeError: this solver always raises",
+        }
+    ]
     assert err.count("\n") == 1
     assert (tmp_path / "placement.json").exists()
 
@@ -305,7 +393,17 @@ def test_only_failures_exit_with_3(capsys, problem_file):
 
 def test_a_made_up_value_is_not_reported(capsys, tmp_path):
     """The value of a plug-in is that of its solution, and its bound proves nothing."""
-    data = run_json(capsys, "solve", "gen:fork-join", "-c", "uniform:2", "-s", "cli-liar", "--bound-seconds", "0")
+    data = run_json(
+        capsys,
+        "solve",
+        "gen:fork-join",
+        "-c",
+        "uniform:2",
+        "-s",
+        "cli-liar",
+        "--bound-seconds",
+        "0",
+    )
     problem = po.load("gen:fork-join", cluster="uniform:2")
     assert data["value"] == po.evaluate(problem, po.Placement([0] * problem.num_ops)).makespan > 1
     assert data["status"] == "feasible"
@@ -323,8 +421,14 @@ def test_no_device_can_hold_the_model(capsys, problem_file):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["solve", "gen:fork-join", "-c", "uniform:2", "-s", "anneling"], "did you mean 'annealing'"),
-        (["solve", "gen:fork-join", "-c", "uniform:2", "-s", "annealing", "--option", "walk=3"], "did you mean 'walks'"),
+        (
+            ["solve", "gen:fork-join", "-c", "uniform:2", "-s", "anneling"],
+            "did you mean 'annealing'",
+        ),
+        (
+            ["solve", "gen:fork-join", "-c", "uniform:2", "-s", "annealing", "--option", "walk=3"],
+            "did you mean 'walks'",
+        ),
         (["sovle", "gen:fork-join"], "did you mean 'solve'"),
         (["solvers", "hefd"], "did you mean 'heft'"),
         (["solve", "gen:fork-join", "-c", "uniform:2", "--seed", "-1"], "--seed"),
@@ -335,7 +439,8 @@ def test_no_device_can_hold_the_model(capsys, problem_file):
     ],
 )
 def test_hints_and_other_problems_are_one_line(capsys, arguments, words):
-    """A misspelt solver, option or command is answered with the nearest; what does not fit is one line."""
+    """A misspelt solver, option or command is answered with the nearest; what does not fit is one
+    line."""
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert words in err
@@ -343,7 +448,8 @@ def test_hints_and_other_problems_are_one_line(capsys, arguments, words):
 
 
 def test_pipelines_are_bounded_verified_and_evaluated(capsys, tmp_path):
-    """A placement is no schedule: one line; the bound of a pipeline is its period per micro-batch."""
+    """A placement is no schedule: one line; the bound of a pipeline is its period per
+    micro-batch."""
     bound = run_json(capsys, "bound", "shape:V?devices=4&memory=3", "-t", "1")
     assert (bound["objective"], bound["value"]) == ("period", pytest.approx(16 / 3))
     given = po.serialize.save(po.Placement([0, 0]), tmp_path / "p.json")
@@ -361,7 +467,18 @@ def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypa
         raise InputError(f"file '{path}': cannot be written: No space left on device")
 
     monkeypatch.setattr(serialize, "save", full)
-    code, out, err = run(capsys, "solve", problem_file, "-s", "heft", "--out", tmp_path, "--json", "--bound-seconds", "0")
+    code, out, err = run(
+        capsys,
+        "solve",
+        problem_file,
+        "-s",
+        "heft",
+        "--out",
+        tmp_path,
+        "--json",
+        "--bound-seconds",
+        "0",
+    )
     assert code == 1
     assert json.loads(out)["value"] is not None
     assert err.count("\n") == 1
@@ -371,8 +488,24 @@ def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypa
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     """Interrupted in its second solver, `solve` writes and prints what the first one found."""
-    command = [sys.executable, "-m", "placeopt", "solve", "gen:llama-block", "-c", "uniform:4", "-s", "heft,lns", "-t", "500",
-               "--bound-seconds", "0", "--out", str(tmp_path), "--json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "placeopt",
+        "solve",
+        "gen:llama-block",
+        "-c",
+        "uniform:4",
+        "-s",
+        "heft,lns",
+        "-t",
+        "500",
+        "--bound-seconds",
+        "0",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300
     while not (tmp_path / "results" / "heft.json").exists():
@@ -406,9 +539,12 @@ with interrupt.signals_handled():
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.3, "compiled told"), (30, "")])
 def test_a_compiler_is_not_interrupted(seconds, words):
-    """A signal waits until the compiler has finished; if that takes too long the process ends all the same."""
+    """A signal waits until the compiler has finished; if that takes too long the process ends all
+    the same."""
     started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", COMPILING, str(seconds)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILING, str(seconds)], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 143
     assert " ".join(done.stdout.split()) == words
     assert "Traceback" not in done.stderr
@@ -419,11 +555,13 @@ def test_import_is_light():
     """`import placeopt` loads neither numba, ortools, onnx nor matplotlib."""
     code = "import sys, placeopt; print([m for m in ('numba', 'ortools', 'onnx', 'matplotlib', 'scipy') if m in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
     )
     assert done.stdout.strip() == "[]"
-
-
 
 
 def test_every_public_name_is_there():
@@ -431,11 +569,14 @@ def test_every_public_name_is_there():
     import placeopt
 
     assert [name for name in placeopt.__all__ if not hasattr(placeopt, name)] == []
-    assert {"load", "solve", "verify", "bound", "plan", "Certificate", "ShardingProblem"} <= set(dir(placeopt))
+    assert {"load", "solve", "verify", "bound", "plan", "Certificate", "ShardingProblem"} <= set(
+        dir(placeopt)
+    )
 
 
 def test_generators_are_listed_and_explained(capsys):
-    """`generators` lists what can be generated, one of them with its options; a wrong name has a suggestion."""
+    """`generators` lists what can be generated, one of them with its options; a wrong name has a
+    suggestion."""
     names = {row["name"] for row in run_json(capsys, "generators")["generators"]}
     assert {"llama", "resnet50", "planted"} <= names
     (row,) = run_json(capsys, "generators", "gen:llama")["generators"]
@@ -462,5 +603,7 @@ with interrupt.signals_handled():
 
 def test_a_signal_in_a_finalizer_is_not_lost():
     """Python drops what a finalizer raises: the signal is told again outside it."""
-    done = subprocess.run([sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (143, "told", "")

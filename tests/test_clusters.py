@@ -61,12 +61,21 @@ def test_hosts_of_unlike_devices():
 
 
 def test_links_shared_as_in_hardware():
-    """A port per device into a switch, one root per host for PCI Express, one network card per host."""
+    """A port per device into a switch, one root per host for PCI Express, one network card per
+    host."""
     channel = make_cluster("2xA100+3xL4?contention=hardware").channel
     assert channel[0, 1] != channel[1, 0]  # each A100 has its port
     assert channel[2, 3] == channel[4, 2] == channel[3, 4]  # the L4 share a root
-    assert channel[0, 2] == channel[1, 4] != channel[2, 0] == channel[3, 1]  # the cards of the two hosts
-    kinds = {int(channel[0, 1]), int(channel[1, 0]), int(channel[2, 3]), int(channel[0, 2]), int(channel[2, 0])}
+    assert (
+        channel[0, 2] == channel[1, 4] != channel[2, 0] == channel[3, 1]
+    )  # the cards of the two hosts
+    kinds = {
+        int(channel[0, 1]),
+        int(channel[1, 0]),
+        int(channel[2, 3]),
+        int(channel[0, 2]),
+        int(channel[2, 0]),
+    }
     assert len(kinds) == 5
 
 
@@ -99,12 +108,24 @@ def test_options_change_devices():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("4xA1000", "did you mean"), ("0xA100", "expected 1"), ("uniform:0", "expected 1"), ("4xA100?speed=1", "unknown option"),
-     ("4xA100?contention=bus", "contention must be"), ("4xA100?memory=-1", "positive"), ("1xP100?precision=tf32", "matrix units"),
-     ("nowhere.toml", "no such file"), ("99999xA100", "expected 1"), ("9" * 9999 + "xA100", "expected 1"),
-     ("4xA100?contntion=pair", "did you mean 'contention'"), ("4xA100?memory=1&memory=2", "given twice"),
-     ("a" * 9999, "is not known"), ("uniform:\u0664", "is not known"), ("\0", "is not known")],
-)  # fmt: skip
+    [
+        ("4xA1000", "did you mean"),
+        ("0xA100", "expected 1"),
+        ("uniform:0", "expected 1"),
+        ("4xA100?speed=1", "unknown option"),
+        ("4xA100?contention=bus", "contention must be"),
+        ("4xA100?memory=-1", "positive"),
+        ("1xP100?precision=tf32", "matrix units"),
+        ("nowhere.toml", "no such file"),
+        ("99999xA100", "expected 1"),
+        ("9" * 9999 + "xA100", "expected 1"),
+        ("4xA100?contntion=pair", "did you mean 'contention'"),
+        ("4xA100?memory=1&memory=2", "given twice"),
+        ("a" * 9999, "is not known"),
+        ("uniform:\u0664", "is not known"),
+        ("\0", "is not known"),
+    ],
+)
 def test_wrong_names_say_what_to_write(name, words):
     """A wrong name or option is one clear line."""
     with pytest.raises(InputError, match=words) as error:
@@ -148,18 +169,30 @@ def test_toml_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [('kind = "cpu"', 'kind = "abacus"', "abacus"), ("count = 2", "count = 0", r"in 1\.\.4096"), ('link = "bus"', 'link = "bos"', "bos"),
-     ('between = ["*", "*"]', 'between = ["x", "*"]', "matches no pair"), ("latency = 1e-5", "latency = nan", "finite"),
-     ("[[devices]]", "[[devices", "not valid TOML"), ("count = 2", "colour = 2", "colour"),
-     ("count = 2", "cuont = 2", "did you mean 'count'"), ("count = 2", "count = true", "whole number, received true"),
-     ("count = 2", f"count = 0x{'f' * 9999}", "received a number of 39996 bits"), ("25e9", "1e-300", "at least 0.001 bytes"),
-     ("count = 2", f"count = {'9' * 9999}", "not valid TOML"), ("count = 2", f"count = {'[' * 900 + ']' * 900}", "too deeply"),
-     ("count = 2", f"count = {'[' * 99999}", "nested or dotted"), ("count = 2", "a." * 99999 + "b = 1", "nested or dotted"),
-     ("memory_gib = 80", "memory_gib = 1e308", "memory must be in"), ("25e9", "0x" + "f" * 999, "finite number"),
-     ("count = 2", "count = 4096", "at most 4096 devices"), ('name = "bus"', 'name = 3', "expected a string"),
-     ("25e9", '25e9\n[[links]]\nname = "bus"\nlatency = 0\nbandwidth = 1', "there twice"),
-     ('contention = "source"', 'contention = "bus"', "contention")],
-)  # fmt: skip
+    [
+        ('kind = "cpu"', 'kind = "abacus"', "abacus"),
+        ("count = 2", "count = 0", r"in 1\.\.4096"),
+        ('link = "bus"', 'link = "bos"', "bos"),
+        ('between = ["*", "*"]', 'between = ["x", "*"]', "matches no pair"),
+        ("latency = 1e-5", "latency = nan", "finite"),
+        ("[[devices]]", "[[devices", "not valid TOML"),
+        ("count = 2", "colour = 2", "colour"),
+        ("count = 2", "cuont = 2", "did you mean 'count'"),
+        ("count = 2", "count = true", "whole number, received true"),
+        ("count = 2", f"count = 0x{'f' * 9999}", "received a number of 39996 bits"),
+        ("25e9", "1e-300", "at least 0.001 bytes"),
+        ("count = 2", f"count = {'9' * 9999}", "not valid TOML"),
+        ("count = 2", f"count = {'[' * 900 + ']' * 900}", "too deeply"),
+        ("count = 2", f"count = {'[' * 99999}", "nested or dotted"),
+        ("count = 2", "a." * 99999 + "b = 1", "nested or dotted"),
+        ("memory_gib = 80", "memory_gib = 1e308", "memory must be in"),
+        ("25e9", "0x" + "f" * 999, "finite number"),
+        ("count = 2", "count = 4096", "at most 4096 devices"),
+        ('name = "bus"', "name = 3", "expected a string"),
+        ("25e9", '25e9\n[[links]]\nname = "bus"\nlatency = 0\nbandwidth = 1', "there twice"),
+        ('contention = "source"', 'contention = "bus"', "contention"),
+    ],
+)
 def test_wrong_toml_files(tmp_path, old, new, words):
     """Each mistake in a cluster file is one clear line that names it."""
     path = tmp_path / "lab.toml"
@@ -187,15 +220,23 @@ def test_connections_that_cover_the_pairs_too_often_are_refused(tmp_path):
 def graph():
     """Return three ops, of which the second has measured times."""
     return OpGraph.from_tensors(
-        "g", ["a", "b", "c"], [(0, 10**9, [1, 2])], flops=[15_700_000, 10, 0], bytes_moved=[0, 9 * 10**8, 0],
-        measured_kinds=("*", "gpu"), measured=[[-1, -1], [-1, 7], [9, UNSUPPORTED]],
-    )  # fmt: skip
+        "g",
+        ["a", "b", "c"],
+        [(0, 10**9, [1, 2])],
+        flops=[15_700_000, 10, 0],
+        bytes_moved=[0, 9 * 10**8, 0],
+        measured_kinds=("*", "gpu"),
+        measured=[[-1, -1], [-1, 7], [9, UNSUPPORTED]],
+    )
 
 
 def test_roofline_and_measured_times():
-    """Roofline plus launch overhead; a measured time wins, the most specific one first; -2 is incompatible."""
+    """Roofline plus launch overhead; a measured time wins, the most specific one first; -2 is
+    incompatible."""
     problem = lower(graph(), make_cluster("cpu+gpu"))
-    assert problem.compute[0, 1] == 1_000 + 5_000  # 15.7 MFLOP at 15.7 TFLOP/s = 1 us, + 5 us, in ns
+    assert (
+        problem.compute[0, 1] == 1_000 + 5_000
+    )  # 15.7 MFLOP at 15.7 TFLOP/s = 1 us, + 5 us, in ns
     assert problem.compute[1].tolist() == [round(9e8 / 128e9 * 1e9) + 1000, 7]
     assert problem.compute[2].tolist() == [9, -1]
     assert problem.transfer[0, 0] == 10_000 + np.floor(1e9 / 15.75 + 0.5)

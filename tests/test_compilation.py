@@ -47,9 +47,15 @@ def kernel_modules():
 
 
 def typical_problems():
-    """A plain problem, one with channels, colocation and capacities, one limited by peak memory, unrelated devices."""
+    """A plain problem, one with channels, colocation and capacities, one limited by peak memory,
+    unrelated devices."""
     rng = np.random.default_rng(5)
-    edges = [(u, v, int(rng.integers(1, 9))) for u in range(12) for v in range(u + 1, 12) if rng.random() < 0.3]
+    edges = [
+        (u, v, int(rng.integers(1, 9)))
+        for u in range(12)
+        for v in range(u + 1, 12)
+        if rng.random() < 0.3
+    ]
     compute = rng.integers(1, 20, (12, 3)).tolist()
     yield PlacementProblem.from_edges(compute, edges, name="plain")
     yield po.load("gen:ffnn", cluster="4xA100")
@@ -59,15 +65,26 @@ def typical_problems():
 
 @compiled_only
 def test_kernels_that_call_kernels_of_other_files_notice_their_edits():
-    """What a kernel's module imports of other kernels is in the stamp of its cache, unless it never changes."""
-    grouped = [importlib.import_module(f"placeopt.{name}") for group in GROUPS.values() for name in group.modules]
+    """What a kernel's module imports of other kernels is in the stamp of its cache, unless it never
+    changes."""
+    grouped = [
+        importlib.import_module(f"placeopt.{name}")
+        for group in GROUPS.values()
+        for name in group.modules
+    ]
     callers = 0
     for module in {module.__name__: module for module in (*kernel_modules(), *grouped)}.values():
         kernels = [value for value in vars(module).values() if stamp_of(value) is not None]
-        others = [kernel for kernel in kernels if kernel.py_func.__module__ not in (module.__name__, *FROZEN)]
+        others = [
+            kernel
+            for kernel in kernels
+            if kernel.py_func.__module__ not in (module.__name__, *FROZEN)
+        ]
         for kernel in kernels:
             if kernel.py_func.__module__ == module.__name__ and others:
-                assert {stamp_of(other) for other in others} <= set(stamp_of(kernel)), f"{module.__name__}.{kernel.__name__}"
+                assert {stamp_of(other) for other in others} <= set(stamp_of(kernel)), (
+                    f"{module.__name__}.{kernel.__name__}"
+                )
                 callers += 1
     assert callers > 50
 
@@ -80,8 +97,23 @@ def inlined(kernel):
 @compiled_only
 def test_one_signature_per_kernel():
     """Whatever the problem, a kernel is compiled for one type of each argument."""
-    names = ("single-device", "heft", "cpop", "peft", "etf", "critical-path", "m-etf", "m-sct", "m-topo", "edge-zeroing", "dsc",
-             "enumerative", "annealing", "cross-entropy", "genetic")  # fmt: skip
+    names = (
+        "single-device",
+        "heft",
+        "cpop",
+        "peft",
+        "etf",
+        "critical-path",
+        "m-etf",
+        "m-sct",
+        "m-topo",
+        "edge-zeroing",
+        "dsc",
+        "enumerative",
+        "annealing",
+        "cross-entropy",
+        "genetic",
+    )
     for problem in typical_problems():
         po.bound(problem, seconds=0.5)
         for name in names:
@@ -92,10 +124,19 @@ def test_one_signature_per_kernel():
     found = {}
     for module in kernel_modules():
         for name, value in vars(module).items():
-            if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__ and not inlined(value):
-                plain = {re.sub(r"Literal\[(int|bool)\]\([^)]*\)", r"\1", str(signature)) for signature in value.signatures}
+            if (
+                hasattr(value, "py_func")
+                and value.py_func.__module__ == module.__name__
+                and not inlined(value)
+            ):
+                plain = {
+                    re.sub(r"Literal\[(int|bool)\]\([^)]*\)", r"\1", str(signature))
+                    for signature in value.signatures
+                }
                 found[f"{module.__name__}.{name}"] = len(plain)
-    assert sum(count > 0 for count in found.values()) >= 25  # what is in the cache shows the kernels that Python calls
+    assert (
+        sum(count > 0 for count in found.values()) >= 25
+    )  # what is in the cache shows the kernels that Python calls
     assert {name: count for name, count in found.items() if count > 1 and name not in SEVERAL} == {}
 
 
@@ -129,16 +170,43 @@ print(json.dumps([function.__qualname__ for function in compiled]))
 
 
 @compiled_only
-@pytest.mark.parametrize("solver", ["portfolio", *(pytest.param(name, marks=pytest.mark.slow) for name in (
-    "annealing", "cross-entropy", "genetic", "post", "lns", "cp-sat", "dual-policy", "graph-parsing", "grouper-placer", "m-sct"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "solver",
+    [
+        "portfolio",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "annealing",
+                "cross-entropy",
+                "genetic",
+                "post",
+                "lns",
+                "cp-sat",
+                "dual-policy",
+                "graph-parsing",
+                "grouper-placer",
+                "m-sct",
+            )
+        ),
+    ],
+)
 def test_nothing_is_compiled_while_the_clock_runs(solver):
-    """The groups that a solver names are all that it calls: after them nothing is left to compile."""
-    done = subprocess.run([sys.executable, "-c", CHILD, solver, "gen:ffnn"], capture_output=True, text=True, check=True, timeout=300)
+    """The groups that a solver names are all that it calls: after them nothing is left to
+    compile."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, solver, "gen:ffnn"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
     assert json.loads(done.stdout) == []
 
 
 def test_solvers_name_groups_that_exist():
-    """A solver's and an objective's groups are known, and those of other objectives are left out."""
+    """A solver's and an objective's groups are known, and those of other objectives are left
+    out."""
     problem = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)])
     for name in specs("placement"):
         assert set(kernels_of(objective_of(problem), [make_solver(name)])) <= GROUPS.keys()
@@ -167,7 +235,11 @@ def test_entries_are_the_kernels_that_python_calls():
     assert [kernel.py_func.__name__ for kernel in entries(simulator)] == ["batch"]
     for group in GROUPS.values():
         for module in group.modules:
-            assert entries(importlib.import_module(f"placeopt.{module}")) or group.name in ("period", "policies", "latency")
+            assert entries(importlib.import_module(f"placeopt.{module}")) or group.name in (
+                "period",
+                "policies",
+                "latency",
+            )
 
 
 @compiled_only
@@ -183,7 +255,8 @@ def test_other_processes_compile(monkeypatch):
 def test_a_process_that_nobody_listens_to_ends():
     """A worker ends when the process that started it is gone."""
     worker = subprocess.Popen(
-        [sys.executable, "-c", "from placeopt.solving.compilation import serve; serve()"], stdin=subprocess.PIPE
+        [sys.executable, "-c", "from placeopt.solving.compilation import serve; serve()"],
+        stdin=subprocess.PIPE,
     )
     assert worker.stdin is not None
     time.sleep(0.1)
@@ -239,11 +312,15 @@ def first_run(budget, slow):
 
 @compiled_only
 def test_a_search_begins_before_all_is_compiled():
-    """With a limit of time the portfolio waits for its own kernels only, starts from the first table, and says what it leaves out."""
+    """With a limit of time the portfolio waits for its own kernels only, starts from the first
+    table, and says what it leaves out."""
     slow = ["ranks", "lists", "lists-by-time", "clusterings", "populations"]
     compiled, shown, note, results = first_run("seconds", slow)
     assert compiled == []  # nothing here: what is not compiled is interpreted
-    (heft, portfolio), best = results, run(po.load("gen:ffnn", cluster="4xA100"), make_solver("heft"), Budget()).value
+    (heft, portfolio), best = (
+        results,
+        run(po.load("gen:ffnn", cluster="4xA100"), make_solver("heft"), Budget()).value,
+    )
     assert shown == [best]
     assert heft[:2] == ["heft", best]
     assert portfolio[1] <= best
@@ -262,7 +339,8 @@ def test_an_evaluation_budget_waits_for_all_kernels():
 
 @compiled_only
 def test_interpreted_kernels_agree_with_compiled_ones():
-    """The Python twin of a kernel, and of the kernels that it calls, gives the same numbers and compiles nothing."""
+    """The Python twin of a kernel, and of the kernels that it calls, gives the same numbers and
+    compiles nothing."""
     from placeopt.makespan import simulator
     from placeopt.makespan.evaluate import evaluate_batch
 
@@ -284,7 +362,9 @@ def test_interpreted_kernels_agree_with_compiled_ones():
 def test_the_first_table_needs_no_kernels(capsys):
     """Interpreted heuristics give results, judged, that count until there are others."""
     comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
-    first_table(comparison, [(name, make_solver(name)) for name in ("heft", "portfolio")], quiet=False)
+    first_table(
+        comparison, [(name, make_solver(name)) for name in ("heft", "portfolio")], quiet=False
+    )
     assert [result.solver for result in comparison.first] == ["heft"]
     assert comparison.first[0].value == run(comparison.problem, make_solver("heft"), Budget()).value
     assert "heft" in capsys.readouterr().err

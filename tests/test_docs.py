@@ -15,14 +15,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("README.md")])
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("README.md")]
+)
 
 
 def blocks(language: str) -> list:
     """Return every fenced block of a language as a pytest parameter."""
     found = []
     for page in PAGES:
-        for i, block in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+        for i, block in enumerate(
+            re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        ):
             found.append(pytest.param(block, id=f"{page.relative_to(ROOT)}-{i}"))
     return found
 
@@ -51,8 +55,10 @@ def test_commands_exist(script):
             continue
         helped = subprocess.run(
             [sys.executable, "-m", "placeopt", words[1], "--help"],
-            capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        )
         assert helped.returncode == 0, helped.stderr
         for option in (word.partition("=")[0] for word in words[2:] if word.startswith("--")):
             assert re.search(rf"{option}\b", helped.stdout), f"'{command}': no option {option}"
@@ -75,20 +81,32 @@ def test_notebook_runs(tmp_path):
     notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
     kernel = {"name": "python3"}
     notebook.metadata["kernelspec"] = {**kernel, "display_name": "Python 3"}
-    client = nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
     client.execute()
-    assert all(cell.get("outputs") is not None for cell in notebook.cells if cell.cell_type == "code")
+    assert all(
+        cell.get("outputs") is not None for cell in notebook.cells if cell.cell_type == "code"
+    )
 
 
-@pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="needs the extra 'docs'")
+@pytest.mark.skipif(
+    find_spec("mkdocs") is None or find_spec("mkdocstrings") is None,
+    reason="needs the extra 'docs'",
+)
 def test_site_builds(tmp_path):
     """The site builds without a warning and without network."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_PROXY": "*", "DISABLE_MKDOCS_2_WARNING": "true"},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_PROXY": "*", "DISABLE_MKDOCS_2_WARNING": "true"},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    for page in sorted((ROOT / "docs").rglob("*.md")):  # a Python file beside a page would take its place
+    for page in sorted(
+        (ROOT / "docs").rglob("*.md")
+    ):  # a Python file beside a page would take its place
         name = page.relative_to(ROOT / "docs").with_suffix("")
         built = tmp_path / "site" / ("" if name.stem == "index" else name) / "index.html"
         title = next(line for line in page.read_text().splitlines() if line.startswith("# "))[2:]
@@ -101,12 +119,17 @@ def test_site_builds(tmp_path):
 def test_the_list_of_algorithms_is_that_of_the_registry():
     """docs/algorithms.md is what docs/algorithms_page.py writes."""
     made = runpy.run_path(str(ROOT / "docs" / "algorithms_page.py"))["page"]()
-    assert (ROOT / "docs" / "algorithms.md").read_text() == made, "run python docs/algorithms_page.py"
+    assert (ROOT / "docs" / "algorithms.md").read_text() == made, (
+        "run python docs/algorithms_page.py"
+    )
 
 
 def test_every_page_is_in_the_navigation():
     """mkdocs.yml lists every page and the tour."""
     text = (ROOT / "mkdocs.yml").read_text()
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*")
-             if path.suffix in (".md", ".ipynb")]  # fmt: skip
+    pages = [
+        path.relative_to(ROOT / "docs").as_posix()
+        for path in (ROOT / "docs").rglob("*")
+        if path.suffix in (".md", ".ipynb")
+    ]
     assert [page for page in pages if f": {page}" not in text] == []

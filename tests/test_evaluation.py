@@ -28,7 +28,11 @@ def compare(seed):
     topological = np.empty(problem.num_ops, dtype=np.int64)
     topological[problem.topological_order] = np.arange(problem.num_ops)
     for queue in ("fifo", "priority", "planned"):
-        rank = topological // rng.integers(1, 3) if queue == "planned" else rng.integers(0, 5, problem.num_ops)
+        rank = (
+            topological // rng.integers(1, 3)
+            if queue == "planned"
+            else rng.integers(0, 5, problem.num_ops)
+        )
         placement = Placement(device, None if queue == "fifo" else rank)
         expected = reference.run(problem, device, rank, queue)
         if expected is None:
@@ -48,10 +52,13 @@ def compare(seed):
 
 
 @pytest.mark.interpreted
-@settings(max_examples=80 if INTERPRETED else 1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=80 if INTERPRETED else 1500, deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(st.integers(0, 2**32))
 def test_evaluator_equals_the_oracle(seed):
-    """The kernel's schedule, transfers and peak memory equal the oracle's in all three executions."""
+    """The kernel's schedule, transfers and peak memory equal the oracle's in all three
+    executions."""
     compare(seed)
 
 
@@ -68,7 +75,12 @@ def test_renumbering_ops_changes_nothing_where_there_are_no_ties():
     rng = np.random.default_rng(5)
     n, k = 12, 3
     compute = rng.permutation(n * k).reshape(n, k) * 1009 + rng.integers(1, 500, (n, k))
-    edges = [(u, v, int(rng.integers(1, 10**6))) for u in range(n) for v in range(u + 1, n) if rng.random() < 0.3]
+    edges = [
+        (u, v, int(rng.integers(1, 10**6)))
+        for u in range(n)
+        for v in range(u + 1, n)
+        if rng.random() < 0.3
+    ]
     device = rng.integers(0, k, n)
     value = evaluate(PlacementProblem.from_edges(compute, edges), device).makespan
     for _ in range(20):
@@ -90,7 +102,9 @@ def test_batch_does_not_depend_on_threads():
     devices = rng.integers(0, 4, (300, 300))
     ranks = rng.integers(0, 9, (300, 300))
     for priorities in (None, ranks, ranks[0]):
-        values = [evaluate_batch(problem, devices, priorities, threads=t).tolist() for t in (1, 2, 5)]
+        values = [
+            evaluate_batch(problem, devices, priorities, threads=t).tolist() for t in (1, 2, 5)
+        ]
         assert values[0] == values[1] == values[2]
         row = None if priorities is None else (ranks[0] if priorities.ndim == 1 else ranks[7])
         assert values[0][7] == evaluate(problem, Placement(devices[7], row)).makespan
@@ -98,13 +112,20 @@ def test_batch_does_not_depend_on_threads():
 
 @pytest.mark.interpreted
 def test_broken_constraints_are_infeasible_in_batches_and_errors_alone():
-    """Incompatible, split groups and full devices: INFEASIBLE in a batch, one clear line from evaluate."""
+    """Incompatible, split groups and full devices: INFEASIBLE in a batch, one clear line from
+    evaluate."""
     problem = PlacementProblem.from_edges(
-        [[1, -1], [2, 2], [3, 3]], [(0, 1, 1)], resident=[5, 5, 5], capacity=[10, 10], colocation=[-1, 7, 7]
+        [[1, -1], [2, 2], [3, 3]],
+        [(0, 1, 1)],
+        resident=[5, 5, 5],
+        capacity=[10, 10],
+        colocation=[-1, 7, 7],
     )
     rows = [[0, 1, 1], [1, 1, 1], [0, 0, 1], [0, 0, 0], [0, 9, 9]]
     assert (evaluate_batch(problem, rows) == INFEASIBLE).tolist() == [False, True, True, True, True]
-    for row, words in zip(rows[1:], ("cannot run", "colocation", "capacity", "devices are"), strict=True):
+    for row, words in zip(
+        rows[1:], ("cannot run", "colocation", "capacity", "devices are"), strict=True
+    ):
         with pytest.raises(InfeasiblePlacementError, match=words):
             evaluate(problem, row)
     assert evaluate(problem, rows[3], check=False).makespan == 6
@@ -116,7 +137,11 @@ def test_peak_memory_limits_batches():
     problem = PlacementProblem.from_edges(
         [[1, 1], [1, 1]], [(0, 1, 1)], tensor_bytes=[8], capacity=[8, 7], memory="peak"
     )
-    assert (evaluate_batch(problem, [[0, 0], [0, 1], [1, 1]]) == INFEASIBLE).tolist() == [False, True, True]
+    assert (evaluate_batch(problem, [[0, 0], [0, 1], [1, 1]]) == INFEASIBLE).tolist() == [
+        False,
+        True,
+        True,
+    ]
     with pytest.raises(InfeasiblePlacementError, match="peaks at 8 bytes"):
         evaluate(problem, [1, 1])
 
@@ -132,7 +157,8 @@ def test_queue_names_are_checked():
 
 
 def test_large_graph_and_many_devices():
-    """10^5 ops on 64 devices under per-pair contention run and agree with the validator's rules on durations."""
+    """10^5 ops on 64 devices under per-pair contention run and agree with the validator's rules on
+    durations."""
     rng = np.random.default_rng(1)
     n, k = 100_000, 64
     heads = np.repeat(np.arange(1, n), 2)

@@ -18,9 +18,16 @@ def test_example_runs(script, tmp_path):
     """An example ends well and prints something."""
     pytest.importorskip(NEEDS.get(script.stem, "numpy"))
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=400,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]),
+        },
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip()
 

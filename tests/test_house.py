@@ -1,4 +1,5 @@
-"""The house stays as it is: sizes, arrows, one caller of a search, no comparison of objectives' names."""
+"""The house stays as it is: sizes, arrows, one caller of a search, no comparison of objectives'
+names."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from placeopt.model.objective import objective_names
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(
-    path for top in ("placeopt", "solvers", "schedules", "instances") for path in (ROOT / top).rglob("*.py")
+    path
+    for top in ("placeopt", "solvers", "schedules", "instances")
+    for path in (ROOT / top).rglob("*.py")
     if not any(part.is_symlink() for part in (path, *path.parents))
-)  # fmt: skip
+)
 
 
 @cache
@@ -30,9 +33,11 @@ def trees():
 def functions():
     """Return (file, function) of every function."""
     return [
-        (path, node) for path, tree in trees().items() for node in ast.walk(tree)
+        (path, node)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]  # fmt: skip
+    ]
 
 
 REGISTRY = "placeopt/model/objective.py"
@@ -52,18 +57,29 @@ def name_of(path: Path) -> str:
 def test_the_files_are_there():
     """The checks below look at the whole package, through no link twice."""
     assert len(FILES) > 200
-    assert {path.relative_to(ROOT).parts[0] for path in FILES} == {"placeopt", "solvers", "schedules", "instances"}
+    assert {path.relative_to(ROOT).parts[0] for path in FILES} == {
+        "placeopt",
+        "solvers",
+        "schedules",
+        "instances",
+    }
 
 
 def test_functions_take_few_parameters():
-    """No function takes more than 8 parameters but commands, and generators, whose parameters are their meaning."""
+    """No function takes more than 8 parameters but commands, and generators, whose parameters are
+    their meaning."""
     many = {
         f"{name_of(path)}:{node.name}": count
         for path, node in functions()
-        if (count := len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
-            - (bool(node.args.args) and node.args.args[0].arg in ("self", "cls"))) > 8
+        if (
+            count := len(node.args.posonlyargs)
+            + len(node.args.args)
+            + len(node.args.kwonlyargs)
+            - (bool(node.args.args) and node.args.args[0].arg in ("self", "cls"))
+        )
+        > 8
         and not name_of(path).startswith(("placeopt/cli/", "instances/generators/"))
-    }  # fmt: skip
+    }
     assert many.keys() - MANY_PARAMETERS.keys() == set()
 
 
@@ -73,24 +89,43 @@ def test_one_caller_of_a_search():
         f"{name_of(path)}:{node.lineno}"
         for path, tree in trees().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        and ((node.func.attr == "search" and "solver" in ast.unparse(node.func.value))
-             or (node.func.attr == "solve" and ast.unparse(node.func.value) in ("solver", "self.solver", "chosen", "made"))
-             or (node.func.attr in ("solve", "search") and "make_solver" in ast.unparse(node.func.value)))
-    }  # fmt: skip
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            (node.func.attr == "search" and "solver" in ast.unparse(node.func.value))
+            or (
+                node.func.attr == "solve"
+                and ast.unparse(node.func.value) in ("solver", "self.solver", "chosen", "made")
+            )
+            or (
+                node.func.attr in ("solve", "search")
+                and "make_solver" in ast.unparse(node.func.value)
+            )
+        )
+    }
     assert {caller.partition(":")[0] for caller in callers} == {"placeopt/solving/run.py"}
-    assert len(callers) == 3  # a search of ours, one of another package, and the `solve` of a solver without a search
+    assert (
+        len(callers) == 3
+    )  # a search of ours, one of another package, and the `solve` of a solver without a search
 
 
 def test_no_code_compares_names_of_objectives():
     """Outside the registry nothing compares the name of an objective."""
-    names = {name for kind in ("placement", "pipeline", "jobs", "sharding", "plan") for name in objective_names(kind)}
+    names = {
+        name
+        for kind in ("placement", "pipeline", "jobs", "sharding", "plan")
+        for name in objective_names(kind)
+    }
     found = []
     for path, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Compare) or name_of(path) == REGISTRY:
                 continue
-            constants = {x.value for x in ast.walk(node) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+            constants = {
+                x.value
+                for x in ast.walk(node)
+                if isinstance(x, ast.Constant) and isinstance(x.value, str)
+            }
             if constants & names and "objective" in ast.unparse(node):
                 found.append(f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
@@ -99,7 +134,12 @@ def test_no_code_compares_names_of_objectives():
 def test_arrows_run_down_only():
     """The import contracts of pyproject.toml hold, lazy and type-checking imports counted."""
     pytest.importorskip("importlinter")
-    done = subprocess.run([str(Path(sys.executable).parent / "lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -107,15 +147,21 @@ def test_importing_the_package_is_light():
     """`import placeopt` loads none of the heavy libraries."""
     heavy = "{'numba', 'ortools', 'matplotlib', 'onnx', 'torch', 'scipy', 'dask', 'networkx'}"
     code = f"import sys, placeopt; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
 def test_cp_sat_leaves_signals_alone():
-    """CP-SAT takes SIGINT for itself unless it is told not to: every solve goes through `solve_interruptibly`, or says so."""
+    """CP-SAT takes SIGINT for itself unless it is told not to: every solve goes through
+    `solve_interruptibly`, or says so."""
     direct = re.compile(r"(CpSolver\(\)|\w*solver)\.solve\(")
     found = [
-        str(path.relative_to(ROOT)) for path in FILES
-        if "CpSolver(" in path.read_text() and direct.search(path.read_text()) and "catch_sigint_signal" not in path.read_text()
-    ]  # fmt: skip
+        str(path.relative_to(ROOT))
+        for path in FILES
+        if "CpSolver(" in path.read_text()
+        and direct.search(path.read_text())
+        and "catch_sigint_signal" not in path.read_text()
+    ]
     assert found == []

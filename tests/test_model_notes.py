@@ -12,7 +12,9 @@ import placeopt as po
 from placeopt.cli.main import main
 from placeopt.cli.model_notes import cost_notes, is_own_model, link_note, memory_note
 
-spec = importlib.util.spec_from_file_location("user_models", Path(__file__).with_name("user_models.py"))
+spec = importlib.util.spec_from_file_location(
+    "user_models", Path(__file__).with_name("user_models.py")
+)
 user_models = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(user_models)
 
@@ -28,50 +30,88 @@ def output(capsys, *arguments):
 
 def test_own_models_are_modules_and_files_of_frameworks():
     """Generators, models of packages and problem files are not the user's own."""
-    assert all(map(is_own_model, ("torch:model.py:make", "model.onnx", "dir/net.pt2", "net.xml", "a.onnx?fuse=false")))
-    assert not any(map(is_own_model, ("gen:gpt2", "onnx:resnet50", "problem.json", "graph.dot", "shape:V")))
+    assert all(
+        map(
+            is_own_model,
+            ("torch:model.py:make", "model.onnx", "dir/net.pt2", "net.xml", "a.onnx?fuse=false"),
+        )
+    )
+    assert not any(
+        map(is_own_model, ("gen:gpt2", "onnx:resnet50", "problem.json", "graph.dot", "shape:V"))
+    )
 
 
 def test_solve_says_what_shared_links_would_cost(capsys, tmp_path):
-    """On PCI Express the file's model gets a line with the command; with contention in the name, or a generator, none."""
+    """On PCI Express the file's model gets a line with the command; with contention in the name, or
+    a generator, none."""
     pytest.importorskip("onnx")
     path = tmp_path / "model.onnx"
     user_models.symbolic_model(path)
-    words = ("solve", path, "--dim", "batch=4", "--solver", "round-robin", "--bound-seconds", "0", "--cluster")
+    words = (
+        "solve",
+        path,
+        "--dim",
+        "batch=4",
+        "--solver",
+        "round-robin",
+        "--bound-seconds",
+        "0",
+        "--cluster",
+    )
     out, _ = output(capsys, *words, "4xA100-pcie")
-    assert 'links: transfers never wait for each other on 4xA100-pcie' in out
+    assert "links: transfers never wait for each other on 4xA100-pcie" in out
     assert '--cluster "4xA100-pcie?contention=hardware"' in out
     assert "memory in GiB: gpu" in out
     out, _ = output(capsys, *words, "4xA100-pcie?contention=hardware")
     assert "links:" not in out
-    words = ("solve", "gen:fork-join", "--solver", "round-robin", "--bound-seconds", "0", "--cluster", "4xA100")
+    words = (
+        "solve",
+        "gen:fork-join",
+        "--solver",
+        "round-robin",
+        "--bound-seconds",
+        "0",
+        "--cluster",
+        "4xA100",
+    )
     assert "links:" not in output(capsys, *words)[0]
 
 
 def test_the_line_on_links_has_the_makespan_under_contention():
     """Its percentage is that of the same placement evaluated on the cluster with shared links."""
-    problem, shared = (po.load("gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", cluster=f"4xA100-pcie{x}") for x in ("", "?contention=hardware"))
+    problem, shared = (
+        po.load("gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", cluster=f"4xA100-pcie{x}")
+        for x in ("", "?contention=hardware")
+    )
     result = po.solve(problem, "round-robin")
-    expected = po.evaluate(shared, result.solution, result.queue or None).makespan / result.value - 1
+    expected = (
+        po.evaluate(shared, result.solution, result.queue or None).makespan / result.value - 1
+    )
     assert expected > 0
     assert f"({expected:+.1%})" in link_note(problem, result)
     assert link_note(shared, po.solve(shared, "round-robin")) == ""
 
 
 def test_the_line_on_memory_adds_up():
-    """What the fullest device holds is the evaluator's peak; static and live bytes are its parts."""
-    problem = po.load("gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", cluster="2xA100", training=True)
+    """What the fullest device holds is the evaluator's peak; static and live bytes are its
+    parts."""
+    problem = po.load(
+        "gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", cluster="2xA100", training=True
+    )
     result = po.solve(problem, "round-robin")
     peak = po.evaluate(problem, result.solution, result.queue or None).peak_memory
     most = int(np.argmax(peak))
     note = memory_note(problem, result)
-    assert note.startswith(f"memory in GiB: {problem.device_names[most]} {peak[most] / 2**30:.3g} of 40 (weights ")
+    assert note.startswith(
+        f"memory in GiB: {problem.device_names[most]} {peak[most] / 2**30:.3g} of 40 (weights "
+    )
     assert "gradients" in note
     assert "optimizer states" in note
 
 
 def test_loops_of_unknown_length_are_named(capsys, tmp_path):
-    """`info` names control flow and its rule; a loop of unknown length is costed once, and the way out is told."""
+    """`info` names control flow and its rule; a loop of unknown length is costed once, and the way
+    out is told."""
     onnx = pytest.importorskip("onnx")
     path = tmp_path / "flow.onnx"
     user_models.control_flow_model(path)
@@ -81,9 +121,13 @@ def test_loops_of_unknown_length_are_named(capsys, tmp_path):
     model = onnx.load(path)
     (trips,) = (x for x in model.graph.initializer if x.name == "trips")
     model.graph.initializer.remove(trips)
-    model.graph.input.append(onnx.helper.make_tensor_value_info("trips", onnx.TensorProto.INT64, []))
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info("trips", onnx.TensorProto.INT64, [])
+    )
     onnx.save(model, path)
-    assert cost_notes(po.read_graph(path)) == ["1 loop of unknown length costed for one turn (--trip-count N): loop"]
+    assert cost_notes(po.read_graph(path)) == [
+        "1 loop of unknown length costed for one turn (--trip-count N): loop"
+    ]
     assert "costed for one turn (--trip-count N): loop" in output(capsys, "info", path)[0]
     words = ("solve", path, "--cluster", "2xA100", "--solver", "heft", "--bound-seconds", "0")
     assert "costed for one turn" in output(capsys, *words)[1]
@@ -92,7 +136,13 @@ def test_loops_of_unknown_length_are_named(capsys, tmp_path):
 
 def test_info_tells_what_training_needs(capsys):
     """By precision, in GiB and per device; for a training graph as it is."""
-    out, _ = output(capsys, "info", "gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", "--cluster", "2xA100")
+    out, _ = output(
+        capsys,
+        "info",
+        "gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32",
+        "--cluster",
+        "2xA100",
+    )
     lines = [line for line in out.splitlines() if line.startswith("training, ")]
     assert [line.split("  ")[0] for line in lines] == ["training, fp32", "training, mixed 16-bit"]
     assert all("optimizer states (Adam)" in line for line in lines)

@@ -19,7 +19,10 @@ from placeopt.model.result import Result
 def problem() -> PlacementProblem:
     """Return three ops on two devices; one op is called like a number, one like a sentence."""
     return PlacementProblem.from_edges(
-        [[1, 1], [2, 2], [3, 3]], [(0, 1, 5)], op_names=("conv/1", "2", 'a, "b"'), device_names=("gpu0", "gpu1")
+        [[1, 1], [2, 2], [3, 3]],
+        [(0, 1, 5)],
+        op_names=("conv/1", "2", 'a, "b"'),
+        device_names=("gpu0", "gpu1"),
     )
 
 
@@ -89,19 +92,31 @@ WRONG = {
     "duplicate key": ('{"device": {"2": 0, "2": 1}}', "'2' occurs twice"),
     "same op twice": (json.dumps({"device": {**GOOD, "0": 0}}), "op 'conv/1' is placed twice"),
     "missing priority": (json.dumps({"device": GOOD, "priority": {"2": 1}}), "has no priority"),
-    "bad priority": (json.dumps({"device": GOOD, "priority": {"2": "x"}}), "whole number as priority"),
+    "bad priority": (
+        json.dumps({"device": GOOD, "priority": {"2": "x"}}),
+        "whole number as priority",
+    ),
     "wrong header": ("name,device\na,0\n", "expected the header op,device"),
     "swapped header": ("device,op\n", "expected the header op,device"),
     "cells": ("op,device\nconv/1\n", "line 2: expected 2 cells, received 1"),
     "csv op twice": ("op,device\n2,0\n2,1\n", "line 3: op '2' is placed twice"),
     "csv missing op": ("op,device\n2,0\n", "op 'conv/1' has no device"),
     "csv unknown op": ("op,device\ncon/1,0\n", "line 2: op 'con/1' is not in problem"),
-    "csv priority": ("op,device,priority\n2,0,1.5\n", "line 2: expected a whole number as priority"),
+    "csv priority": (
+        "op,device,priority\n2,0,1.5\n",
+        "line 2: expected a whole number as priority",
+    ),
     "csv quote": ('op,device\n"2,0\n', "not valid CSV"),
     "graph": (json.dumps({"format": "placeopt/opgraph", "version": 1}), '"ops" is missing'),
     "budget": (json.dumps({"format": "placeopt/budget", "version": 1}), "holds no placement"),
-    "other size": (json.dumps({"format": "placeopt/placement", "version": 1, "device": [0]}), "expected 3 ops"),
-    "other devices": (json.dumps({"format": "placeopt/placement", "version": 1, "device": [0, 5, 0]}), "op '2'"),
+    "other size": (
+        json.dumps({"format": "placeopt/placement", "version": 1, "device": [0]}),
+        "expected 3 ops",
+    ),
+    "other devices": (
+        json.dumps({"format": "placeopt/placement", "version": 1, "device": [0, 5, 0]}),
+        "op '2'",
+    ),
 }
 
 
@@ -127,7 +142,8 @@ def test_missing_files_and_folders(tmp_path):
 
 
 def test_placements_that_do_not_fit_are_not_written(tmp_path):
-    """A placement of another size, or with unknown devices, is refused before anything is written."""
+    """A placement of another size, or with unknown devices, is refused before anything is
+    written."""
     with pytest.raises(InputError, match="expected 3 ops"):
         write_placement(tmp_path / "p.csv", problem(), Placement([0]))
     with pytest.raises(InputError, match=r"expected a device in 0\.\.1"):
@@ -137,9 +153,12 @@ def test_placements_that_do_not_fit_are_not_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("extra", "words"),
-    [('"problem": "another"', "it is for problem 'another'"), ('"queue": "zz"', "expected fifo, priority, planned"),
-     ('"quue": "fifo"', "did you mean 'queue'")],
-)  # fmt: skip
+    [
+        ('"problem": "another"', "it is for problem 'another'"),
+        ('"queue": "zz"', "expected fifo, priority, planned"),
+        ('"quue": "fifo"', "did you mean 'queue'"),
+    ],
+)
 def test_a_placement_that_says_something_else_is_refused(extra, words, tmp_path):
     """A placement of another problem, an unknown execution and an unknown key are one line each."""
     path = write(tmp_path, f'{{"device": [1, 0, 1], {extra}}}')
@@ -148,7 +167,8 @@ def test_a_placement_that_says_something_else_is_refused(extra, words, tmp_path)
 
 
 def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
-    """What a file holds is asked for several times (split, queue, claim, proof); it is read and parsed once."""
+    """What a file holds is asked for several times (split, queue, claim, proof); it is read and
+    parsed once."""
     from placeopt.cli.main import main
     from placeopt.io import placement_file
 
@@ -156,7 +176,21 @@ def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
     problem = po.load("gen:fork-join", cluster="uniform:2")
     write_placement(path, problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)))
     read_text = placement_file.read_text
-    monkeypatch.setattr(placement_file, "read_text", lambda *a, **k: reads.append(a) or read_text(*a, **k))
+    monkeypatch.setattr(
+        placement_file, "read_text", lambda *a, **k: reads.append(a) or read_text(*a, **k)
+    )
     with pytest.raises(SystemExit) as ended:
-        main(["verify", "gen:fork-join", str(path), "-c", "uniform:2", "-t", "0.1", "--proof", str(tmp_path / "proof.json")])
+        main(
+            [
+                "verify",
+                "gen:fork-join",
+                str(path),
+                "-c",
+                "uniform:2",
+                "-t",
+                "0.1",
+                "--proof",
+                str(tmp_path / "proof.json"),
+            ]
+        )
     assert (ended.value.code, len(reads)) == (0, 1)

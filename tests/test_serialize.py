@@ -64,8 +64,17 @@ def full_graph() -> OpGraph:
 
 def full_cluster() -> Cluster:
     """Return a cluster of two different devices."""
-    devices = (Device("g0", "A100", "gpu", 1.5e13, 1.6e12, 2**35, 5e-6), Device("c", "cpu", "cpu", 1e12, 1e11))
-    return Cluster("mixed", devices, (Link("pcie", 1e-6, 16e9),), np.zeros((2, 2)), np.array([[-1, 0], [1, -1]]))
+    devices = (
+        Device("g0", "A100", "gpu", 1.5e13, 1.6e12, 2**35, 5e-6),
+        Device("c", "cpu", "cpu", 1e12, 1e11),
+    )
+    return Cluster(
+        "mixed",
+        devices,
+        (Link("pcie", 1e-6, 16e9),),
+        np.zeros((2, 2)),
+        np.array([[-1, 0], [1, -1]]),
+    )
 
 
 def full_problem() -> PlacementProblem:
@@ -147,13 +156,25 @@ def test_round_trip_through_a_file_keeps_every_field(name, tmp_path):
 
 
 def test_result_carries_the_published_fields():
-    """A result in JSON has the fields that scripts rely on, with the value in ticks and in seconds."""
+    """A result in JSON has the fields that scripts rely on, with the value in ticks and in
+    seconds."""
     data = serialize.to_dict(full_result(PLACEMENT))
     expected = {
-        "problem": "p", "solver": "cp-sat", "objective": "makespan", "value": 12, "lower_bound": 9,
-        "bound_method": "load", "gap": 0.25, "status": "feasible", "stop_reason": "time", "evaluations": 17,
-        "runtime": 0.25, "seed": 3, "queue": "planned", "message": "stopped early",
-    }  # fmt: skip
+        "problem": "p",
+        "solver": "cp-sat",
+        "objective": "makespan",
+        "value": 12,
+        "lower_bound": 9,
+        "bound_method": "load",
+        "gap": 0.25,
+        "status": "feasible",
+        "stop_reason": "time",
+        "evaluations": 17,
+        "runtime": 0.25,
+        "seed": 3,
+        "queue": "planned",
+        "message": "stopped early",
+    }
     assert expected.items() <= data.items()
     assert data["seconds"] == pytest.approx(12e-6)
     assert data["solution"]["device"] == [0, 1, 0]
@@ -207,29 +228,44 @@ MALFORMED = {
     "missing part": (changed(GRAPH, "tensors", to=...), '"tensors" is missing'),
     "part of wrong type": (changed(GRAPH, "ops", to=[]), '"ops": expected an object'),
     "name of wrong type": (changed(GRAPH, "ops", "name", 0, to=5), '"name[0]": expected a string'),
-    "text for a number": (changed(GRAPH, "ops", "flops", 1, to="x"), "[1]: expected a whole number"),
+    "text for a number": (
+        changed(GRAPH, "ops", "flops", 1, to="x"),
+        "[1]: expected a whole number",
+    ),
     "real for a whole number": (changed(GRAPH, "ops", "flops", 1, to=1.5), "received 1.5"),
     "truth value for a number": (changed(GRAPH, "ops", "flops", 1, to=True), "received true"),
     "column too short": (changed(GRAPH, "ops", "flops", to=[1]), "flops: expected shape"),
     "huge number": (changed(GRAPH, "ops", "flops", 0, to=2**70), "64 bits"),
     "dangling consumer": (changed(GRAPH, "tensors", "consumers", 0, to=[9]), "op indices in 0..2"),
-    "consumers no list": (changed(GRAPH, "tensors", "consumers", 0, to=1), "expected a list of op indices"),
+    "consumers no list": (
+        changed(GRAPH, "tensors", "consumers", 0, to=1),
+        "expected a list of op indices",
+    ),
     "cycle": (changed(GRAPH, "tensors", "consumers", 2, to=[0]), "cycle"),
     "duplicate op": (changed(GRAPH, "ops", "name", 1, to="a"), "'a' occurs twice"),
     "negative bytes": (changed(GRAPH, "tensors", "bytes", 0, to=-1), "expected >= 0"),
     "bad shape": (changed(GRAPH, "tensors", "shape", 0, to=["x"]), '"shape[0]"'),
-    "measured column": (changed(GRAPH, "measured", "ticks", to=[[1, 2, 3]]), "one list of ticks per kind"),
+    "measured column": (
+        changed(GRAPH, "measured", "ticks", to=[[1, 2, 3]]),
+        "one list of ticks per kind",
+    ),
     "bad flag": (changed(GRAPH, "ops", "backward", 0, to=7), "expected true or false"),
     "ragged table": (changed(PROBLEM, "compute", 0, to=[1]), "[1]: expected a row of 1 numbers"),
     "zero devices": (changed(PROBLEM, "compute", to=[[], [], []]), "at least one device"),
     "unknown objective": (changed(PROBLEM, "objective", to="speed"), "objective: expected one of"),
     "unknown status": (changed(RESULT, "status", to="great"), "status: expected one of"),
     "value missing": (changed(RESULT, "value", to=...), "both a solution and a value"),
-    "false gap": (changed(RESULT, "gap", to=0.0), '"gap": expected 0.25, which value and bound give, received 0.0'),
+    "false gap": (
+        changed(RESULT, "gap", to=0.0),
+        '"gap": expected 0.25, which value and bound give, received 0.0',
+    ),
     "gap of wrong type": (changed(RESULT, "gap", to="0.25"), '"gap": expected 0.25'),
     "false seconds": (changed(RESULT, "seconds", to=1.0), '"seconds": expected 1.2e-05'),
     "false optimality": (changed(RESULT, "status", to="optimal"), '"status": expected feasible'),
-    "infeasible with a solution": (changed(RESULT, "status", to="infeasible"), '"status": expected feasible'),
+    "infeasible with a solution": (
+        changed(RESULT, "status", to="infeasible"),
+        '"status": expected feasible',
+    ),
     "bound above the value": (changed(RESULT, "lower_bound", to=13), "exceeds the value"),
     "hidden optimum": (changed(RESULT, "lower_bound", to=12), '"gap": expected 0.0'),
     "bad trace": (changed(RESULT, "trace", 0, to=[1, 2]), '"trace[0]"'),
@@ -239,7 +275,8 @@ MALFORMED = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_objects_give_one_line(case):
-    """Wrong formats, versions, types, lengths and values are refused in one line that names the place."""
+    """Wrong formats, versions, types, lengths and values are refused in one line that names the
+    place."""
     data, part = MALFORMED[case]
     with pytest.raises(InputError) as error:
         serialize.from_dict(data, where="file 'x.json'")
@@ -272,7 +309,9 @@ def test_damaged_files_give_one_line(text, part, tmp_path):
 def test_another_kind_than_expected_is_refused(tmp_path):
     """Loading a placement where a graph is expected says so."""
     path = serialize.save(PLACEMENT, tmp_path / "x.json")
-    with pytest.raises(InputError, match='expected "placeopt/opgraph", received "placeopt/placement"'):
+    with pytest.raises(
+        InputError, match='expected "placeopt/opgraph", received "placeopt/placement"'
+    ):
         serialize.load(path, "opgraph")
 
 
@@ -306,7 +345,9 @@ def test_too_large_files_are_not_read(tmp_path):
         serialize.load(path)
 
 
-@pytest.mark.parametrize("key", ["value", "lower_bound", "bound_method", "solver", "problem_hash", "queue", "solution"])
+@pytest.mark.parametrize(
+    "key", ["value", "lower_bound", "bound_method", "solver", "problem_hash", "queue", "solution"]
+)
 def test_a_changed_result_is_refused(key):
     """Whatever a result claims is under its digest."""
     data = json.loads(json.dumps(serialize.to_dict(full_result(PLACEMENT))))

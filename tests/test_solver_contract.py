@@ -1,8 +1,9 @@
 """The contract of every registered solver, of every type of problem and objective.
 
-A solver that is registered is tested here without a line of its own: a valid solution, its value recomputed, not below
-any lower bound, the budget kept, the same answer for the same seed, the problem left alone, and never worse than the
-solution it was given to start from. Solvers of other packages are run in the same way, whatever they claim.
+A solver that is registered is tested here without a line of its own: a valid solution, its value
+recomputed, not below any lower bound, the budget kept, the same answer for the same seed, the
+problem left alone, and never worse than the solution it was given to start from. Solvers of other
+packages are run in the same way, whatever they claim.
 """
 
 from __future__ import annotations
@@ -39,16 +40,28 @@ from placeopt.solving.run import run
 from placeopt.splits.problem import SplitProblem
 
 OURS = {name: spec for name, spec in specs().items() if spec.target.startswith("placeopt.")}
-SOLVERS = sorted(name for name, spec in OURS.items() if spec.kind == "placement" and "makespan" in spec.objectives)
+SOLVERS = sorted(
+    name
+    for name, spec in OURS.items()
+    if spec.kind == "placement" and "makespan" in spec.objectives
+)
 OTHERS = sorted(
     (spec.kind, objective, name)
     for name, spec in OURS.items()
     for objective in spec.accepted
     if (spec.kind, objective) != ("placement", "makespan") and not spec.broken
 )
-"""(kind, objective, name) of every registered solver of anything but the makespan of a placement."""
-NEED_TORCH = ("graph-placer", "neural-parsing", "recurrent-placer", "soft-grouper", "visiting-placer")
-"""Solvers that refuse where torch is not installed (tests/policy/test_network_placers.py holds that)."""
+"""(kind, objective, name) of every registered solver of anything but the makespan of a
+placement."""
+NEED_TORCH = (
+    "graph-placer",
+    "neural-parsing",
+    "recurrent-placer",
+    "soft-grouper",
+    "visiting-placer",
+)
+"""Solvers that refuse where torch is not installed (tests/policy/test_network_placers.py holds
+that)."""
 
 EVALUATIONS = 48
 SMALL = {"num_workers": 1, "workers": 1}
@@ -104,10 +117,14 @@ def instances():
         "source": layered(8, channel=contention_matrix(3, "source"), **two_links),
         "peak": layered(9, memory="peak", capacity=[80, 80, 80]),
         "everything": layered(
-            10, compute=holes, capacity=[total // 2, total // 2, UNLIMITED],
-            colocation=[-1] * 12 + [4, 4], channel=contention_matrix(3, "source"), **two_links,
+            10,
+            compute=holes,
+            capacity=[total // 2, total // 2, UNLIMITED],
+            colocation=[-1] * 12 + [4, 4],
+            channel=contention_matrix(3, "source"),
+            **two_links,
         ),
-    }  # fmt: skip
+    }
 
 
 def make(name, kind="placement"):
@@ -117,12 +134,14 @@ def make(name, kind="placement"):
 
 
 def budget_for(name):
-    """Return a budget that ends by evaluations; the seconds only guard against a solver that does not count."""
+    """Return a budget that ends by evaluations; the seconds only guard against a solver that does
+    not count."""
     return Budget(seconds=20, evaluations=EVALUATIONS) if specs()[name].search else Budget()
 
 
 def skip_refusal(name, refusal):
-    """Skip what a solver refuses, if it does so in one line; the skip is listed at the end of the run."""
+    """Skip what a solver refuses, if it does so in one line; the skip is listed at the end of the
+    run."""
     if "\n" in str(refusal):
         pytest.fail(f"{name} must refuse in one line: {refusal}")
     pytest.skip(f"{name}: {refusal}")
@@ -146,10 +165,23 @@ def name(request):
     return request.param
 
 
-@pytest.fixture(params=[
-    "single-op", "one-device", "independent", "zero-times", "unrelated", "identical", "memory", "colocation",
-    "incompatible", "pair", "source", "peak", "everything",
-])  # fmt: skip
+@pytest.fixture(
+    params=[
+        "single-op",
+        "one-device",
+        "independent",
+        "zero-times",
+        "unrelated",
+        "identical",
+        "memory",
+        "colocation",
+        "incompatible",
+        "pair",
+        "source",
+        "peak",
+        "everything",
+    ]
+)
 def instance(request):
     """Name of an instance."""
     return request.param
@@ -161,7 +193,8 @@ def test_instances_have_placements(instance):
 
 
 def test_valid_and_evaluated(name, instance):
-    """The placement breaks no constraint, and executing it in the named queue gives the objective."""
+    """The placement breaks no constraint, and executing it in the named queue gives the
+    objective."""
     problem, result = instances()[instance], solved(name, instance)
     assert isinstance(result.solution, Placement), result.message
     assert result.status in ("feasible", "optimal")
@@ -173,7 +206,8 @@ def test_valid_and_evaluated(name, instance):
 
 
 def test_not_below_a_lower_bound(name, instance):
-    """The objective is at least every proven bound, the solver's own and those of placeopt.makespan.bounds."""
+    """The objective is at least every proven bound, the solver's own and those of
+    placeopt.makespan.bounds."""
     problem, result = instances()[instance], solved(name, instance)
     assert result.lower_bound <= result.objective
     assert bound(problem).value <= result.objective
@@ -192,11 +226,16 @@ def test_optimal_means_optimal(name, instance):
 
 @pytest.mark.parametrize("instance", ["unrelated", "memory", "everything"], indirect=True)
 def test_same_seed_same_answer(name, instance):
-    """Solving again with the seed and the evaluations of the first run gives the same placement and trace."""
+    """Solving again with the seed and the evaluations of the first run gives the same placement and
+    trace."""
     first = solved(name, instance, 7)
     again = run(instances()[instance], make(name), budget_for(name), seed=7)
     assert again.solution == first.solution
-    assert (again.objective, again.queue, again.evaluations) == (first.objective, first.queue, first.evaluations)
+    assert (again.objective, again.queue, again.evaluations) == (
+        first.objective,
+        first.queue,
+        first.evaluations,
+    )
     assert [point.incumbent for point in again.trace] == [point.incumbent for point in first.trace]
 
 
@@ -227,7 +266,16 @@ def test_problem_and_solver_untouched(name):
         run(problem, solver, budget_for(name), seed=0)
     except InputError as refusal:
         skip_refusal(name, refusal)
-    arrays = ("compute", "transfer", "producer", "consumer", "resident", "capacity", "colocation", "channel")
+    arrays = (
+        "compute",
+        "transfer",
+        "producer",
+        "consumer",
+        "resident",
+        "capacity",
+        "colocation",
+        "channel",
+    )
     fresh = dataclasses.replace(problem, **{key: np.array(getattr(problem, key)) for key in arrays})
     assert fresh.hash == before
     assert solver == copy
@@ -257,7 +305,8 @@ def test_progress_is_monotone(name):
 
 
 def test_other_objectives_are_refused(name):
-    """A problem with an objective that the registry does not list for the solver is refused in one line."""
+    """A problem with an objective that the registry does not list for the solver is refused in one
+    line."""
     listed = specs("placement")[name].accepted
     for objective in {"makespan", "period", "latency"} - set(listed):
         problem = instances()["unrelated"].replace(objective=objective)
@@ -269,7 +318,9 @@ def test_other_objectives_are_refused(name):
     "problem",
     [
         PlacementProblem.from_edges([[1, 1]] * 3, [(0, 1, 1)], resident=[5, 5, 5], capacity=[7, 7]),
-        PlacementProblem.from_edges([[1, 1], [1, 1], [-1, 1]], [(0, 1, 1)], resident=[5, 5, 5], capacity=[20, 2]),
+        PlacementProblem.from_edges(
+            [[1, 1], [1, 1], [-1, 1]], [(0, 1, 1)], resident=[5, 5, 5], capacity=[20, 2]
+        ),
     ],
     ids=["sum", "one-op"],
 )
@@ -284,7 +335,8 @@ def test_impossible_memory_has_no_solution(name, problem):
     assert result.message
 
 
-# --- every other type of problem and objective ------------------------------------------------------------
+# --- every other type of problem and objective
+# ------------------------------------------------------------
 
 
 @functools.cache
@@ -297,10 +349,15 @@ def other_problems(kind, objective):
     if kind == "plan":
         return small_plan_problems(objective)
     if kind == "split":
-        base = layered(1, num_ops=9, compute=np.repeat(np.arange(3, 12)[:, None], 3, axis=1)).replace(objective="period")
+        base = layered(
+            1, num_ops=9, compute=np.repeat(np.arange(3, 12)[:, None], 3, axis=1)
+        ).replace(objective="period")
         tight = base.replace(capacity=[25] * 3)
-        return (SplitProblem(base, max_replicas=3, sync=np.arange(9)), SplitProblem(tight, overlap=True),
-                SplitProblem(base, groups=3, max_replicas=2))  # fmt: skip
+        return (
+            SplitProblem(base, max_replicas=3, sync=np.arange(9)),
+            SplitProblem(tight, overlap=True),
+            SplitProblem(base, groups=3, max_replicas=2),
+        )
     if kind == "pipeline":
         return (
             load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),
@@ -332,7 +389,10 @@ def same_solution(first, second):
     """Whether two results have the same solution and value."""
     if first.solution is None or second.solution is None:
         return first.solution is second.solution
-    return (solution_hash(first.solution), first.value) == (solution_hash(second.solution), second.value)
+    return (solution_hash(first.solution), first.value) == (
+        solution_hash(second.solution),
+        second.value,
+    )
 
 
 @pytest.fixture(params=OTHERS, ids=lambda case: "-".join(case))
@@ -344,7 +404,9 @@ def case(request):
 def test_others_are_judged_and_valued_again(case):
     """Every solution is judged valid, its value is found again, and no bound is above it."""
     results = other_results(*case)
-    assert any(result.solution is not None for _, result in results), "it takes none of the small problems"
+    assert any(result.solution is not None for _, result in results), (
+        "it takes none of the small problems"
+    )
     for problem, result in results:
         objective = objective_of(problem)
         assert result.objective_name == objective.name
@@ -383,16 +445,23 @@ def test_others_are_never_worse_than_initial(case):
     kind, objective, name = case
     for problem, _ in other_results(*case)[:2]:
         default = objective_of(problem).default_solver
-        known = [r for p, r in other_results(kind, objective, default) if p is problem and r.solution is not None]
+        known = [
+            r
+            for p, r in other_results(kind, objective, default)
+            if p is problem and r.solution is not None
+        ]
         for start in known:
             try:
-                result = run(problem, make(name, kind), budget_for(name), seed=3, initial=start.solution)
+                result = run(
+                    problem, make(name, kind), budget_for(name), seed=3, initial=start.solution
+                )
             except InputError:  # refused
                 continue
             assert result.value <= start.value
 
 
-# --- solvers of other packages ------------------------------------------------------------------------------
+# --- solvers of other packages
+# ------------------------------------------------------------------------------
 
 
 @register("contract-liar", objectives=("makespan", "period"))
@@ -405,7 +474,9 @@ class Liar:
     def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
         """Claim one tick, proved."""
         solution = Placement(np.zeros(problem.num_ops, dtype=np.int64))
-        return Result(problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed)
+        return Result(
+            problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed
+        )
 
 
 @register("contract-searching-liar")
@@ -439,14 +510,27 @@ class Breaker:
             raise KeyboardInterrupt
         if self.deed == "invalid":
             solution = Placement(np.full(problem.num_ops, problem.num_devices, dtype=np.int64))
-            return Result(problem.name, self.name, solution, 5, 0, "none", "feasible", "converged", 1, 0.0, seed)
+            return Result(
+                problem.name,
+                self.name,
+                solution,
+                5,
+                0,
+                "none",
+                "feasible",
+                "converged",
+                1,
+                0.0,
+                seed,
+            )
         solution = Placement([0]) if self.deed == "short" else "nothing"
         return SimpleNamespace(solution=solution, evaluations=-3)
 
 
 @pytest.mark.parametrize("name", ["contract-liar", "contract-searching-liar"])
 def test_a_made_up_value_is_replaced(name):
-    """What a plug-in claims is not reported: its solution is valued here and its bound is no proof."""
+    """What a plug-in claims is not reported: its solution is valued here and its bound is no
+    proof."""
     problem = instances()["unrelated"]
     result = run(problem, make(name), Budget(seconds=5), seed=0)
     assert result.value == best_queue(problem, result.solution)[0] > 1
@@ -463,7 +547,12 @@ def test_a_broken_solver_is_a_solver_error(deed, monkeypatch):
     monkeypatch.setattr(Breaker, "deed", deed)
     start = solved("edge-zeroing", "unrelated")
     with pytest.raises(SolverError, match="contract-breaker") as failure:
-        run(instances()["unrelated"], make_solver("contract-breaker"), Budget(seconds=5), initial=start.solution)
+        run(
+            instances()["unrelated"],
+            make_solver("contract-breaker"),
+            Budget(seconds=5),
+            initial=start.solution,
+        )
     assert "\n" not in str(failure.value)
     assert failure.value.partial.value == start.value
 
@@ -472,12 +561,18 @@ def test_a_solver_that_interrupts_itself_keeps_what_is_known(monkeypatch):
     """KeyboardInterrupt from inside ends this solver alone."""
     monkeypatch.setattr(Breaker, "deed", "interrupt")
     start = solved("edge-zeroing", "unrelated")
-    result = run(instances()["unrelated"], make_solver("contract-breaker"), Budget(seconds=5), initial=start.solution)
+    result = run(
+        instances()["unrelated"],
+        make_solver("contract-breaker"),
+        Budget(seconds=5),
+        initial=start.solution,
+    )
     assert (result.stop_reason, result.value) == ("interrupted", start.value)
 
 
 def test_a_false_bound_of_our_own_is_never_swallowed(monkeypatch):
-    """A bound above the value of a valid solution is an error that names both, wherever it is proved."""
+    """A bound above the value of a valid solution is an error that names both, wherever it is
+    proved."""
     problem = instances()["unrelated"]
     value = solved("heft", "unrelated").value
     with pytest.raises(SolverError, match=f"{value + 1}.*exceeds.*{value}"):

@@ -1,7 +1,8 @@
 """Compiled code must not sort both values and indices by quicksort.
 
-Numba compiles `np.sort` (and `np.unique`) and `np.argsort` to inner functions of one name. Read from its cache in one process,
-the first one loaded stands for both, and `argsort` then sorts its argument in place. Stable sorts have names of their own.
+Numba compiles `np.sort` (and `np.unique`) and `np.argsort` to inner functions of one name. Read
+from its cache in one process, the first one loaded stands for both, and `argsort` then sorts its
+argument in place. Stable sorts have names of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def compiled_functions():
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef) and any(
-                    word in ast.unparse(d) for d in node.decorator_list for word in ("jit", "inlined", "entry", "inner", "uncounted")
+                    word in ast.unparse(d)
+                    for d in node.decorator_list
+                    for word in ("jit", "inlined", "entry", "inner", "uncounted")
                 ):
                     yield path, node
 
@@ -43,7 +46,8 @@ def test_compiled_argsorts_are_stable():
 
 @pytest.mark.jit
 def test_bounds_first_changes_no_search():
-    """The same search gives the same answer whether or not bounds were computed before, from a warm cache."""
+    """The same search gives the same answer whether or not bounds were computed before, from a warm
+    cache."""
     code = (
         "import sys, placeopt as po\n"
         "p = po.load('gen:chain-mm', '4xP100-pcie')\n"
@@ -53,6 +57,12 @@ def test_bounds_first_changes_no_search():
     )
     answers = set()
     for first in ("bound", "none", "bound"):
-        done = subprocess.run([sys.executable, "-c", code, first], capture_output=True, text=True, timeout=600, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, first],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=True,
+        )
         answers.add(done.stdout)
     assert len(answers) == 1

@@ -15,9 +15,15 @@ def random_problem(seed: int) -> PlacementProblem:
     n, k = int(rng.integers(1, 12)), int(rng.integers(1, 4))
     compute = rng.integers(0, 9, (n, k))
     compute[:, 1:][rng.random((n, k - 1)) < 0.3] = -1
-    edges = [(u, v, int(rng.integers(0, 5))) for v in range(n) for u in range(v) if rng.random() < 0.3]
+    edges = [
+        (u, v, int(rng.integers(0, 5))) for v in range(n) for u in range(v) if rng.random() < 0.3
+    ]
     return PlacementProblem.from_edges(
-        compute, edges, colocation=rng.integers(-1, 4, n), resident=rng.integers(0, 7, n), capacity=np.full(k, 50)
+        compute,
+        edges,
+        colocation=rng.integers(-1, 4, n),
+        resident=rng.integers(0, 7, n),
+        capacity=np.full(k, 50),
     )
 
 
@@ -42,11 +48,15 @@ def test_joined_units_add_their_bytes_and_share_their_devices(seed: int) -> None
     """A cluster of units has the bytes of all and the devices that every one may use."""
     units = random_problem(seed).units
     count = len(units.bytes)
-    cluster = np.unique(np.random.default_rng(seed).integers(0, count, count), return_inverse=True)[1]
+    cluster = np.unique(np.random.default_rng(seed).integers(0, count, count), return_inverse=True)[
+        1
+    ]
     joined = join_units(units, cluster)
     for label in range(int(cluster.max()) + 1):
         assert joined.bytes[label] == units.bytes[cluster == label].sum()
-        assert joined.allowed[label].tolist() == units.allowed[cluster == label].all(axis=0).tolist()
+        assert (
+            joined.allowed[label].tolist() == units.allowed[cluster == label].all(axis=0).tolist()
+        )
     assert (joined.unit == cluster[units.unit]).all()
 
 
@@ -54,16 +64,26 @@ def test_joined_units_add_their_bytes_and_share_their_devices(seed: int) -> None
 def test_projection_lists_every_edge_from_both_ends(seed: int) -> None:
     """In-edges and out-edges are the pairs (tensor, consumer); every array is read-only int64."""
     problem = random_problem(seed)
-    pairs = {(int(problem.producer[t]), int(v), int(t))
-             for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)}  # fmt: skip
+    pairs = {
+        (int(problem.producer[t]), int(v), int(t))
+        for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)
+    }
     out, into = problem.graph.successors, problem.graph.predecessors
-    edges = [(u, int(out.op[e]), int(out.tensor[e]))
-             for u in range(problem.num_ops) for e in range(out.pointer[u], out.pointer[u + 1])]  # fmt: skip
-    back = [(int(into.op[e]), v, int(into.tensor[e]))
-            for v in range(problem.num_ops) for e in range(into.pointer[v], into.pointer[v + 1])]  # fmt: skip
+    edges = [
+        (u, int(out.op[e]), int(out.tensor[e]))
+        for u in range(problem.num_ops)
+        for e in range(out.pointer[u], out.pointer[u + 1])
+    ]
+    back = [
+        (int(into.op[e]), v, int(into.tensor[e]))
+        for v in range(problem.num_ops)
+        for e in range(into.pointer[v], into.pointer[v + 1])
+    ]
     assert set(edges) == set(back) == pairs
     assert len(edges) == len(back) == problem.num_edges
-    assert problem.graph.indegree.tolist() == [sum(v == op for _, v, _ in pairs) for op in range(problem.num_ops)]
+    assert problem.graph.indegree.tolist() == [
+        sum(v == op for _, v, _ in pairs) for op in range(problem.num_ops)
+    ]
     for arrays in (problem.costs, problem.bytes, problem.graph.successors, problem.graph.outputs):
         assert all(array.dtype == np.int64 and not array.flags.writeable for array in arrays)
     assert problem.graph is problem.graph  # computed once

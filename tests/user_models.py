@@ -1,4 +1,5 @@
-"""Modules and ONNX models like a user's own: a GPT-2, a ResNet, control flow, symbolic dimensions; all of them tiny."""
+"""Modules and ONNX models like a user's own: a GPT-2, a ResNet, control flow, symbolic dimensions;
+all of them tiny."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import numpy as np
 WIDTH, TOKENS, WORDS = 16, 8, 31
 
 
-def gpt(layers: int = 3, width: int = WIDTH, batch: int = 2, tokens: int = TOKENS) -> tuple[Any, tuple[Any, ...]]:
+def gpt(
+    layers: int = 3, width: int = WIDTH, batch: int = 2, tokens: int = TOKENS
+) -> tuple[Any, tuple[Any, ...]]:
     """Return a GPT-2-like language model with tied embeddings, and token ids."""
     import torch
     from torch import nn
@@ -21,7 +24,9 @@ def gpt(layers: int = 3, width: int = WIDTH, batch: int = 2, tokens: int = TOKEN
 
         def forward(self, x):
             b, t, c = x.shape
-            q, k, v = (y.view(b, t, 4, c // 4).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
+            q, k, v = (
+                y.view(b, t, 4, c // 4).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2)
+            )
             y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.c_proj(y.transpose(1, 2).reshape(b, t, c))
 
@@ -29,7 +34,9 @@ def gpt(layers: int = 3, width: int = WIDTH, batch: int = 2, tokens: int = TOKEN
         def __init__(self) -> None:
             super().__init__()
             self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), Attention(), nn.LayerNorm(width)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x):
             x = x + self.attn(self.ln_1(x))
@@ -62,10 +69,15 @@ def resnet(batch: int = 2, width: int = 8, size: int = 16) -> tuple[Any, tuple[A
             super().__init__()
             self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
             self.bn1, self.relu = nn.BatchNorm2d(outside), nn.ReLU()
-            self.conv2, self.bn2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
+            self.conv2, self.bn2 = (
+                nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(outside),
+            )
             self.downsample = None
             if stride > 1:
-                self.downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+                self.downsample = nn.Sequential(
+                    nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+                )
 
         def forward(self, x):
             y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -74,7 +86,11 @@ def resnet(batch: int = 2, width: int = 8, size: int = 16) -> tuple[Any, tuple[A
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv1, self.bn1, self.relu = nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+            self.conv1, self.bn1, self.relu = (
+                nn.Conv2d(3, width, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            )
             self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
             self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
             self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(2 * width, 10)
@@ -93,24 +109,48 @@ def resnet(batch: int = 2, width: int = 8, size: int = 16) -> tuple[Any, tuple[A
 
 
 def control_flow_model(path: Any) -> dict[str, np.ndarray]:
-    """Write an ONNX model with an If and a Loop whose bodies read tensors from outside; return its feeds."""
+    """Write an ONNX model with an If and a Loop whose bodies read tensors from outside; return its
+    feeds."""
     from onnx import TensorProto, checker, helper, numpy_helper, save
 
     def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:
         return helper.make_tensor_value_info(name, kind, shape)
 
     rng = np.random.default_rng(5)
-    weights = [numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), name) for name in ("w0", "w1", "w2")]
-    weights += [numpy_helper.from_array(np.array(3, dtype=np.int64), "trips"),
-                numpy_helper.from_array(np.array(0, dtype=np.float32), "zero")]  # fmt: skip
-    then = helper.make_graph([helper.make_node("MatMul", ["a", "w1"], ["then_out"], "then_mm")], "then", [], [value("then_out", [4, 8])])
-    other = helper.make_graph([helper.make_node("Neg", ["a"], ["else_out"], "else_neg")], "else", [], [value("else_out", [4, 8])])
+    weights = [
+        numpy_helper.from_array(rng.normal(size=(8, 8)).astype(np.float32), name)
+        for name in ("w0", "w1", "w2")
+    ]
+    weights += [
+        numpy_helper.from_array(np.array(3, dtype=np.int64), "trips"),
+        numpy_helper.from_array(np.array(0, dtype=np.float32), "zero"),
+    ]
+    then = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "w1"], ["then_out"], "then_mm")],
+        "then",
+        [],
+        [value("then_out", [4, 8])],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["a"], ["else_out"], "else_neg")],
+        "else",
+        [],
+        [value("else_out", [4, 8])],
+    )
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_out"]), helper.make_node("Add", ["state", "b"], ["sum"], "body_add"),
-         helper.make_node("Tanh", ["sum"], ["state_out"], "body_tanh")],
-        "body", [value("turn", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("state", [4, 8])],
+        [
+            helper.make_node("Identity", ["go"], ["go_out"]),
+            helper.make_node("Add", ["state", "b"], ["sum"], "body_add"),
+            helper.make_node("Tanh", ["sum"], ["state_out"], "body_tanh"),
+        ],
+        "body",
+        [
+            value("turn", [], TensorProto.INT64),
+            value("go", [], TensorProto.BOOL),
+            value("state", [4, 8]),
+        ],
         [value("go_out", [], TensorProto.BOOL), value("state_out", [4, 8])],
-    )  # fmt: skip
+    )
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"], "first"),
         helper.make_node("ReduceSum", ["a"], ["total"], "total", keepdims=0),
@@ -120,7 +160,9 @@ def control_flow_model(path: Any) -> dict[str, np.ndarray]:
         helper.make_node("Loop", ["trips", "", "c"], ["d"], "loop", body=body),
         helper.make_node("MatMul", ["d", "w2"], ["y"], "last"),
     ]
-    graph = helper.make_graph(nodes, "flow", [value("x", [4, 8])], [value("y", [4, 8]), value("b", [4, 8])], weights)
+    graph = helper.make_graph(
+        nodes, "flow", [value("x", [4, 8])], [value("y", [4, 8]), value("b", [4, 8])], weights
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     checker.check_model(model)
     save(model, path)
@@ -133,7 +175,10 @@ def symbolic_model(path: Any, batch: int = 3) -> dict[str, np.ndarray]:
 
     rng = np.random.default_rng(6)
     names = [("w0", (8, 16)), ("w1", (16, 8)), ("w2", (8, 4))]
-    weights = [numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in names]
+    weights = [
+        numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+        for name, shape in names
+    ]
     weights.append(numpy_helper.from_array(np.array([-1, 2, 4], dtype=np.int64), "split"))
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"], "/layers/layers.0/fc1/MatMul"),
@@ -144,9 +189,12 @@ def symbolic_model(path: Any, batch: int = 3) -> dict[str, np.ndarray]:
         helper.make_node("Softmax", ["e"], ["y"], "/head/Softmax", axis=-1),
     ]
     graph = helper.make_graph(
-        nodes, "symbolic", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])], weights,
-    )  # fmt: skip
+        nodes,
+        "symbolic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        weights,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     checker.check_model(model)
     save(model, path)

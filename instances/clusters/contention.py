@@ -1,7 +1,7 @@
 """Which transfers wait for each other: the contention models of a cluster, by name.
 
-A cluster's name means one cluster: without the option `contention` nothing is shared, as in the simulators that published
-placements were valued by. `hardware` shares links as machines do.
+A cluster's name means one cluster: without the option `contention` nothing is shared, as in the
+simulators that published placements were valued by. `hardware` shares links as machines do.
 """
 
 from __future__ import annotations
@@ -23,20 +23,26 @@ MODELS = (*CONTENTION, "host", "hardware")
 
 
 def channels(cluster: Cluster, contention: str, where: str) -> NDArray[np.int64]:
-    """Return the channel of every ordered pair of devices, -1 where transfers never wait; shape (num_devices, num_devices)."""
+    """Return the channel of every ordered pair of devices, -1 where transfers never wait; shape
+    (num_devices, num_devices)."""
     if contention == "host":
         return host_channels(cluster)
     if contention == "hardware":
         return hardware_channels(cluster)
     if contention not in CONTENTION:
-        raise InputError(f"{where}: contention must be one of {', '.join(MODELS)}; received '{contention}'")
+        raise InputError(
+            f"{where}: contention must be one of {', '.join(MODELS)}; received '{contention}'"
+        )
     return contention_matrix(cluster.num_devices, contention)
 
 
 def host_channels(cluster: Cluster) -> NDArray[np.int64]:
-    """One channel per host for everything it sends to other hosts (its network card); none inside a host."""
+    """One channel per host for everything it sends to other hosts (its network card); none inside a
+    host."""
     hosts: dict[str, int] = {}
-    host = np.array([hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices])
+    host = np.array(
+        [hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices]
+    )
     outside = host[:, None] != host[None, :]
     return np.where(outside, host[:, None], -1).astype(np.int64)
 
@@ -48,12 +54,16 @@ SHARED = ("pcie", "usb")
 def hardware_channels(cluster: Cluster) -> NDArray[np.int64]:
     """Share links as the hardware does.
 
-    A device sends one transfer at a time into its switch (NVLink, Infinity Fabric, ICI); what crosses PCI Express or USB
-    shares the root of its host; what leaves a host shares its network card.
+    A device sends one transfer at a time into its switch (NVLink, Infinity Fabric, ICI); what
+    crosses PCI Express or USB shares the root of its host; what leaves a host shares its network
+    card.
     """
     k = cluster.num_devices
     outside = host_channels(cluster)
-    hosts = {name: i for i, name in enumerate(dict.fromkeys(d.name.rpartition("/")[0] for d in cluster.devices))}
+    hosts = {
+        name: i
+        for i, name in enumerate(dict.fromkeys(d.name.rpartition("/")[0] for d in cluster.devices))
+    }
     host = np.array([hosts[d.name.rpartition("/")[0]] for d in cluster.devices])
     shared = np.array([link.name.startswith(SHARED) for link in cluster.links])[cluster.link_class]
     port = np.arange(k)[:, None] + 2 * len(hosts)

@@ -1,9 +1,10 @@
 """Make a cluster from its name or from a TOML file.
 
-Names are `KIND`, `NxKIND` (the links that such devices have: NVLink, Infinity Fabric, PCI Express), `NxKIND-pcie`,
-`HxNxKIND` (H hosts over Ethernet), several of them joined by `+` (hosts of unlike devices: `2xA100+2xV100`), `cpu+gpu`,
-`cpu+NxKIND`, `edge` and `uniform:N`, each with options after a question mark:
-`contention=none|pair|source|host|hardware`, `precision=fp32|tf32|fp16`, `memory=GIB`, `efficiency=FRACTION`.
+Names are `KIND`, `NxKIND` (the links that such devices have: NVLink, Infinity Fabric, PCI Express),
+`NxKIND-pcie`, `HxNxKIND` (H hosts over Ethernet), several of them joined by `+` (hosts of unlike
+devices: `2xA100+2xV100`), `cpu+gpu`, `cpu+NxKIND`, `edge` and `uniform:N`, each with options after
+a question mark: `contention=none|pair|source|host|hardware`, `precision=fp32|tf32|fp16`,
+`memory=GIB`, `efficiency=FRACTION`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
-"""Hosts of like devices: their number, devices per host, the kind, and whether they are joined by PCI Express."""
+"""Hosts of like devices: their number, devices per host, the kind, and whether they are joined by
+PCI Express."""
 
 OPTIONS = ("contention", "precision", "memory", "efficiency")
 
@@ -64,19 +66,30 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
     options: dict[str, str] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in OPTIONS:
-            raise InputError(f"cluster '{text}': unknown option '{key}'; {did_you_mean(key, OPTIONS)}")
+            raise InputError(
+                f"cluster '{text}': unknown option '{key}'; {did_you_mean(key, OPTIONS)}"
+            )
         if key in options:
             raise InputError(f"cluster '{text}': option '{key}' is given twice; keep one")
         options[key] = value
-    return replace(_with_options(cluster, options, text), name=text if not base.endswith(".toml") else cluster.name)
+    return replace(
+        _with_options(cluster, options, text),
+        name=text if not base.endswith(".toml") else cluster.name,
+    )
 
 
 def _by_name(name: str) -> Cluster:
     if match := re.fullmatch(r"uniform:([0-9]+)", name):
         count = _count(match[1], name)
-        return _one_host([replace(DEVICES["uniform"], name=f"device{i}") for i in range(count)], "uniform")
+        return _one_host(
+            [replace(DEVICES["uniform"], name=f"device{i}") for i in range(count)], "uniform"
+        )
     if name in ("cpu+gpu", "edge"):
-        pair = ("cpu", "V100", "pcie3") if name == "cpu+gpu" else ("edge-cpu", "edge-accelerator", "usb3")
+        pair = (
+            ("cpu", "V100", "pcie3")
+            if name == "cpu+gpu"
+            else ("edge-cpu", "edge-accelerator", "usb3")
+        )
         first, second = DEVICES[pair[0]], DEVICES[pair[1]]
         names = ("cpu", "gpu") if name == "cpu+gpu" else ("cpu", "accelerator")
         return _one_host([replace(first, name=names[0]), replace(second, name=names[1])], pair[2])
@@ -95,7 +108,12 @@ def _part(match: re.Match[str], name: str) -> tuple[int, int, str, str]:
     """Return (hosts, devices per host, kind, link inside a host) of one part of a name."""
     hosts, per_host = (match[1], match[2]) if match[2] else ("1", match[1] or "1")
     kind = _gpu(match[3], name)
-    return _count(hosts, name), _count(per_host, name), kind, PCIE_OF[kind] if match[4] else LINK_OF[kind]
+    return (
+        _count(hosts, name),
+        _count(per_host, name),
+        kind,
+        PCIE_OF[kind] if match[4] else LINK_OF[kind],
+    )
 
 
 def _gpu(kind: str, name: str) -> str:
@@ -117,13 +135,21 @@ def _unknown(name: str) -> InputError:
 def _count(text: str, name: str) -> int:
     value = int(text) if len(text) < 10 else MAX_DEVICES + 1
     if not 1 <= value <= MAX_DEVICES:
-        raise InputError(f"cluster '{name}': expected 1..{MAX_DEVICES} devices, received {text[:20]}")
+        raise InputError(
+            f"cluster '{name}': expected 1..{MAX_DEVICES} devices, received {text[:20]}"
+        )
     return value
 
 
 def _one_host(devices: list[Device], link: str) -> Cluster:
     k = len(devices)
-    return Cluster("", tuple(devices), (LINKS[link],), np.zeros((k, k), dtype=np.int64), contention_matrix(k, "none"))
+    return Cluster(
+        "",
+        tuple(devices),
+        (LINKS[link],),
+        np.zeros((k, k), dtype=np.int64),
+        contention_matrix(k, "none"),
+    )
 
 
 def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
@@ -132,10 +158,20 @@ def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
         raise InputError(f"cluster: expected at most {MAX_DEVICES} devices, received {k}")
     if hosts == 1:
         return _one_host([replace(DEVICES[kind], name=f"gpu{i}") for i in range(k)], link)
-    devices = [replace(DEVICES[kind], name=f"host{h}/gpu{i}") for h in range(hosts) for i in range(per_host)]
+    devices = [
+        replace(DEVICES[kind], name=f"host{h}/gpu{i}")
+        for h in range(hosts)
+        for i in range(per_host)
+    ]
     host = np.repeat(np.arange(hosts), per_host)
     link_class = (host[:, None] != host[None, :]).astype(np.int64)
-    return Cluster("", tuple(devices), (LINKS[link], LINKS["ethernet"]), link_class, contention_matrix(k, "none"))
+    return Cluster(
+        "",
+        tuple(devices),
+        (LINKS[link], LINKS["ethernet"]),
+        link_class,
+        contention_matrix(k, "none"),
+    )
 
 
 def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
@@ -155,12 +191,19 @@ def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
             host_of += [host] * per_host
             link_of += [links.index(LINKS[link])] * per_host
     host_at = np.array(host_of)
-    link_class = np.where(host_at[:, None] == host_at[None, :], np.array(link_of)[:, None], 0).astype(np.int64)
-    return Cluster("", tuple(devices), tuple(links), link_class, contention_matrix(len(devices), "none"))
+    link_class = np.where(
+        host_at[:, None] == host_at[None, :], np.array(link_of)[:, None], 0
+    ).astype(np.int64)
+    return Cluster(
+        "", tuple(devices), tuple(links), link_class, contention_matrix(len(devices), "none")
+    )
 
 
 def _cpu_and_gpus(count: int, kind: str) -> Cluster:
-    devices = [replace(DEVICES["cpu"], name="cpu"), *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count))]
+    devices = [
+        replace(DEVICES["cpu"], name="cpu"),
+        *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count)),
+    ]
     k = len(devices)
     link_class = np.ones((k, k), dtype=np.int64)
     link_class[0, :] = link_class[:, 0] = 0
@@ -191,7 +234,9 @@ def _at_precision(device: Device, precision: str, text: str) -> Device:
         return device
     peaks = TENSOR_CORE_PEAKS.get(device.kind, {})
     if precision not in ("tf32", "fp16"):
-        raise InputError(f"cluster '{text}': precision must be fp32, tf32 or fp16, received '{precision}'")
+        raise InputError(
+            f"cluster '{text}': precision must be fp32, tf32 or fp16, received '{precision}'"
+        )
     if device.family != "gpu":
         return device
     if precision not in peaks:

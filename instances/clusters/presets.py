@@ -1,7 +1,7 @@
 """Ready-made devices, links and clusters, with the source of every number.
 
-Peaks are datasheet values of dense arithmetic without sparsity; bandwidths are per direction. Fit your own
-with `placeopt.instances.cost_fit` where real times are at hand.
+Peaks are datasheet values of dense arithmetic without sparsity; bandwidths are per direction. Fit
+your own with `placeopt.instances.cost_fit` where real times are at hand.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ DEVICES: dict[str, Device] = {
     "RTX4090": Device("RTX4090", "RTX4090", "gpu", 82.6e12, 1008e9, 24 * GIB, 4e-6),
     # AMD Instinct MI300X datasheet: 163.4 TFLOP/s fp32 (vector), 5.3 TB/s HBM3, 192 GB.
     "MI300X": Device("MI300X", "MI300X", "gpu", 163.4e12, 5300e9, 192 * GIB, 5e-6),
-    # Google Cloud documentation of TPU v5e, per chip: 197 TFLOP/s bf16 (no fp32 peak is given), 819 GB/s HBM2, 16 GB.
+    # Google Cloud documentation of TPU v5e, per chip: 197 TFLOP/s bf16 (no fp32 peak is given), 819
+    # GB/s HBM2, 16 GB.
     "TPUv5e": Device("TPUv5e", "TPUv5e", "accelerator", 197e12, 819e9, 16 * GIB, 5e-6),
-    # Intel Xeon Gold 6148 (20 cores, 2 AVX-512 units at 1.6 GHz): 20 * 64 * 1.6e9 flop/s, 6 x DDR4-2666.
+    # Intel Xeon Gold 6148 (20 cores, 2 AVX-512 units at 1.6 GHz): 20 * 64 * 1.6e9 flop/s, 6 x
+    # DDR4-2666.
     "cpu": Device("cpu", "cpu", "cpu", 2.05e12, 128e9, 256 * GIB, 1e-6),
     # Arm Cortex-A72, 4 cores at 1.5 GHz, 8 flop per cycle each; LPDDR4 (Raspberry Pi 4).
     "edge-cpu": Device("edge-cpu", "edge-cpu", "cpu", 48e9, 6e9, 4 * GIB, 1e-6),
-    # Google Edge TPU datasheet: 4 TOP/s int8, 8 MiB of on-chip memory; host memory behind it is not counted.
-    "edge-accelerator": Device("edge-accelerator", "edge-accelerator", "accelerator", 4e12, 25e9, 8 * 2**20, 1e-5),
+    # Google Edge TPU datasheet: 4 TOP/s int8, 8 MiB of on-chip memory; host memory behind it is not
+    # counted.
+    "edge-accelerator": Device(
+        "edge-accelerator", "edge-accelerator", "accelerator", 4e12, 25e9, 8 * 2**20, 1e-5
+    ),
     # A nominal device, for graphs that carry their own times: 1 TFLOP/s, 100 GB/s, no memory limit.
     "uniform": Device("uniform", "uniform", "accelerator", 1e12, 100e9),
 }
@@ -65,7 +70,8 @@ TENSOR_CORE_PEAKS: dict[str, dict[str, float]] = {
 }
 
 LINKS: dict[str, Link] = {
-    # NVLink 1 (P100, 4 x 20 GB/s), 2 (V100, 6 x 25 GB/s), 3 (A100, 12 x 25 GB/s), 4 (H100 and H200, 18 x 25 GB/s),
+    # NVLink 1 (P100, 4 x 20 GB/s), 2 (V100, 6 x 25 GB/s), 3 (A100, 12 x 25 GB/s), 4 (H100 and H200,
+    # 18 x 25 GB/s),
     # 5 (B200, 18 x 50 GB/s), per direction.
     "nvlink-P100": Link("nvlink-P100", 5e-6, 80e9),
     "nvlink-V100": Link("nvlink-V100", 5e-6, 150e9),
@@ -89,9 +95,20 @@ LINKS: dict[str, Link] = {
 }
 
 PCIE_OF = {
-    "P100": "pcie3", "V100": "pcie3", "A100": "pcie4", "H100": "pcie5", "H200": "pcie5", "B200": "pcie5", "L40S": "pcie4",
-    "L4": "pcie4", "T4": "pcie3", "A10G": "pcie4", "RTX4090": "pcie4", "MI300X": "pcie5", "TPUv5e": "pcie3",
-}  # fmt: skip
+    "P100": "pcie3",
+    "V100": "pcie3",
+    "A100": "pcie4",
+    "H100": "pcie5",
+    "H200": "pcie5",
+    "B200": "pcie5",
+    "L40S": "pcie4",
+    "L4": "pcie4",
+    "T4": "pcie3",
+    "A10G": "pcie4",
+    "RTX4090": "pcie4",
+    "MI300X": "pcie5",
+    "TPUv5e": "pcie3",
+}
 """How each accelerator reaches its host, by its datasheet."""
 
 LINK_OF = {
@@ -113,7 +130,10 @@ PRESETS = {
         for kind in ("P100", "V100", "A100")
         for n in (2, 4, 8)
     },
-    **{f"4x{kind}": f"4 {kind} in one host, PCI Express" for kind in ("L40S", "L4", "T4", "A10G", "RTX4090")},
+    **{
+        f"4x{kind}": f"4 {kind} in one host, PCI Express"
+        for kind in ("L40S", "L4", "T4", "A10G", "RTX4090")
+    },
     "8xMI300X": "8 MI300X in one host, Infinity Fabric",
     "8xTPUv5e": "8 TPU v5e chips, any two joined as neighbours are",
     "cpu+gpu": "a CPU and a V100 over PCI Express",

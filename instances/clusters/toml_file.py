@@ -68,7 +68,16 @@ MAX_COVER = 64
 """How often the connections may cover all pairs of devices."""
 
 _CLUSTER_KEYS = ("name", "contention", "devices", "links", "connections")
-_DEVICE_KEYS = ("kind", "name", "count", "family", "peak_flops", "memory_bandwidth", "memory_gib", "launch_overhead")
+_DEVICE_KEYS = (
+    "kind",
+    "name",
+    "count",
+    "family",
+    "peak_flops",
+    "memory_bandwidth",
+    "memory_gib",
+    "launch_overhead",
+)
 _LINK_KEYS = ("name", "latency", "bandwidth")
 _CONNECTION_KEYS = ("between", "link", "one_way")
 
@@ -79,7 +88,8 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises
     ------
     InputError
-        If the file cannot be read, a field is missing, unknown or out of range, or two devices are not connected.
+        If the file cannot be read, a field is missing, unknown or out of range, or two devices are
+        not connected.
     """
     where = f"cluster file '{path}'"
     table = Body(read_toml(path, what="cluster file"), where).only(_CLUSTER_KEYS)
@@ -87,23 +97,38 @@ def read_cluster(path: str | Path) -> Cluster:
     for row in table.bodies("devices"):
         devices += _devices(row.only(_DEVICE_KEYS))
         if len(devices) > MAX_DEVICES:
-            raise InputError(f"{where}: expected at most {MAX_DEVICES} devices, received {len(devices)} or more")
+            raise InputError(
+                f"{where}: expected at most {MAX_DEVICES} devices, received {len(devices)} or more"
+            )
     links: dict[str, Link] = {}
     for row in table.bodies("links") if table.has("links") else []:
-        link = Link(row.only(_LINK_KEYS).text("name"), row.number("latency"), row.number("bandwidth"))
+        link = Link(
+            row.only(_LINK_KEYS).text("name"), row.number("latency"), row.number("bandwidth")
+        )
         if link.name in links:
-            raise InputError(f"{row.where}: link '{link.name}' is there twice; names must be distinct")
+            raise InputError(
+                f"{row.where}: link '{link.name}' is there twice; names must be distinct"
+            )
         links[link.name] = link
     connections = table.bodies("connections") if table.has("connections") else []
     link_class = _connect(connections, devices, links, where)
     links = links or {"uniform": LINKS["uniform"]}  # one device: nothing is ever sent
     name = table.text("name", "") or Path(path).stem
-    cluster = Cluster(name, tuple(devices), tuple(links.values()), link_class, contention_matrix(len(devices), "none"))
+    cluster = Cluster(
+        name,
+        tuple(devices),
+        tuple(links.values()),
+        link_class,
+        contention_matrix(len(devices), "none"),
+    )
     return replace(cluster, channel=channels(cluster, table.text("contention", "none"), where))
 
 
-def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], where: str) -> NDArray[np.int64]:
-    """Return the link of every pair of devices; ready-made links that are used are added to `links`."""
+def _connect(
+    rows: list[Body], devices: list[Device], links: dict[str, Link], where: str
+) -> NDArray[np.int64]:
+    """Return the link of every pair of devices; ready-made links that are used are added to
+    `links`."""
     names = [device.name for device in devices]
     k = len(names)
     link_class = np.full((k, k), -1, dtype=np.int64)
@@ -114,16 +139,22 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
             raise row.wrong("between", "two patterns of device names", ends)
         if link not in links:
             if link not in LINKS:
-                raise InputError(f"{row.where}: link '{link}' is not defined; "
-                                 f"defined: {', '.join(links) or 'none'}; ready-made: {', '.join(LINKS)}")  # fmt: skip
+                raise InputError(
+                    f"{row.where}: link '{link}' is not defined; "
+                    f"defined: {', '.join(links) or 'none'}; ready-made: {', '.join(LINKS)}"
+                )
             links[link] = LINKS[link]
         first, second = (np.flatnonzero([fnmatchcase(name, end) for name in names]) for end in ends)
         covered += len(first) * len(second)
         if covered > MAX_COVER * k * k:
-            raise InputError(f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write fewer")
+            raise InputError(
+                f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write fewer"
+            )
         pairs = len(first) * len(second) - len(np.intersect1d(first, second))
         if not pairs and k > 1:
-            raise InputError(f"{row.where}: {list(ends)} matches no pair of devices; devices are {', '.join(names)}")
+            raise InputError(
+                f"{row.where}: {list(ends)} matches no pair of devices; devices are {', '.join(names)}"
+            )
         number = list(links).index(link)
         link_class[np.ix_(first, second)] = number
         if not row.flag("one_way"):
@@ -131,8 +162,10 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
     np.fill_diagonal(link_class, 0)
     if (link_class < 0).any():
         i, j = (int(x) for x in np.argwhere(link_class < 0)[0])
-        raise InputError(f"{where}: '{names[i]}' and '{names[j]}' are not connected; "
-                         "add a [[connections]] entry that matches them")  # fmt: skip
+        raise InputError(
+            f"{where}: '{names[i]}' and '{names[j]}' are not connected; "
+            "add a [[connections]] entry that matches them"
+        )
     return link_class
 
 
@@ -142,7 +175,9 @@ def _devices(row: Body) -> list[Device]:
     if not 1 <= count <= MAX_DEVICES:
         raise row.wrong("count", f"a whole number in 1..{MAX_DEVICES}", count)
     changes: dict[str, Any] = {
-        key: row.number(key) for key in ("peak_flops", "memory_bandwidth", "launch_overhead") if row.has(key)
+        key: row.number(key)
+        for key in ("peak_flops", "memory_bandwidth", "launch_overhead")
+        if row.has(key)
     }
     if row.has("family"):
         changes["family"] = row.text("family")
@@ -150,11 +185,17 @@ def _devices(row: Body) -> list[Device]:
         changes["memory"] = round(min(max(row.number("memory_gib"), -1.0), 2.0**33) * GIB)
     base = DEVICES.get(kind)
     if base is None:
-        missing = [key for key in ("family", "peak_flops", "memory_bandwidth") if key not in changes]
+        missing = [
+            key for key in ("family", "peak_flops", "memory_bandwidth") if key not in changes
+        ]
         if missing:
-            raise InputError(f"{row.where}: device kind '{kind}' is not ready-made, so it needs {', '.join(missing)}; "
-                             f"ready-made: {', '.join(DEVICES)}")  # fmt: skip
-        base = Device(kind, kind, changes["family"], changes["peak_flops"], changes["memory_bandwidth"])
+            raise InputError(
+                f"{row.where}: device kind '{kind}' is not ready-made, so it needs {', '.join(missing)}; "
+                f"ready-made: {', '.join(DEVICES)}"
+            )
+        base = Device(
+            kind, kind, changes["family"], changes["peak_flops"], changes["memory_bandwidth"]
+        )
     stem = row.text("name", "") or kind
     names = [stem] if count == 1 and row.has("name") else [f"{stem}-{i}" for i in range(count)]
     return [replace(base, kind=kind, name=name, **changes) for name in names]

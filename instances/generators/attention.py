@@ -1,15 +1,16 @@
 """Pieces of transformers: normalisation, attention, activations; fine (as exported) or fused.
 
 `fine=True` writes the primitive ops that an exported graph shows (a layer norm is seven ops);
-`fine=False` writes one op per fused kernel. Flops and parameters are the same up to element-wise work.
+`fine=False` writes one op per fused kernel. Flops and parameters are the same up to element-wise
+work.
 
 References
 ----------
 A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
 J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer normalization", arXiv:1607.06450, 2016.
 B. Zhang, R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
-J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv:2104.09864, 2021.
-N. Shazeer, "GLU variants improve transformer", arXiv:2002.05202, 2020.
+J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv:2104.09864,
+2021. N. Shazeer, "GLU variants improve transformer", arXiv:2002.05202, 2020.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class TransformerBuilder(GraphBuilder):
             return self.unary("gelu", x, cost=8)
         cube = self.unary("pow", x, cost=2, name="gelu_cube")
         inner = self.binary("add", x, cube, name="gelu_inner")
-        return self.binary("mul", x, self.unary("tanh", inner, cost=2, name="gelu_tanh"), name="gelu_gate")
+        return self.binary(
+            "mul", x, self.unary("tanh", inner, cost=2, name="gelu_tanh"), name="gelu_gate"
+        )
 
     def silu(self, x: Tensor) -> Tensor:
         """Sigmoid linear unit."""
@@ -119,7 +122,8 @@ class TransformerBuilder(GraphBuilder):
         scaled: bool = True,
         name: str = "attention",
     ) -> Tensor:
-        """Multi-head attention (Vaswani et al. 2017) with its four projections, without the residual.
+        """Multi-head attention (Vaswani et al. 2017) with its four projections, without the
+        residual.
 
         Parameters
         ----------
@@ -136,8 +140,15 @@ class TransformerBuilder(GraphBuilder):
         with self.layer(name):
             if fused_qkv:
                 joint = self.dense(x, (heads + 2 * kv_heads) * head_dim, bias=bias, name="qkv")
-                q, k, v = self.ops("split", (joint,), [(batch, seq, heads * head_dim), (batch, seq, kv_heads * head_dim),
-                                                    (batch, seq, kv_heads * head_dim)])  # fmt: skip
+                q, k, v = self.ops(
+                    "split",
+                    (joint,),
+                    [
+                        (batch, seq, heads * head_dim),
+                        (batch, seq, kv_heads * head_dim),
+                        (batch, seq, kv_heads * head_dim),
+                    ],
+                )
             else:
                 q = self.dense(x, heads * head_dim, bias=bias, name="q")
                 k = self.dense(source, kv_heads * head_dim, bias=bias, name="k")
@@ -147,7 +158,10 @@ class TransformerBuilder(GraphBuilder):
                 k = self.reshape(k, (batch, kv_heads, keys, head_dim), name="k_heads")
                 v = self.reshape(v, (batch, kv_heads, keys, head_dim), name="v_heads")
             if rotary:
-                q, k = (self.unary("rotary", t, cost=3, name=f"{end}_rotary") for t, end in ((q, "q"), (k, "k")))
+                q, k = (
+                    self.unary("rotary", t, cost=3, name=f"{end}_rotary")
+                    for t, end in ((q, "q"), (k, "k"))
+                )
             if not self.style.fine:
                 # one kernel for scores, softmax and weighted sum (flash attention)
                 work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
@@ -178,23 +192,36 @@ class TransformerBuilder(GraphBuilder):
             y = self.gelu(self.dense(x, width, name="fc1"))
             return self.dense(y, hidden, name="fc2")
 
-    def gated_feed_forward(self, x: Tensor, width: int, *, activation: str = "silu",
-                           name: str = "mlp") -> Tensor:  # fmt: skip
+    def gated_feed_forward(
+        self, x: Tensor, width: int, *, activation: str = "silu", name: str = "mlp"
+    ) -> Tensor:
         """Gated feed-forward layer without biases (Shazeer 2020): down(act(gate(x)) * up(x))."""
         hidden = x.shape[-1]
         with self.layer(name):
             gate = self.linear(x, width, bias=False, name="gate")
             gate = self.silu(gate) if activation == "silu" else self.gelu(gate)
             up = self.linear(x, width, bias=False, name="up")
-            return self.linear(self.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down")
+            return self.linear(
+                self.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"
+            )
 
-    def tied_embedding(self, tokens: Tensor, rows: int, width: int, name: str = "wte") -> tuple[Tensor, Tensor]:
-        """Embedding whose table is used again elsewhere: returns (embedded tokens, the table as a tensor)."""
-        embedded, table = self.ops("embedding", (tokens,), ((*tokens.shape, width), (rows, width)), name=name,
-                                parameters=rows * width, moved=2 * tokens.size * width * self.dtype_bytes)  # fmt: skip
+    def tied_embedding(
+        self, tokens: Tensor, rows: int, width: int, name: str = "wte"
+    ) -> tuple[Tensor, Tensor]:
+        """Embedding whose table is used again elsewhere: returns (embedded tokens, the table as a
+        tensor)."""
+        embedded, table = self.ops(
+            "embedding",
+            (tokens,),
+            ((*tokens.shape, width), (rows, width)),
+            name=name,
+            parameters=rows * width,
+            moved=2 * tokens.size * width * self.dtype_bytes,
+        )
         return embedded, table
 
     def tied_head(self, x: Tensor, table: Tensor, name: str = "head") -> Tensor:
-        """Logits from the embedding table; where the head is on another device, the table is sent there."""
+        """Logits from the embedding table; where the head is on another device, the table is sent
+        there."""
         rows = table.shape[0]
         return self.matmul(x, table, (*x.shape[:-1], rows), x.shape[-1], name=name)

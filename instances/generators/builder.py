@@ -26,7 +26,8 @@ Shape = tuple[int, ...]
 
 MAX_BUILT = 300_000
 MAX_LINKS = 3_000_000
-"""Most ops of a graph that is written down op by op, and most outputs and inputs of them all: seconds, not minutes."""
+"""Most ops of a graph that is written down op by op, and most outputs and inputs of them all:
+seconds, not minutes."""
 
 
 class Tensor(NamedTuple):
@@ -41,7 +42,16 @@ class Tensor(NamedTuple):
         return math.prod(self.shape)
 
 
-OP_FIELDS = ("op_types", "layer", "flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
+OP_FIELDS = (
+    "op_types",
+    "layer",
+    "flops",
+    "bytes_moved",
+    "resident",
+    "parameters",
+    "colocation",
+    "meta",
+)
 """Fields of an OpGraph that the builder keeps, a row for every op."""
 
 
@@ -66,7 +76,8 @@ class GraphBuilder:
         self._shapes: list[Shape] = []
         self._links = 0
 
-    # --- the primitive -----------------------------------------------------------------------------------
+    # --- the primitive
+    # -----------------------------------------------------------------------------------
 
     @contextmanager
     def layer(self, name: str) -> Iterator[None]:
@@ -133,21 +144,54 @@ class GraphBuilder:
         self._ops.append((kind, self._path, flops, moved, resident, parameters, colocation, meta))
         return outputs
 
-    def op(self, kind: str, inputs: Sequence[Tensor], shape: Shape, *, name: str = "", flops: int = 0,
-           parameters: int = 0, buffers: int = 0, moved: int | None = None, colocation: int = -1,
-           meta: int = -1) -> Tensor:  # fmt: skip
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[Tensor],
+        shape: Shape,
+        *,
+        name: str = "",
+        flops: int = 0,
+        parameters: int = 0,
+        buffers: int = 0,
+        moved: int | None = None,
+        colocation: int = -1,
+        meta: int = -1,
+    ) -> Tensor:
         """Add one op with one output and return it; see `ops`."""
-        return self.ops(kind, inputs, (shape,), name=name, flops=flops, parameters=parameters, buffers=buffers,
-                        moved=moved, colocation=colocation, meta=meta)[0]  # fmt: skip
+        return self.ops(
+            kind,
+            inputs,
+            (shape,),
+            name=name,
+            flops=flops,
+            parameters=parameters,
+            buffers=buffers,
+            moved=moved,
+            colocation=colocation,
+            meta=meta,
+        )[0]
 
     def build(self) -> OpGraph:
         """Return the graph."""
         fields = {name: tuple(row[at] for row in self._ops) for at, name in enumerate(OP_FIELDS)}
-        if max(sum(fields["flops"]), sum(fields["bytes_moved"]), sum(size for _, size, _ in self._tensors)) >= MAX_SUM:
-            raise InputError(f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes")
-        return OpGraph.from_tensors(self.name, self._op_names, self._tensors, shapes=tuple(self._shapes), **fields)
+        if (
+            max(
+                sum(fields["flops"]),
+                sum(fields["bytes_moved"]),
+                sum(size for _, size, _ in self._tensors),
+            )
+            >= MAX_SUM
+        ):
+            raise InputError(
+                f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes"
+            )
+        return OpGraph.from_tensors(
+            self.name, self._op_names, self._tensors, shapes=tuple(self._shapes), **fields
+        )
 
-    # --- element-wise and shape ops ----------------------------------------------------------------------
+    # --- element-wise and shape ops
+    # ----------------------------------------------------------------------
 
     def unary(self, kind: str, x: Tensor, *, cost: int = 1, name: str = "") -> Tensor:
         """Element-wise op of one tensor: `cost` flops per element."""
@@ -170,7 +214,9 @@ class GraphBuilder:
         """Add a learned vector along the last dimension."""
         return self.op("bias_add", (x,), x.shape, name=name, flops=x.size, parameters=x.shape[-1])
 
-    def reshape(self, x: Tensor, shape: Shape, *, kind: str = "transpose", name: str = "") -> Tensor:
+    def reshape(
+        self, x: Tensor, shape: Shape, *, kind: str = "transpose", name: str = ""
+    ) -> Tensor:
         """Rearrange a tensor into `shape` (a copy: bytes move, nothing is computed)."""
         return self.op(kind, (x,), shape, name=name)
 
@@ -180,66 +226,130 @@ class GraphBuilder:
         shape[axis] = sum(part.shape[axis] for part in parts)
         return self.op("concat", parts, tuple(shape), name=name)
 
-    # --- matrix products ---------------------------------------------------------------------------------
+    # --- matrix products
+    # ---------------------------------------------------------------------------------
 
     def linear(self, x: Tensor, out: int, *, bias: bool = True, name: str = "linear") -> Tensor:
         """Fully connected layer on the last dimension, bias fused."""
         features = x.shape[-1]
         shape = (*x.shape[:-1], out)
         size = math.prod(shape)
-        return self.op("linear", (x,), shape, name=name, flops=2 * size * features + (size if bias else 0),
-                       parameters=features * out + (out if bias else 0))  # fmt: skip
+        return self.op(
+            "linear",
+            (x,),
+            shape,
+            name=name,
+            flops=2 * size * features + (size if bias else 0),
+            parameters=features * out + (out if bias else 0),
+        )
 
-    def matmul(self, x: Tensor, y: Tensor, shape: Shape, inner: int, *, name: str = "matmul") -> Tensor:
+    def matmul(
+        self, x: Tensor, y: Tensor, shape: Shape, inner: int, *, name: str = "matmul"
+    ) -> Tensor:
         """Product of two activations with `inner` terms per output element."""
         return self.op("matmul", (x, y), shape, name=name, flops=2 * math.prod(shape) * inner)
 
-    def embedding(self, tokens: Tensor, rows: int, width: int, *, name: str = "embedding") -> Tensor:
+    def embedding(
+        self, tokens: Tensor, rows: int, width: int, *, name: str = "embedding"
+    ) -> Tensor:
         """Look rows of a learned table up; only the rows that are read move."""
         shape = (*tokens.shape, width)
-        return self.op("embedding", (tokens,), shape, name=name, parameters=rows * width,
-                       moved=2 * math.prod(shape) * self.dtype_bytes)  # fmt: skip
+        return self.op(
+            "embedding",
+            (tokens,),
+            shape,
+            name=name,
+            parameters=rows * width,
+            moved=2 * math.prod(shape) * self.dtype_bytes,
+        )
 
-    # --- images, NCHW ------------------------------------------------------------------------------------
+    # --- images, NCHW
+    # ------------------------------------------------------------------------------------
 
-    def conv(self, x: Tensor, out: int, kernel: int | tuple[int, int], stride: int = 1,
-             padding: int | tuple[int, int] = 0, *, groups: int = 1, bias: bool = False,
-             name: str = "conv") -> Tensor:  # fmt: skip
+    def conv(
+        self,
+        x: Tensor,
+        out: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        *,
+        groups: int = 1,
+        bias: bool = False,
+        name: str = "conv",
+    ) -> Tensor:
         """Two-dimensional convolution."""
         batch, channels, height, width = x.shape
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
         ph, pw = (padding, padding) if isinstance(padding, int) else padding
-        shape = (batch, out, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
+        shape = (
+            batch,
+            out,
+            (height + 2 * ph - kh) // stride + 1,
+            (width + 2 * pw - kw) // stride + 1,
+        )
         self._check_image(shape)
         terms = channels // groups * kh * kw
         size = math.prod(shape)
-        return self.op("conv", (x,), shape, name=name, flops=2 * size * terms + (size if bias else 0),
-                       parameters=out * terms + (out if bias else 0))  # fmt: skip
+        return self.op(
+            "conv",
+            (x,),
+            shape,
+            name=name,
+            flops=2 * size * terms + (size if bias else 0),
+            parameters=out * terms + (out if bias else 0),
+        )
 
     def batch_norm(self, x: Tensor, *, name: str = "bn") -> Tensor:
         """Batch normalisation folded to scale and shift; keeps running mean and variance."""
         channels = x.shape[1]
-        return self.op("batch_norm", (x,), x.shape, name=name, flops=2 * x.size, parameters=2 * channels,
-                       buffers=2 * channels)  # fmt: skip
+        return self.op(
+            "batch_norm",
+            (x,),
+            x.shape,
+            name=name,
+            flops=2 * x.size,
+            parameters=2 * channels,
+            buffers=2 * channels,
+        )
 
     def _check_image(self, shape: Shape) -> None:
         if min(shape) < 1:
-            raise InputError(f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape {shape}); "
-                             "use a larger image")  # fmt: skip
+            raise InputError(
+                f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape {shape}); "
+                "use a larger image"
+            )
 
     def relu(self, x: Tensor, *, name: str = "relu") -> Tensor:
         """Rectifier."""
         return self.unary("relu", x, name=name)
 
-    def conv_bn_relu(self, x: Tensor, out: int, kernel: int | tuple[int, int], stride: int = 1,
-                     padding: int | tuple[int, int] = 0, *, name: str = "conv") -> Tensor:  # fmt: skip
+    def conv_bn_relu(
+        self,
+        x: Tensor,
+        out: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        *,
+        name: str = "conv",
+    ) -> Tensor:
         """Convolution, batch norm and rectifier, three ops."""
         x = self.conv(x, out, kernel, stride, padding, name=name)
         x = self.batch_norm(x, name=f"{name}_bn")
         return self.relu(x, name=f"{name}_relu")
 
-    def pool(self, x: Tensor, kernel: int, stride: int, padding: int = 0, *, kind: str = "max_pool",
-             ceil: bool = False, name: str = "") -> Tensor:  # fmt: skip
+    def pool(
+        self,
+        x: Tensor,
+        kernel: int,
+        stride: int,
+        padding: int = 0,
+        *,
+        kind: str = "max_pool",
+        ceil: bool = False,
+        name: str = "",
+    ) -> Tensor:
         """Maximum or average pooling (`kind` "max_pool" or "avg_pool"); `ceil` rounds sizes up."""
         batch, channels, height, width = x.shape
 

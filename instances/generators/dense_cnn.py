@@ -2,8 +2,9 @@
 
 References
 ----------
-G. Huang, Z. Liu, L. van der Maaten, K. Q. Weinberger, "Densely connected convolutional networks", CVPR 2017.
-B. Zoph, V. Vasudevan, J. Shlens, Q. V. Le, "Learning transferable architectures for scalable image recognition", CVPR 2018.
+G. Huang, Z. Liu, L. van der Maaten, K. Q. Weinberger, "Densely connected convolutional networks",
+CVPR 2017. B. Zoph, V. Vasudevan, J. Shlens, Q. V. Le, "Learning transferable architectures for
+scalable image recognition", CVPR 2018.
 """
 
 from __future__ import annotations
@@ -17,10 +18,19 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def densenet121(*, batch: int = 1, image: int = 224, classes: int = 1000, growth: int = 32, dtype_bytes: int = 4,
-                name: str = "densenet121") -> OpGraph:  # fmt: skip
+def densenet121(
+    *,
+    batch: int = 1,
+    image: int = 224,
+    classes: int = 1000,
+    growth: int = 32,
+    dtype_bytes: int = 4,
+    name: str = "densenet121",
+) -> OpGraph:
     """Build DenseNet-121 (Huang et al. 2017, table 1): bottleneck layers, compression 0.5."""
-    check_sizes(name, batch=batch, image=image, classes=classes, growth=growth, dtype_bytes=dtype_bytes)
+    check_sizes(
+        name, batch=batch, image=image, classes=classes, growth=growth, dtype_bytes=dtype_bytes
+    )
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 2 * growth, 7, 2, 3)
@@ -43,17 +53,33 @@ def densenet121(*, batch: int = 1, image: int = 224, classes: int = 1000, growth
     return b.build()
 
 
-def nasnet(*, cells: int = 6, filters: int = 32, batch: int = 32, image: int = 32, classes: int = 10,
-           dtype_bytes: int = 4, name: str = "nasnet-cell") -> OpGraph:  # fmt: skip
+def nasnet(
+    *,
+    cells: int = 6,
+    filters: int = 32,
+    batch: int = 32,
+    image: int = 32,
+    classes: int = 10,
+    dtype_bytes: int = 4,
+    name: str = "nasnet-cell",
+) -> OpGraph:
     """Build a stack of NASNet-A cells (Zoph et al. 2018, figure 4).
 
     Parameters
     ----------
-    cells : number of cells; the cells at one third and two thirds reduce the image and double the filters.
+    cells : number of cells; the cells at one third and two thirds reduce the image and double the
+    filters.
     filters : filters per op of the first cells.
     """
-    check_sizes(name, cells=cells, filters=filters, batch=batch, image=image, classes=classes,
-                dtype_bytes=dtype_bytes)  # fmt: skip
+    check_sizes(
+        name,
+        cells=cells,
+        filters=filters,
+        batch=batch,
+        image=image,
+        classes=classes,
+        dtype_bytes=dtype_bytes,
+    )
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.batch_norm(b.conv(b.input(batch, 3, image, image), 3 * filters, 3, 1, 1))
@@ -81,7 +107,9 @@ def _separable(b: GraphBuilder, x: Tensor, kernel: int, filters: int, stride: in
     """Separable convolution, applied twice as in the paper."""
     for step in (stride, 1):
         x = b.relu(x)
-        x = b.conv(x, x.shape[1], kernel, step, kernel // 2, groups=x.shape[1], name=f"depthwise{kernel}")
+        x = b.conv(
+            x, x.shape[1], kernel, step, kernel // 2, groups=x.shape[1], name=f"depthwise{kernel}"
+        )
         x = b.batch_norm(b.conv(x, filters, 1, name=f"pointwise{kernel}"))
     return x
 

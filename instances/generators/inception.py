@@ -2,8 +2,8 @@
 
 References
 ----------
-C. Szegedy, V. Vanhoucke, S. Ioffe, J. Shlens, Z. Wojna, "Rethinking the Inception architecture for computer vision",
-CVPR 2016.
+C. Szegedy, V. Vanhoucke, S. Ioffe, J. Shlens, Z. Wojna, "Rethinking the Inception architecture for
+computer vision", CVPR 2016.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def inception_v3(*, batch: int = 1, image: int = 299, classes: int = 1000, dtype_bytes: int = 4,
-                 name: str = "inception-v3") -> OpGraph:  # fmt: skip
-    """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their reductions."""
+def inception_v3(
+    *,
+    batch: int = 1,
+    image: int = 299,
+    classes: int = 1000,
+    dtype_bytes: int = 4,
+    name: str = "inception-v3",
+) -> OpGraph:
+    """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
+    reductions."""
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
@@ -99,10 +106,14 @@ def _module_c(b: GraphBuilder, x: Tensor) -> Tensor:
     """Figure 7: 3 x 3 filters expanded to parallel 1 x 3 and 3 x 1."""
     one = b.conv_bn_relu(x, 320, 1, name="one")
     three = b.conv_bn_relu(x, 384, 1, name="three1")
-    wide = [b.conv_bn_relu(three, 384, (1, 3), 1, (0, 1), name="three2a"),
-            b.conv_bn_relu(three, 384, (3, 1), 1, (1, 0), name="three2b")]  # fmt: skip
+    wide = [
+        b.conv_bn_relu(three, 384, (1, 3), 1, (0, 1), name="three2a"),
+        b.conv_bn_relu(three, 384, (3, 1), 1, (1, 0), name="three2b"),
+    ]
     double = b.conv_bn_relu(x, 448, 1, name="double1")
     double = b.conv_bn_relu(double, 384, 3, 1, 1, name="double2")
-    wide += [b.conv_bn_relu(double, 384, (1, 3), 1, (0, 1), name="double3a"),
-             b.conv_bn_relu(double, 384, (3, 1), 1, (1, 0), name="double3b")]  # fmt: skip
+    wide += [
+        b.conv_bn_relu(double, 384, (1, 3), 1, (0, 1), name="double3a"),
+        b.conv_bn_relu(double, 384, (3, 1), 1, (1, 0), name="double3b"),
+    ]
     return b.concat((one, *wide, _pooled(b, x, 192)), 1)

@@ -1,4 +1,5 @@
-"""Shared by the random and numeric families: a task graph with times of its own, for identical devices."""
+"""Shared by the random and numeric families: a task graph with times of its own, for identical
+devices."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MEAN_TICKS = 1000
-"""Mean time of an op in the random families: fine enough for integer costs, coarse enough to read."""
+"""Mean time of an op in the random families: fine enough for integer costs, coarse enough to
+read."""
 
 BYTES_PER_TICK = 16
 """Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
@@ -34,17 +36,29 @@ def random_times(rng: np.random.Generator, count: int, spread: float) -> NDArray
 def check_spread(name: str, spread: float) -> None:
     """Refuse a spread outside 0..1."""
     if not 0 <= spread <= 1:
-        raise InputError(f"generator '{name}': option 'spread' expects a number in 0..1, received {spread}")
+        raise InputError(
+            f"generator '{name}': option 'spread' expects a number in 0..1, received {spread}"
+        )
 
 
-def random_transfers(rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float) -> NDArray[np.int64]:
-    """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to 1.5."""
+def random_transfers(
+    rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float
+) -> NDArray[np.int64]:
+    """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to
+    1.5."""
     mean = ccr * float(compute.mean())
     return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
 
 
-def task_graph(name: str, source: NDArray[np.int64], target: NDArray[np.int64], compute: NDArray[np.int64],
-               rng: np.random.Generator, ccr: float, **fields: Any) -> OpGraph:  # fmt: skip
+def task_graph(
+    name: str,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    compute: NDArray[np.int64],
+    rng: np.random.Generator,
+    ccr: float,
+    **fields: Any,
+) -> OpGraph:
     """Build a graph from edges between ops; all out-edges of an op are one tensor.
 
     Parameters

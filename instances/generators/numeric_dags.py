@@ -1,12 +1,12 @@
 """Task graphs of numerical codes: tiled Cholesky and LU, a fast Fourier transform, a swept stencil.
 
-Times follow the flops of each kernel (scaled to a mean of about 1000 ticks); transfers are `ccr` times
-the mean op time for every tile, within a factor 0.5 to 1.5.
+Times follow the flops of each kernel (scaled to a mean of about 1000 ticks); transfers are `ccr`
+times the mean op time for every tile, within a factor 0.5 to 1.5.
 
 References
 ----------
-H. Topcuoglu, S. Hariri, M.-Y. Wu, "Performance-effective and low-complexity task scheduling for heterogeneous
-computing", IEEE Transactions on Parallel and Distributed Systems 13, 2002.
+H. Topcuoglu, S. Hariri, M.-Y. Wu, "Performance-effective and low-complexity task scheduling for
+heterogeneous computing", IEEE Transactions on Parallel and Distributed Systems 13, 2002.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class _Tasks:
         self._writer: dict[tuple[int, ...], int] = {}
 
     def add(
-        self, kind: str, cost: float, reads: list[tuple[int, ...]], writes: tuple[int, ...], label: str
+        self,
+        kind: str,
+        cost: float,
+        reads: list[tuple[int, ...]],
+        writes: tuple[int, ...],
+        label: str,
     ) -> None:
         """Add a task; `cost` is relative to the others, tiles that nobody wrote are inputs."""
         op = len(self.names)
@@ -53,8 +58,16 @@ class _Tasks:
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
         table = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
-        return task_graph(name, table[:, 0], table[:, 1], compute, np.random.default_rng(seed), ccr,
-                          op_names=tuple(self.names), op_types=tuple(self.types))  # fmt: skip
+        return task_graph(
+            name,
+            table[:, 0],
+            table[:, 1],
+            compute,
+            np.random.default_rng(seed),
+            ccr,
+            op_names=tuple(self.names),
+            op_types=tuple(self.types),
+        )
 
 
 def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "cholesky") -> OpGraph:
@@ -94,17 +107,22 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
 
     Parameters
     ----------
-    points : a power of two, at least 2; there are 2 * points - 1 calls and points * log2(points) butterflies.
+    points : a power of two, at least 2; there are 2 * points - 1 calls and points * log2(points)
+    butterflies.
     """
     if points < 2 or points & (points - 1):
-        raise InputError(f"generator '{name}': option 'points' expects a power of two >= 2, received {points}")
+        raise InputError(
+            f"generator '{name}': option 'points' expects a power of two >= 2, received {points}"
+        )
     check_count(name, 2 * points - 1 + points * (points.bit_length() - 1))
     tasks = _Tasks(name)
     tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
     stages = points.bit_length() - 1
     for level in range(1, stages + 1):
         for index in range(1 << level):
-            tasks.add("call", 0.5, [(0, level - 1, index // 2)], (0, level, index), f"{level}.{index}")
+            tasks.add(
+                "call", 0.5, [(0, level - 1, index // 2)], (0, level, index), f"{level}.{index}"
+            )
     for stage in range(stages):
         before = (0, stages) if stage == 0 else (1, stage - 1)
         for index in range(points):
@@ -113,9 +131,17 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     return tasks.graph(ccr, seed)
 
 
-def stencil(*, rows: int = 4, columns: int = 4, steps: int = 5, ccr: float = 0.5, seed: int = 0,
-            name: str = "stencil") -> OpGraph:  # fmt: skip
-    """Build a five-point stencil: every tile depends on itself and its neighbours one step before."""
+def stencil(
+    *,
+    rows: int = 4,
+    columns: int = 4,
+    steps: int = 5,
+    ccr: float = 0.5,
+    seed: int = 0,
+    name: str = "stencil",
+) -> OpGraph:
+    """Build a five-point stencil: every tile depends on itself and its neighbours one step
+    before."""
     check_sizes(name, rows=rows, columns=columns, steps=steps)
     check_count(name, rows * columns * steps)
     tasks = _Tasks(name)

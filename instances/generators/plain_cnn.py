@@ -2,10 +2,11 @@
 
 References
 ----------
-A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014.
-K. Simonyan, A. Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015.
-F. N. Iandola et al., "SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size",
-arXiv:1602.07360, 2016.
+A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997,
+2014. K. Simonyan, A. Zisserman, "Very deep convolutional networks for large-scale image
+      recognition", ICLR 2015.
+F. N. Iandola et al., "SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB
+model size", arXiv:1602.07360, 2016.
 """
 
 from __future__ import annotations
@@ -19,14 +20,25 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def alexnet(*, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4,
-            name: str = "alexnet") -> OpGraph:  # fmt: skip
+def alexnet(
+    *,
+    batch: int = 1,
+    image: int = 224,
+    classes: int = 1000,
+    dtype_bytes: int = 4,
+    name: str = "alexnet",
+) -> OpGraph:
     """Build AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick")."""
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
-    plan = [(64, 11, 4, 2, True), (192, 5, 1, 2, True), (384, 3, 1, 1, False), (256, 3, 1, 1, False),
-            (256, 3, 1, 1, True)]  # fmt: skip
+    plan = [
+        (64, 11, 4, 2, True),
+        (192, 5, 1, 2, True),
+        (384, 3, 1, 1, False),
+        (256, 3, 1, 1, False),
+        (256, 3, 1, 1, True),
+    ]
     for position, (out, kernel, stride, padding, pooled) in enumerate(plan, start=1):
         with b.layer(f"conv{position}"):
             x = b.relu(b.conv(x, out, kernel, stride, padding, bias=True))
@@ -35,13 +47,21 @@ def alexnet(*, batch: int = 1, image: int = 224, classes: int = 1000, dtype_byte
     return _classifier(b, x, classes)
 
 
-def vgg16(*, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4,
-          name: str = "vgg16") -> OpGraph:  # fmt: skip
+def vgg16(
+    *,
+    batch: int = 1,
+    image: int = 224,
+    classes: int = 1000,
+    dtype_bytes: int = 4,
+    name: str = "vgg16",
+) -> OpGraph:
     """Build VGG-16, configuration D of Simonyan and Zisserman (2015)."""
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
-    for block, (out, repeats) in enumerate([(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1):
+    for block, (out, repeats) in enumerate(
+        [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1
+    ):
         with b.layer(f"block{block}"):
             for _ in range(repeats):
                 x = b.relu(b.conv(x, out, 3, 1, 1, bias=True))
@@ -62,8 +82,14 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> OpGraph:
     return b.build()
 
 
-def squeezenet(*, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4,
-               name: str = "squeezenet") -> OpGraph:  # fmt: skip
+def squeezenet(
+    *,
+    batch: int = 1,
+    image: int = 224,
+    classes: int = 1000,
+    dtype_bytes: int = 4,
+    name: str = "squeezenet",
+) -> OpGraph:
     """Build SqueezeNet 1.0 (Iandola et al. 2016, table 1)."""
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)

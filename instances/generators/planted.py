@@ -1,15 +1,15 @@
 """Planted instances: random DAGs of any size whose optimal makespan is known by construction.
 
-Each of k identical devices is filled from 0 to T without idling by cutting [0, T] into op times. Then
-only tensors are added that this schedule satisfies: u before v if finish(u) + transfer <= start(v), or
-finish(u) <= start(v) where both are on one device. So the schedule is feasible, and since all work is
-k * T no schedule is shorter than T: T is optimal.
+Each of k identical devices is filled from 0 to T without idling by cutting [0, T] into op times.
+Then only tensors are added that this schedule satisfies: u before v if finish(u) + transfer <=
+start(v), or finish(u) <= start(v) where both are on one device. So the schedule is feasible, and
+since all work is k * T no schedule is shorter than T: T is optimal.
 
-By default transfers do not wait for each other (contention "none"), and the planted ranks reproduce the
-schedule under the queues "priority" and "planned" alike, because no device ever idles. With
-`contention=source` every device also sends one tensor at a time, in the order of the ranks of their readers, and transfers
-are cut until all arrive in time; then the ranks reproduce the schedule under the queue "planned" and
-the contention models "source", "pair" and "none".
+By default transfers do not wait for each other (contention "none"), and the planted ranks reproduce
+the schedule under the queues "priority" and "planned" alike, because no device ever idles. With
+`contention=source` every device also sends one tensor at a time, in the order of the ranks of their
+readers, and transfers are cut until all arrive in time; then the ranks reproduce the schedule under
+the queue "planned" and the contention models "source", "pair" and "none".
 """
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
-from placeopt.instances.generators.table import MAX_EDGES, check_choice, check_count, check_seed, check_sizes
+from placeopt.instances.generators.measured import (
+    BYTES_PER_TICK,
+    MEAN_TICKS,
+    check_ccr,
+    check_spread,
+)
+from placeopt.instances.generators.table import (
+    MAX_EDGES,
+    check_choice,
+    check_count,
+    check_seed,
+    check_sizes,
+)
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,8 +56,17 @@ class _Planted:
     transfer: NDArray[np.int64]  # (num_tensors,) ticks
 
 
-def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
-            contention: str = "none", seed: int = 0, name: str = "planted") -> OpGraph:  # fmt: skip
+def planted(
+    *,
+    ops: int = 100,
+    devices: int = 4,
+    degree: float = 2.0,
+    ccr: float = 0.5,
+    spread: float = 0.9,
+    contention: str = "none",
+    seed: int = 0,
+    name: str = "planted",
+) -> OpGraph:
     """Build a planted graph; on "uniform:K" with K = `devices` its optimum is `planted_problem`'s.
 
     Parameters
@@ -55,7 +75,8 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
     degree : mean number of consumers of an op.
     ccr : transfers aim at this multiple of the mean op time, and are cut to the planted slack.
     spread : 0 cuts every device evenly, 1 randomly.
-    contention : "none", or "source" to keep the optimum where each device sends one tensor at a time.
+    contention : "none", or "source" to keep the optimum where each device sends one tensor at a
+    time.
     """
     from placeopt.model.graph import OpGraph
 
@@ -73,16 +94,26 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
     )
 
 
-def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
-                    contention: str = "none", seed: int = 0, unrelated: bool = False,
-                    name: str = "planted") -> tuple[PlacementProblem, Placement, int]:  # fmt: skip
+def planted_problem(
+    *,
+    ops: int = 100,
+    devices: int = 4,
+    degree: float = 2.0,
+    ccr: float = 0.5,
+    spread: float = 0.9,
+    contention: str = "none",
+    seed: int = 0,
+    unrelated: bool = False,
+    name: str = "planted",
+) -> tuple[PlacementProblem, Placement, int]:
     """Return the problem, an optimal placement and the optimal makespan in ticks.
 
     The options are those of `planted`, and the problem is the one its graph lowers to.
 
     Parameters
     ----------
-    unrelated : make ops up to twice as slow on every device but their planted one. The optimum stays:
+    unrelated : make ops up to twice as slow on every device but their planted one. The optimum
+    stays:
         the ops' fastest times still sum to devices * optimum.
     """
     from placeopt.model.cluster import contention_matrix
@@ -110,17 +141,29 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
     return problem, Placement(known.device, _ranks(known.start)), known.horizon
 
 
-def _plant(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, contention: str,
-               seed: int) -> _Planted:  # fmt: skip
+def _plant(
+    name: str,
+    ops: int,
+    devices: int,
+    degree: float,
+    ccr: float,
+    spread: float,
+    contention: str,
+    seed: int,
+) -> _Planted:
     check_choice(name, "contention", contention, ("none", "source"))
     check_sizes(name, ops=ops, devices=devices)
     check_count(name, ops)
     check_ccr(name, ccr)
     check_spread(name, spread)
     if ops < devices:
-        raise InputError(f"generator '{name}': ops must be at least devices, received {ops} and {devices}")
+        raise InputError(
+            f"generator '{name}': ops must be at least devices, received {ops} and {devices}"
+        )
     if not 0 <= degree <= 1000:
-        raise InputError(f"generator '{name}': option 'degree' expects a number in 0..1000, received {degree}")
+        raise InputError(
+            f"generator '{name}': option 'degree' expects a number in 0..1000, received {degree}"
+        )
     check_count(name, round(ops * degree), MAX_EDGES, "edges")
     check_seed(name, seed)
     rng = np.random.default_rng(seed)
@@ -136,8 +179,9 @@ def _plant(name: str, ops: int, devices: int, degree: float, ccr: float, spread:
     return _Planted(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
 
 
-def _fill(rng: np.random.Generator, ops: int, devices: int, spread: float) -> tuple[
-        NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:  # fmt: skip
+def _fill(
+    rng: np.random.Generator, ops: int, devices: int, spread: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
     """Cut [0, horizon] on every device into ops of at least one tick, without gaps."""
     counts = np.full(devices, ops // devices)
     counts[: ops % devices] += 1
@@ -152,7 +196,9 @@ def _fill(rng: np.random.Generator, ops: int, devices: int, spread: float) -> tu
     at = 0
     for count in counts.tolist():
         weights = np.cumsum(1 - spread + spread * rng.exponential(size=count))
-        cuts = np.floor(weights / weights[-1] * (horizon - count)).astype(np.int64) + np.arange(1, count + 1)
+        cuts = np.floor(weights / weights[-1] * (horizon - count)).astype(np.int64) + np.arange(
+            1, count + 1
+        )
         cuts[-1] = horizon
         start[at : at + count] = np.concatenate(([0], cuts[:-1]))
         duration[at : at + count] = cuts - start[at : at + count]
@@ -160,9 +206,16 @@ def _fill(rng: np.random.Generator, ops: int, devices: int, spread: float) -> tu
     return device, start, duration, horizon
 
 
-def _edges(rng: np.random.Generator, start: NDArray[np.int64], finish: NDArray[np.int64], device: NDArray[np.int64],
-           degree: float, devices: int) -> NDArray[np.int64]:  # fmt: skip
-    """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them close."""
+def _edges(
+    rng: np.random.Generator,
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    device: NDArray[np.int64],
+    degree: float,
+    devices: int,
+) -> NDArray[np.int64]:
+    """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them
+    close."""
     n = len(start)
     by_start = np.argsort(start, kind="stable")
     first = np.searchsorted(start[by_start], finish)  # consumers of u: by_start[first[u]:]
@@ -173,16 +226,27 @@ def _edges(rng: np.random.Generator, start: NDArray[np.int64], finish: NDArray[n
     pairs = np.stack([source[keep], by_start[position[keep]]], axis=1)
     if degree > 0:  # half the ops depend on the op just before them on their device
         order = np.lexsort((start, device))
-        chained = (device[order][1:] == device[order][:-1]) & (rng.random(n - 1) < min(0.5, degree / 2))
+        chained = (device[order][1:] == device[order][:-1]) & (
+            rng.random(n - 1) < min(0.5, degree / 2)
+        )
         pairs = np.concatenate([pairs, np.stack([order[:-1][chained], order[1:][chained]], axis=1)])
     return np.unique(pairs, axis=0)
 
 
-def _transfers(rng: np.random.Generator, edges: NDArray[np.int64], pointer: NDArray[np.int64],
-               producer: NDArray[np.int64], start: NDArray[np.int64], finish: NDArray[np.int64],
-               device: NDArray[np.int64], ccr: float) -> NDArray[np.int64]:  # fmt: skip
+def _transfers(
+    rng: np.random.Generator,
+    edges: NDArray[np.int64],
+    pointer: NDArray[np.int64],
+    producer: NDArray[np.int64],
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    device: NDArray[np.int64],
+    ccr: float,
+) -> NDArray[np.int64]:
     """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
-    wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(np.int64)
+    wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(
+        np.int64
+    )
     if not len(producer):
         return wanted
     u, v = edges[:, 0], edges[:, 1]
@@ -191,20 +255,28 @@ def _transfers(rng: np.random.Generator, edges: NDArray[np.int64], pointer: NDAr
 
 
 def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend on each other."""
+    """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
+    on each other."""
     rank = np.empty(len(start), dtype=np.int64)
     rank[np.argsort(start, kind="stable")] = np.arange(len(start))
     return rank
 
 
-def _one_at_a_time(transfer: NDArray[np.int64], edges: NDArray[np.int64], pointer: NDArray[np.int64],
-                   start: NDArray[np.int64], finish: NDArray[np.int64],
-                   device: NDArray[np.int64]) -> NDArray[np.int64]:  # fmt: skip
-    """Shorten transfers until each device can send its own one after the other, earliest deadline first.
+def _one_at_a_time(
+    transfer: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    pointer: NDArray[np.int64],
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    device: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Shorten transfers until each device can send its own one after the other, earliest deadline
+    first.
 
-    In the order of deadlines (start of the first reader on the receiving device) a transfer begins when the
-    tensor exists and the one before has ended, and is cut to end by its deadline. Later deadlines are no earlier,
-    so what is cut fits, and cutting a tensor again for another receiver only lets the others begin sooner.
+    In the order of deadlines (start of the first reader on the receiving device) a transfer begins
+    when the tensor exists and the one before has ended, and is cut to end by its deadline. Later
+    deadlines are no earlier, so what is cut fits, and cutting a tensor again for another receiver
+    only lets the others begin sooner.
     """
     tensor = np.repeat(np.arange(len(transfer)), np.diff(pointer))
     rank = _ranks(start)
@@ -217,8 +289,13 @@ def _one_at_a_time(transfer: NDArray[np.int64], edges: NDArray[np.int64], pointe
     requests = requests[np.lexsort((tensor[requests], rank[v[requests]], device[u[requests]]))]
     ticks = transfer.tolist()
     sender, free = -1, 0
-    for source, t, release, deadline in zip(device[u[requests]].tolist(), tensor[requests].tolist(),
-                                            finish[u[requests]].tolist(), start[v[requests]].tolist(), strict=True):  # fmt: skip
+    for source, t, release, deadline in zip(
+        device[u[requests]].tolist(),
+        tensor[requests].tolist(),
+        finish[u[requests]].tolist(),
+        start[v[requests]].tolist(),
+        strict=True,
+    ):
         if source != sender:
             sender, free = source, 0
         begin = max(release, free)

@@ -1,12 +1,12 @@
 """Random families of DAGs with times of their own: layered, fork-join, series-parallel and trees.
 
-Every op has one time for all devices, around 1000 ticks; its output is one tensor with a transfer time
-of `ccr` times the mean op time on average. Use them on identical devices ("uniform:4").
+Every op has one time for all devices, around 1000 ticks; its output is one tensor with a transfer
+time of `ccr` times the mean op time on average. Use them on identical devices ("uniform:4").
 
 References
 ----------
-T. Tobita, H. Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling algorithms", Journal of
-Scheduling 5, 2002.
+T. Tobita, H. Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling
+algorithms", Journal of Scheduling 5, 2002.
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: float = 1.0, spread: float = 0.9,
-            seed: int = 0, name: str = "layered") -> OpGraph:  # fmt: skip
+def layered(
+    *,
+    layers: int = 10,
+    width: int = 10,
+    degree: float = 2.0,
+    ccr: float = 1.0,
+    spread: float = 0.9,
+    seed: int = 0,
+    name: str = "layered",
+) -> OpGraph:
     """Build a layered random DAG (after Tobita and Kasahara 2002, "layrprob").
 
     Parameters
@@ -36,11 +44,15 @@ def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: floa
     """
     check_sizes(name, width=width)
     if layers < 1:
-        raise InputError(f"generator '{name}': option 'layers' expects at least 1, received {layers}")
+        raise InputError(
+            f"generator '{name}': option 'layers' expects at least 1, received {layers}"
+        )
     check_count(name, layers * width)
     _check(name, ccr, spread, seed)
     if not 1 <= degree <= 1000:
-        raise InputError(f"generator '{name}': option 'degree' expects a number in 1..1000, received {degree}")
+        raise InputError(
+            f"generator '{name}': option 'degree' expects a number in 1..1000, received {degree}"
+        )
     check_count(name, round(layers * width * degree), MAX_EDGES, "edges")
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
@@ -53,12 +65,22 @@ def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: floa
         sources.append(rng.integers(first[layer - 1], first[layer], int(inputs.sum())))
     n = int(first[-1])
     compute = random_times(rng, n, spread)
-    labels = tuple(f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size))
+    labels = tuple(
+        f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size)
+    )
     return task_graph(name, _join(sources), _join(targets), compute, rng, ccr, layer=labels)
 
 
-def fork_join(*, stages: int = 5, branches: int = 8, length: int = 2, ccr: float = 0.5, spread: float = 0.5,
-              seed: int = 0, name: str = "fork-join") -> OpGraph:  # fmt: skip
+def fork_join(
+    *,
+    stages: int = 5,
+    branches: int = 8,
+    length: int = 2,
+    ccr: float = 0.5,
+    spread: float = 0.5,
+    seed: int = 0,
+    name: str = "fork-join",
+) -> OpGraph:
     """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
     check_sizes(name, stages=stages, branches=branches, length=length)
     check_count(name, stages * (branches * length + 1) + 1)
@@ -79,19 +101,29 @@ def fork_join(*, stages: int = 5, branches: int = 8, length: int = 2, ccr: float
     return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
 
 
-def series_parallel(*, ops: int = 100, parallel: float = 0.5, branches: int = 4, ccr: float = 0.5, spread: float = 0.9,
-                    seed: int = 0, name: str = "series-parallel") -> OpGraph:  # fmt: skip
+def series_parallel(
+    *,
+    ops: int = 100,
+    parallel: float = 0.5,
+    branches: int = 4,
+    ccr: float = 0.5,
+    spread: float = 0.9,
+    seed: int = 0,
+    name: str = "series-parallel",
+) -> OpGraph:
     """Build a random series-parallel DAG by splitting ops.
 
     Starting from a source, a sink and an op between them, a random inner op is replaced by two in
-    series, or (with probability `parallel`) joined by up to `branches` - 1 parallel copies, until there
-    are `ops` ops.
+    series, or (with probability `parallel`) joined by up to `branches` - 1 parallel copies, until
+    there are `ops` ops.
     """
     check_sizes(name, ops=ops, branches=branches)
     check_count(name, ops)
     _check(name, ccr, spread, seed)
     if not 0 <= parallel <= 1:
-        raise InputError(f"generator '{name}': option 'parallel' expects a number in 0..1, received {parallel}")
+        raise InputError(
+            f"generator '{name}': option 'parallel' expects a number in 0..1, received {parallel}"
+        )
     rng = np.random.default_rng(seed)
     # ops 0 and 1 are source and sink; before[v], after[v] list the neighbours of v
     before: list[list[int]] = [[], []]
@@ -119,11 +151,20 @@ def series_parallel(*, ops: int = 100, parallel: float = 0.5, branches: int = 4,
                 before[v].remove(op)
             insert([op], successors)
     table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], dtype=np.int64)
-    return task_graph(name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr)
+    return task_graph(
+        name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr
+    )
 
 
-def out_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float = 0.5, seed: int = 0,
-             name: str = "out-tree") -> OpGraph:  # fmt: skip
+def out_tree(
+    *,
+    depth: int = 6,
+    arity: int = 2,
+    ccr: float = 0.5,
+    spread: float = 0.5,
+    seed: int = 0,
+    name: str = "out-tree",
+) -> OpGraph:
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
     parent, child, n = _tree(name, depth, arity)
     _check(name, ccr, spread, seed)
@@ -131,8 +172,15 @@ def out_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float 
     return task_graph(name, parent, child, random_times(rng, n, spread), rng, ccr)
 
 
-def in_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float = 0.5, seed: int = 0,
-            name: str = "in-tree") -> OpGraph:  # fmt: skip
+def in_tree(
+    *,
+    depth: int = 6,
+    arity: int = 2,
+    ccr: float = 0.5,
+    spread: float = 0.5,
+    seed: int = 0,
+    name: str = "in-tree",
+) -> OpGraph:
     """Build a complete tree with edges from children to parent; the root is the last op."""
     parent, child, n = _tree(name, depth, arity)
     _check(name, ccr, spread, seed)

@@ -1,14 +1,15 @@
 """Recurrent networks with their steps unrolled: NMT, GNMT and an RNN language model.
 
-The weights of an LSTM layer belong to one op of type "variable" and reach every step as a tensor, which
-is sent at most once to each device. So the steps of a layer may run on different devices, as in the
-placements of Mirhoseini et al. (2017), and whoever separates them pays for the weights.
+The weights of an LSTM layer belong to one op of type "variable" and reach every step as a tensor,
+which is sent at most once to each device. So the steps of a layer may run on different devices, as
+in the placements of Mirhoseini et al. (2017), and whoever separates them pays for the weights.
 
 References
 ----------
 S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997.
-W. Zaremba, I. Sutskever, O. Vinyals, "Recurrent neural network regularization", arXiv:1409.2329, 2014.
-M.-T. Luong, H. Pham, C. D. Manning, "Effective approaches to attention-based neural machine translation", EMNLP 2015.
+W. Zaremba, I. Sutskever, O. Vinyals, "Recurrent neural network regularization", arXiv:1409.2329,
+2014. M.-T. Luong, H. Pham, C. D. Manning, "Effective approaches to attention-based neural machine
+      translation", EMNLP 2015.
 Y. Wu et al., "Google's neural machine translation system", arXiv:1609.08144, 2016.
 A. Mirhoseini et al., "Device placement optimization with reinforcement learning", ICML 2017.
 """
@@ -43,7 +44,9 @@ class Lstm:
         self.rows = rows
         with b.layer(name):
             size = (rows + 1) * 4 * hidden  # weights and biases
-            self.weights = b.op("variable", (), (rows + 1, 4 * hidden), name="weights", parameters=size, moved=0)
+            self.weights = b.op(
+                "variable", (), (rows + 1, 4 * hidden), name="weights", parameters=size, moved=0
+            )
 
     def step(self, x: Tensor, state: State, time: int) -> State:
         """Run one step and return the new state."""
@@ -67,7 +70,9 @@ class Lstm:
             c = b.binary("mul", i, g, name="write")
             if state.cell is not None:
                 c = b.add(b.binary("mul", f, state.cell, name="keep"), c, name="cell")
-            return State(b.binary("mul", o, b.unary("tanh", c, cost=4, name="cell_tanh"), name="hidden"), c)
+            return State(
+                b.binary("mul", o, b.unary("tanh", c, cost=4, name="cell_tanh"), name="hidden"), c
+            )
 
     def run(self, inputs: Sequence[Tensor], reverse: bool = False) -> list[Tensor]:
         """Run all steps and return the hidden states, in the order of `inputs`."""
@@ -79,11 +84,19 @@ class Lstm:
         return outputs
 
 
-def _embed(b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int, name: str) -> list[Tensor]:
+def _embed(
+    b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int, name: str
+) -> list[Tensor]:
     """Embed a batch of sentences; one output tensor per step."""
     tokens = b.input(batch, steps)
-    return b.ops("embedding", (tokens,), [(batch, hidden)] * steps, name=name, parameters=vocab * hidden,
-                 moved=2 * batch * steps * hidden * b.dtype_bytes)  # fmt: skip
+    return b.ops(
+        "embedding",
+        (tokens,),
+        [(batch, hidden)] * steps,
+        name=name,
+        parameters=vocab * hidden,
+        moved=2 * batch * steps * hidden * b.dtype_bytes,
+    )
 
 
 class Softmax:
@@ -92,8 +105,14 @@ class Softmax:
     def __init__(self, b: GraphBuilder, inputs: int, vocab: int) -> None:
         self.b, self.inputs, self.vocab = b, inputs, vocab
         with b.layer("softmax"):
-            self.weights = b.op("variable", (), (inputs + 1, vocab), name="weights", parameters=(inputs + 1) * vocab,
-                                moved=0)  # fmt: skip
+            self.weights = b.op(
+                "variable",
+                (),
+                (inputs + 1, vocab),
+                name="weights",
+                parameters=(inputs + 1) * vocab,
+                moved=0,
+            )
 
     def step(self, x: Tensor, time: int) -> Tensor:
         """Return the word probabilities of one step."""
@@ -110,7 +129,9 @@ class Attention:
         self.b, self.hidden, self.steps = b, hidden, len(states)
         batch = states[0].shape[0]
         with b.layer("attention"):
-            self.memory = b.op("stack", states, (batch, self.steps, states[0].shape[1]), name="memory")
+            self.memory = b.op(
+                "stack", states, (batch, self.steps, states[0].shape[1]), name="memory"
+            )
             self.keys = b.linear(self.memory, hidden, bias=False, name="keys")
 
     def step(self, query: Tensor, time: int) -> Tensor:
@@ -122,10 +143,28 @@ class Attention:
             return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
 
 
-def rnn_lm(*, layers: int = 2, hidden: int = 1024, vocab: int = 10000, steps: int = 20, batch: int = 64,
-           detail: str = "fine", dtype_bytes: int = 4, name: str = "rnn-lm") -> OpGraph:  # fmt: skip
-    """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps unrolled."""
-    check_sizes(name, layers=layers, hidden=hidden, vocab=vocab, steps=steps, batch=batch, dtype_bytes=dtype_bytes)
+def rnn_lm(
+    *,
+    layers: int = 2,
+    hidden: int = 1024,
+    vocab: int = 10000,
+    steps: int = 20,
+    batch: int = 64,
+    detail: str = "fine",
+    dtype_bytes: int = 4,
+    name: str = "rnn-lm",
+) -> OpGraph:
+    """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps
+    unrolled."""
+    check_sizes(
+        name,
+        layers=layers,
+        hidden=hidden,
+        vocab=vocab,
+        steps=steps,
+        batch=batch,
+        dtype_bytes=dtype_bytes,
+    )
     check_choice(name, "detail", detail, ("fine", "coarse"))
     b = GraphBuilder(name, dtype_bytes)
     xs = _embed(b, vocab, hidden, batch, steps, "embedding")
@@ -137,17 +176,36 @@ def rnn_lm(*, layers: int = 2, hidden: int = 1024, vocab: int = 10000, steps: in
     return b.build()
 
 
-def nmt(*, layers: int = 2, hidden: int = 512, vocab: int = 32000, source: int = 20, target: int = 20,
-        batch: int = 64, detail: str = "fine", dtype_bytes: int = 4, name: str = "nmt") -> OpGraph:  # fmt: skip
-    """Build a sequence-to-sequence model with global attention and input feeding (Luong et al. 2015).
+def nmt(
+    *,
+    layers: int = 2,
+    hidden: int = 512,
+    vocab: int = 32000,
+    source: int = 20,
+    target: int = 20,
+    batch: int = 64,
+    detail: str = "fine",
+    dtype_bytes: int = 4,
+    name: str = "nmt",
+) -> OpGraph:
+    """Build a sequence-to-sequence model with global attention and input feeding (Luong et al.
+    2015).
 
     Parameters
     ----------
     layers : LSTM layers of the encoder, and as many of the decoder.
     source, target : steps of the encoder and of the decoder.
     """
-    check_sizes(name, layers=layers, hidden=hidden, vocab=vocab, source=source, target=target, batch=batch,
-                dtype_bytes=dtype_bytes)  # fmt: skip
+    check_sizes(
+        name,
+        layers=layers,
+        hidden=hidden,
+        vocab=vocab,
+        source=source,
+        target=target,
+        batch=batch,
+        dtype_bytes=dtype_bytes,
+    )
     check_choice(name, "detail", detail, ("fine", "coarse"))
     fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
@@ -158,9 +216,18 @@ def nmt(*, layers: int = 2, hidden: int = 512, vocab: int = 32000, source: int =
     with b.layer("decoder"):
         attention = Attention(b, xs, hidden)
         words = _embed(b, vocab, hidden, batch, target, "embedding")
-        cells = [Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}") for layer in range(layers)]
-        mixer = b.op("variable", (), (2 * hidden, hidden), name="mixer_weights", parameters=2 * hidden * hidden,
-                     moved=0)  # fmt: skip
+        cells = [
+            Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}")
+            for layer in range(layers)
+        ]
+        mixer = b.op(
+            "variable",
+            (),
+            (2 * hidden, hidden),
+            name="mixer_weights",
+            parameters=2 * hidden * hidden,
+            moved=0,
+        )
         softmax = Softmax(b, hidden, vocab)
         states = [State() for _ in range(layers)]
         feed: Tensor | None = None
@@ -171,14 +238,26 @@ def nmt(*, layers: int = 2, hidden: int = 512, vocab: int = 32000, source: int =
                 x = states[layer].hidden or x
             context = attention.step(x, time)
             with b.layer(f"attention/step{time}"):
-                mixed = b.matmul(b.concat((context, x), 1), mixer, (batch, hidden), 2 * hidden, name="mix")
+                mixed = b.matmul(
+                    b.concat((context, x), 1), mixer, (batch, hidden), 2 * hidden, name="mix"
+                )
                 feed = b.unary("tanh", mixed, cost=4)
             softmax.step(feed, time)
     return b.build()
 
 
-def gnmt(*, layers: int = 8, hidden: int = 1024, vocab: int = 32000, source: int = 20, target: int = 20,
-         batch: int = 64, detail: str = "coarse", dtype_bytes: int = 4, name: str = "gnmt") -> OpGraph:  # fmt: skip
+def gnmt(
+    *,
+    layers: int = 8,
+    hidden: int = 1024,
+    vocab: int = 32000,
+    source: int = 20,
+    target: int = 20,
+    batch: int = 64,
+    detail: str = "coarse",
+    dtype_bytes: int = 4,
+    name: str = "gnmt",
+) -> OpGraph:
     """Build GNMT (Wu et al. 2016).
 
     The first encoder layer is bidirectional, residual connections start at the third layer, and the
@@ -188,10 +267,20 @@ def gnmt(*, layers: int = 8, hidden: int = 1024, vocab: int = 32000, source: int
     ----------
     layers : layers of the encoder, and as many of the decoder; at least 2.
     """
-    check_sizes(name, hidden=hidden, vocab=vocab, source=source, target=target, batch=batch, dtype_bytes=dtype_bytes)
+    check_sizes(
+        name,
+        hidden=hidden,
+        vocab=vocab,
+        source=source,
+        target=target,
+        batch=batch,
+        dtype_bytes=dtype_bytes,
+    )
     check_choice(name, "detail", detail, ("fine", "coarse"))
     if layers < 2:
-        raise InputError(f"generator '{name}': option 'layers' expects at least 2, received {layers}")
+        raise InputError(
+            f"generator '{name}': option 'layers' expects at least 2, received {layers}"
+        )
     fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
@@ -216,7 +305,11 @@ def gnmt(*, layers: int = 8, hidden: int = 1024, vocab: int = 32000, source: int
         for time, word in enumerate(words):
             x = word
             for layer, cell in enumerate(cells):
-                joined = x if context is None else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
+                joined = (
+                    x
+                    if context is None
+                    else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
+                )
                 states[layer] = cell.step(joined, states[layer], time)
                 y = states[layer].hidden or x
                 x = b.add(y, x, name=f"lstm{layer}/residual{time}") if layer >= 2 else y

@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-def resnet(*, depth: int = 50, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4,
-           name: str = "resnet") -> OpGraph:  # fmt: skip
+def resnet(
+    *,
+    depth: int = 50,
+    batch: int = 1,
+    image: int = 224,
+    classes: int = 1000,
+    dtype_bytes: int = 4,
+    name: str = "resnet",
+) -> OpGraph:
     """Build a bottleneck ResNet of 50, 101 or 152 layers on square images."""
     if depth not in _BLOCKS:
-        raise InputError(f"generator '{name}': option 'depth' expects 50, 101 or 152, received {depth}")
+        raise InputError(
+            f"generator '{name}': option 'depth' expects 50, 101 or 152, received {depth}"
+        )
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
@@ -42,7 +51,9 @@ def resnet(*, depth: int = 50, batch: int = 1, image: int = 224, classes: int = 
 def _bottleneck(b: GraphBuilder, x: Tensor, width: int, stride: int) -> Tensor:
     shortcut = x
     if x.shape[1] != 4 * width:
-        shortcut = b.batch_norm(b.conv(x, 4 * width, 1, stride, name="shortcut"), name="shortcut_bn")
+        shortcut = b.batch_norm(
+            b.conv(x, 4 * width, 1, stride, name="shortcut"), name="shortcut_bn"
+        )
     y = b.conv_bn_relu(x, width, 1, name="conv1")
     y = b.conv_bn_relu(y, width, 3, stride, 1, name="conv2")
     y = b.batch_norm(b.conv(y, 4 * width, 1, name="conv3"), name="conv3_bn")

@@ -1,9 +1,10 @@
 """Sharded graphs: every matrix product split into block products and reductions.
 
-These are the four workloads of Doppler (Yao et al. 2025). A matrix is a grid of row x column blocks. The
-product of X (rows x inner) and Y (inner x columns) is one product op per (row, inner, column) and, where
-inner > 1, one reduction per (row, column) that sums the partial results. All ops that stem from one
-operation of the unsharded model share a `meta` label, for the solver "enumerative".
+These are the four workloads of Doppler (Yao et al. 2025). A matrix is a grid of row x column
+blocks. The product of X (rows x inner) and Y (inner x columns) is one product op per (row, inner,
+column) and, where inner > 1, one reduction per (row, column) that sums the partial results. All ops
+that stem from one operation of the unsharded model share a `meta` label, for the solver
+"enumerative".
 
 References
 ----------
@@ -67,18 +68,26 @@ class Sharder:
                         left, right = x.at(row, inner), y.at(inner, column)
                         shape = (left.shape[0], right.shape[1])
                         flops = 2 * shape[0] * shape[1] * left.shape[1]
-                        parts.append(b.op("matmul", (left, right), shape, name=f"{row}.{inner}.{column}", flops=flops,
-                                          meta=meta))  # fmt: skip
+                        parts.append(
+                            b.op(
+                                "matmul",
+                                (left, right),
+                                shape,
+                                name=f"{row}.{inner}.{column}",
+                                flops=flops,
+                                meta=meta,
+                            )
+                        )
                     cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
         return Blocks(x.rows, y.columns, tuple(cells))
 
     def linear(self, x: Blocks, width: int, columns: int, name: str) -> Blocks:
         """Product with a learned matrix.
 
-        Every row of blocks multiplies the same weights. For inference each product op keeps a copy of
-        its block, as if it had been distributed before the run; the parameters are counted on row 0.
-        For training a block of weights is an op whose output all rows read, so that the gradients of all
-        rows are summed.
+        Every row of blocks multiplies the same weights. For inference each product op keeps a copy
+        of its block, as if it had been distributed before the run; the parameters are counted on
+        row 0. For training a block of weights is an op whose output all rows read, so that the
+        gradients of all rows are summed.
         """
         b, meta = self.b, self.new_meta()
         out = -(-width // columns)
@@ -88,8 +97,15 @@ class Sharder:
                 height = x.cells[0].shape[1]
                 for inner in range(x.columns):
                     for column in range(columns):
-                        variables[inner, column] = b.op("variable", (), (height, out), name=f"weights{inner}.{column}",
-                                                        parameters=height * out, moved=0, meta=meta)  # fmt: skip
+                        variables[inner, column] = b.op(
+                            "variable",
+                            (),
+                            (height, out),
+                            name=f"weights{inner}.{column}",
+                            parameters=height * out,
+                            moved=0,
+                            meta=meta,
+                        )
             for row in range(x.rows):
                 for column in range(columns):
                     parts = []
@@ -97,12 +113,19 @@ class Sharder:
                         left = x.at(row, inner)
                         operands = [left] + ([variables[inner, column]] if variables else [])
                         weights = left.shape[1] * out
-                        parts.append(b.op("matmul", operands, (left.shape[0], out), name=f"{row}.{inner}.{column}",
-                                          flops=2 * left.size * out,
-                                          parameters=weights if row == 0 and not variables else 0,
-                                          buffers=weights if row and not variables else 0,
-                                          moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
-                                          meta=meta))  # fmt: skip
+                        parts.append(
+                            b.op(
+                                "matmul",
+                                operands,
+                                (left.shape[0], out),
+                                name=f"{row}.{inner}.{column}",
+                                flops=2 * left.size * out,
+                                parameters=weights if row == 0 and not variables else 0,
+                                buffers=weights if row and not variables else 0,
+                                moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
+                                meta=meta,
+                            )
+                        )
                     cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
         return Blocks(x.rows, columns, tuple(cells))
 
@@ -110,7 +133,14 @@ class Sharder:
         """Reduce the partial results of a block."""
         if len(parts) == 1:
             return parts[0]
-        return self.b.op("reduce", parts, parts[0].shape, name=name, flops=(len(parts) - 1) * parts[0].size, meta=meta)
+        return self.b.op(
+            "reduce",
+            parts,
+            parts[0].shape,
+            name=name,
+            flops=(len(parts) - 1) * parts[0].size,
+            meta=meta,
+        )
 
     def map(self, kind: str, operands: list[Blocks], name: str, cost: int = 1) -> Blocks:
         """Element-wise operation on matrices of the same grid."""
@@ -120,25 +150,55 @@ class Sharder:
             for index in range(len(first.cells)):
                 inputs = [operand.cells[index] for operand in operands]
                 flops = cost * inputs[0].size
-                cells.append(b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=flops, meta=meta))
+                cells.append(
+                    b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=flops, meta=meta)
+                )
         return Blocks(first.rows, first.columns, tuple(cells))
 
     def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
-        """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an element-wise op."""
+        """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an
+        element-wise op."""
         b, meta = self.b, self.new_meta()
         cells = []
         with b.layer(name):
             for row in range(x.rows):
                 line = [x.at(row, column) for column in range(x.columns)]
                 if x.columns == 1:
-                    cells.append(b.op(kind, line, line[0].shape, name=f"{row}", flops=5 * line[0].size, meta=meta))
+                    cells.append(
+                        b.op(
+                            kind,
+                            line,
+                            line[0].shape,
+                            name=f"{row}",
+                            flops=5 * line[0].size,
+                            meta=meta,
+                        )
+                    )
                     continue
                 height = line[0].shape[0]
-                parts = [b.op(f"{kind}_part", (cell,), (height, 1), name=f"part{row}.{column}", flops=2 * cell.size,
-                              meta=meta) for column, cell in enumerate(line)]  # fmt: skip
+                parts = [
+                    b.op(
+                        f"{kind}_part",
+                        (cell,),
+                        (height, 1),
+                        name=f"part{row}.{column}",
+                        flops=2 * cell.size,
+                        meta=meta,
+                    )
+                    for column, cell in enumerate(line)
+                ]
                 total = self.reduce(parts, f"sum{row}", meta)
-                cells += [b.op(kind, (cell, total), cell.shape, name=f"{row}.{column}", flops=3 * cell.size, meta=meta)
-                          for column, cell in enumerate(line)]  # fmt: skip
+                cells += [
+                    b.op(
+                        kind,
+                        (cell, total),
+                        cell.shape,
+                        name=f"{row}.{column}",
+                        flops=3 * cell.size,
+                        meta=meta,
+                    )
+                    for column, cell in enumerate(line)
+                ]
         return Blocks(x.rows, x.columns, tuple(cells))
 
     def regrid(self, x: Blocks, rows: int, columns: int, name: str) -> Blocks:
@@ -159,7 +219,8 @@ class Sharder:
 
 
 def _grid(count: int) -> tuple[int, int]:
-    """Return the most square grid (rows, columns) with rows <= columns and rows * columns = count."""
+    """Return the most square grid (rows, columns) with rows <= columns and rows * columns =
+    count."""
     rows = math.isqrt(count)
     while count % rows:
         rows -= 1
@@ -174,16 +235,21 @@ def _overlap(index: int, pieces: int, others: int) -> range:
 def _check(name: str, shards: int, dtype_bytes: int, **sizes: int) -> None:
     check_sizes(name, shards=shards, dtype_bytes=dtype_bytes, **sizes)
     if shards > 256:
-        raise InputError(f"generator '{name}': option 'shards' expects at most 256, received {shards}")
+        raise InputError(
+            f"generator '{name}': option 'shards' expects at most 256, received {shards}"
+        )
 
 
-def chain_mm(*, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: str = "chain-mm") -> OpGraph:
+def chain_mm(
+    *, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: str = "chain-mm"
+) -> OpGraph:
     """Build (A B) + (C (D E)) on square matrices.
 
     Parameters
     ----------
     size : rows and columns of every matrix.
-    shards : blocks of every result; products have as many terms as a row of blocks has columns, doubled.
+    shards : blocks of every result; products have as many terms as a row of blocks has columns,
+    doubled.
     """
     _check(name, shards, dtype_bytes, size=size)
     s = Sharder(name, dtype_bytes, shards)
@@ -195,15 +261,34 @@ def chain_mm(*, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: 
     return s.b.build()
 
 
-def ffnn(*, layers: int = 2, batch: int = 32768, inputs: int = 32768, hidden: int = 65536, outputs: int = 32768,
-         shards: int = 4, dtype_bytes: int = 4, training: bool = False, name: str = "ffnn") -> OpGraph:  # fmt: skip
+def ffnn(
+    *,
+    layers: int = 2,
+    batch: int = 32768,
+    inputs: int = 32768,
+    hidden: int = 65536,
+    outputs: int = 32768,
+    shards: int = 4,
+    dtype_bytes: int = 4,
+    training: bool = False,
+    name: str = "ffnn",
+) -> OpGraph:
     """Build a feed-forward network: `layers` hidden layers with rectifiers, then a softmax.
 
     Parameters
     ----------
     shards : blocks of every activation; inner dimensions are cut into twice as many pieces.
     """
-    _check(name, shards, dtype_bytes, layers=layers, batch=batch, inputs=inputs, hidden=hidden, outputs=outputs)
+    _check(
+        name,
+        shards,
+        dtype_bytes,
+        layers=layers,
+        batch=batch,
+        inputs=inputs,
+        hidden=hidden,
+        outputs=outputs,
+    )
     s = Sharder(name, dtype_bytes, shards, training)
     x = s.input(batch, inputs, s.rows, 2 * s.count)
     for layer in range(layers):
@@ -216,8 +301,17 @@ def ffnn(*, layers: int = 2, batch: int = 32768, inputs: int = 32768, hidden: in
     return s.b.build()
 
 
-def llama_block(*, layers: int = 1, hidden: int = 4096, heads: int = 32, seq: int = 4096, shards: int = 4,
-                dtype_bytes: int = 4, training: bool = False, name: str = "llama-block") -> OpGraph:  # fmt: skip
+def llama_block(
+    *,
+    layers: int = 1,
+    hidden: int = 4096,
+    heads: int = 32,
+    seq: int = 4096,
+    shards: int = 4,
+    dtype_bytes: int = 4,
+    training: bool = False,
+    name: str = "llama-block",
+) -> OpGraph:
     """Build the attention half of a Llama layer: norm, rotary attention and residual; sharded."""
     s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
     x = s.input(seq, hidden, s.rows, s.columns)
@@ -227,10 +321,20 @@ def llama_block(*, layers: int = 1, hidden: int = 4096, heads: int = 32, seq: in
     return s.b.build()
 
 
-def llama_layer(*, layers: int = 1, hidden: int = 4096, heads: int = 32, ffn: int = 11008, seq: int = 4096,
-                shards: int = 4, dtype_bytes: int = 4, training: bool = False,
-                name: str = "llama-layer") -> OpGraph:  # fmt: skip
-    """Build whole Llama layers: attention and gated feed-forward parts with their norms; sharded."""
+def llama_layer(
+    *,
+    layers: int = 1,
+    hidden: int = 4096,
+    heads: int = 32,
+    ffn: int = 11008,
+    seq: int = 4096,
+    shards: int = 4,
+    dtype_bytes: int = 4,
+    training: bool = False,
+    name: str = "llama-layer",
+) -> OpGraph:
+    """Build whole Llama layers: attention and gated feed-forward parts with their norms;
+    sharded."""
     check_sizes(name, ffn=ffn)
     s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
     x = s.input(seq, hidden, s.rows, s.columns)
@@ -244,20 +348,34 @@ def llama_layer(*, layers: int = 1, hidden: int = 4096, heads: int = 32, ffn: in
     return s.b.build()
 
 
-def _llama_sharder(name: str, shards: int, dtype_bytes: int, training: bool, layers: int, hidden: int, heads: int,
-                   seq: int) -> Sharder:  # fmt: skip
+def _llama_sharder(
+    name: str,
+    shards: int,
+    dtype_bytes: int,
+    training: bool,
+    layers: int,
+    hidden: int,
+    heads: int,
+    seq: int,
+) -> Sharder:
     _check(name, shards, dtype_bytes, layers=layers, hidden=hidden, heads=heads, seq=seq)
     s = Sharder(name, dtype_bytes, shards, training)
     if heads % s.columns or hidden % heads:
-        raise InputError(f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} columns "
-                         f"of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}")  # fmt: skip
+        raise InputError(
+            f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} columns "
+            f"of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}"
+        )
     return s
 
 
 def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
-    """Return the residual attention part; heads are dealt to the column blocks, keys to the row blocks."""
+    """Return the residual attention part; heads are dealt to the column blocks, keys to the row
+    blocks."""
     y = s.normalise(x, "rms_norm", "norm1")
-    q, k, v = (s.map("formation", [s.linear(y, hidden, s.columns, key)], f"{key}_heads", cost=0) for key in "qkv")
+    q, k, v = (
+        s.map("formation", [s.linear(y, hidden, s.columns, key)], f"{key}_heads", cost=0)
+        for key in "qkv"
+    )
     q, k = (_rotary(s, blocks, name) for blocks, name in ((q, "q_rotary"), (k, "k_rotary")))
     k = s.map("formation", [k], "k_transposed", cost=0)
     local = heads // s.columns  # heads of one column of blocks
@@ -272,14 +390,36 @@ def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
             for key in range(s.rows):
                 keys = k.at(key, column)
                 shape, place = (local, length, keys.shape[0]), f"{row}.{key}.{column}"
-                score = b.op("matmul", (query, keys), shape, name=f"scores/{place}",
-                             flops=2 * length * keys.shape[0] * width, meta=meta_scores)  # fmt: skip
-                scores.append(b.op("scale_mask", (score,), shape, name=f"mask/{place}", flops=2 * score.size,
-                                   meta=meta_mask))  # fmt: skip
+                score = b.op(
+                    "matmul",
+                    (query, keys),
+                    shape,
+                    name=f"scores/{place}",
+                    flops=2 * length * keys.shape[0] * width,
+                    meta=meta_scores,
+                )
+                scores.append(
+                    b.op(
+                        "scale_mask",
+                        (score,),
+                        shape,
+                        name=f"mask/{place}",
+                        flops=2 * score.size,
+                        meta=meta_mask,
+                    )
+                )
             weights = _softmax(b, scores, f"softmax/{row}.{column}", meta_softmax)
-            parts = [b.op("matmul", (weight, v.at(key, column)), (length, width), name=f"mix/{row}.{key}.{column}",
-                          flops=2 * length * width * weight.shape[2], meta=meta_mix)
-                     for key, weight in enumerate(weights)]  # fmt: skip
+            parts = [
+                b.op(
+                    "matmul",
+                    (weight, v.at(key, column)),
+                    (length, width),
+                    name=f"mix/{row}.{key}.{column}",
+                    flops=2 * length * width * weight.shape[2],
+                    meta=meta_mix,
+                )
+                for key, weight in enumerate(weights)
+            ]
             cells.append(s.reduce(parts, f"mix/sum{row}.{column}", meta_mix))
     mixed = Blocks(s.rows, s.columns, tuple(cells))
     return s.map("add", [x, s.linear(mixed, hidden, s.columns, "out")], "residual1")
@@ -297,15 +437,35 @@ def _softmax(b: GraphBuilder, scores: list[Tensor], name: str, meta: int) -> lis
 
     def over_row(kind: str, blocks: list[Tensor]) -> Tensor:
         rows = (*blocks[0].shape[:2], 1)
-        parts = [b.op(kind, (block,), rows, name=f"{name}/{kind}{key}", flops=block.size, meta=meta)
-                 for key, block in enumerate(blocks)]  # fmt: skip
+        parts = [
+            b.op(kind, (block,), rows, name=f"{name}/{kind}{key}", flops=block.size, meta=meta)
+            for key, block in enumerate(blocks)
+        ]
         if len(parts) == 1:
             return parts[0]
-        return b.op(kind, parts, rows, name=f"{name}/{kind}", flops=sum(part.size for part in parts), meta=meta)
+        return b.op(
+            kind,
+            parts,
+            rows,
+            name=f"{name}/{kind}",
+            flops=sum(part.size for part in parts),
+            meta=meta,
+        )
 
     top = over_row("reduce_max", scores)
-    exps = [b.op("exp", (score, top), score.shape, name=f"{name}/exp{key}", flops=2 * score.size, meta=meta)
-            for key, score in enumerate(scores)]  # fmt: skip
+    exps = [
+        b.op(
+            "exp",
+            (score, top),
+            score.shape,
+            name=f"{name}/exp{key}",
+            flops=2 * score.size,
+            meta=meta,
+        )
+        for key, score in enumerate(scores)
+    ]
     total = over_row("reduce_sum", exps)
-    return [b.op("div", (e, total), e.shape, name=f"{name}/div{key}", flops=e.size, meta=meta)
-            for key, e in enumerate(exps)]  # fmt: skip
+    return [
+        b.op("div", (e, total), e.shape, name=f"{name}/div{key}", flops=e.size, meta=meta)
+        for key, e in enumerate(exps)
+    ]

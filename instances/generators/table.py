@@ -32,27 +32,40 @@ _TABLE: dict[str, Entry] = {
     "vgg16": Entry("plain_cnn:vgg16", {}, "VGG-16 on images"),
     "alexnet": Entry("plain_cnn:alexnet", {}, "AlexNet on images"),
     "squeezenet": Entry("plain_cnn:squeezenet", {}, "SqueezeNet 1.0 on images"),
-    "inception-v3": Entry("inception:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"),
+    "inception-v3": Entry(
+        "inception:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
+    ),
     "densenet121": Entry("dense_cnn:densenet121", {}, "DenseNet-121 on images"),
     "nasnet-cell": Entry("dense_cnn:nasnet", {}, "stack of NASNet-A normal and reduction cells"),
     "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
     "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
-    "bert-large": Entry("transformer:bert", {"layers": 24, "hidden": 1024, "heads": 16}, "BERT-large, 24 layers"),
+    "bert-large": Entry(
+        "transformer:bert", {"layers": 24, "hidden": 1024, "heads": 16}, "BERT-large, 24 layers"
+    ),
     "gpt2": Entry("transformer:gpt", {}, "GPT-2 small, 12 layers; any GPT through the options"),
-    "gpt3": Entry("transformer:gpt", {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
-                  "GPT-3 175B, 96 layers"),
+    "gpt3": Entry(
+        "transformer:gpt",
+        {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
+        "GPT-3 175B, 96 layers",
+    ),
     "llama": Entry("transformer:llama", {}, "Llama decoder of any size"),
     "llama-7b": Entry("transformer:llama", {}, "Llama-7B, 32 layers"),
     "mt5": Entry("encoder_decoder:mt5", {}, "mT5 encoder-decoder, the small size by default"),
     "flava": Entry("encoder_decoder:flava", {}, "two-branch vision-language model (FLAVA-like)"),
     "moe": Entry("transformer:moe", {}, "mixture-of-experts decoder layers (Mixtral-like)"),
-    "nmt": Entry("recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"),
-    "gnmt": Entry("recurrent:gnmt", {}, "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"),
+    "nmt": Entry(
+        "recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"
+    ),
+    "gnmt": Entry(
+        "recurrent:gnmt", {}, "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"
+    ),
     "rnn-lm": Entry("recurrent:rnn_lm", {}, "LSTM language model, steps unrolled"),
     "chain-mm": Entry("sharded:chain_mm", {}, "sharded chain of matrix products (A B) + (C (D E))"),
     "ffnn": Entry("sharded:ffnn", {}, "sharded feed-forward network"),
     "llama-block": Entry("sharded:llama_block", {}, "sharded Llama attention block"),
-    "llama-layer": Entry("sharded:llama_layer", {}, "sharded Llama layer: attention and feed-forward"),
+    "llama-layer": Entry(
+        "sharded:llama_layer", {}, "sharded Llama layer: attention and feed-forward"
+    ),
     "layered": Entry("random_dags:layered", {}, "random layered DAG"),
     "fork-join": Entry("random_dags:fork_join", {}, "stages of parallel branches that join"),
     "series-parallel": Entry("random_dags:series_parallel", {}, "random series-parallel DAG"),
@@ -62,8 +75,10 @@ _TABLE: dict[str, Entry] = {
     "lu": Entry("numeric_dags:lu", {}, "tiled LU factorisation without pivoting"),
     "fft": Entry("numeric_dags:fft", {}, "butterfly of a fast Fourier transform"),
     "stencil": Entry("numeric_dags:stencil", {}, "tiles of a stencil swept over time steps"),
-    "planted": Entry("planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"),
-}  # fmt: skip
+    "planted": Entry(
+        "planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"
+    ),
+}
 
 MAX_SIZE = 10**9
 """Largest value of a size option."""
@@ -71,7 +86,18 @@ MAX_SIZE = 10**9
 MAX_REPEATS = 10_000
 """Largest number of layers, unrolled steps and other parts that are written down one by one."""
 
-_REPEATS = ("branches", "layers", "decoder_layers", "image_layers", "text_layers", "cells", "experts", "steps", "source", "target")
+_REPEATS = (
+    "branches",
+    "layers",
+    "decoder_layers",
+    "image_layers",
+    "text_layers",
+    "cells",
+    "experts",
+    "steps",
+    "source",
+    "target",
+)
 
 MAX_OPS = 2_000_000
 """Largest number of ops of a generated graph."""
@@ -91,7 +117,12 @@ def generator_names() -> tuple[str, ...]:
 def generator_help(name: str) -> tuple[str, dict[str, Any]]:
     """Return one line about a generator and its options with their defaults."""
     entry = _entry(name)
-    return entry.summary, {**_options(entry), "training": False, "optimizer": "adam", "backward_ratio": 2.0}
+    return entry.summary, {
+        **_options(entry),
+        "training": False,
+        "optimizer": "adam",
+        "backward_ratio": 2.0,
+    }
 
 
 def generate(spec: str) -> OpGraph:
@@ -124,9 +155,15 @@ def generate(spec: str) -> OpGraph:
             values[key] = _convert(name, key, text, defaults[key])
         else:
             known = [*defaults, *_TRAINING]
-            raise InputError(f"generator '{name}': unknown option '{key}'; {did_you_mean(key, known)}")
+            raise InputError(
+                f"generator '{name}': unknown option '{key}'; {did_you_mean(key, known)}"
+            )
     function = _load(entry)
-    extra = {"training": True} if training and "training" in inspect.signature(function).parameters else {}
+    extra = (
+        {"training": True}
+        if training and "training" in inspect.signature(function).parameters
+        else {}
+    )
     graph = function(**values, **extra, name=name)
     if training:
         from placeopt.instances.training import training_graph
@@ -144,12 +181,15 @@ def _entry(name: str) -> Entry:
 
 def _load(entry: Entry) -> Callable[..., OpGraph]:
     module, _, function = entry.target.partition(":")
-    loaded: Callable[..., OpGraph] = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    loaded: Callable[..., OpGraph] = getattr(
+        importlib.import_module(f"{__package__}.{module}"), function
+    )
     return loaded
 
 
 def _options(entry: Entry) -> dict[str, Any]:
-    """Options of a generator and their defaults; `name` and `training` are not for the user to pass."""
+    """Options of a generator and their defaults; `name` and `training` are not for the user to
+    pass."""
     parameters = inspect.signature(_load(entry)).parameters.values()
     options = {p.name: p.default for p in parameters if p.name not in ("name", "training")}
     return {key: entry.fixed.get(key, default) for key, default in options.items()}
@@ -161,7 +201,9 @@ def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
         key, equals, value = part.partition("=")
         key = unquote_plus(key).strip().replace("-", "_")
         if not key or not equals:
-            raise InputError(f"generator '{name}': expected options as key=value joined by '&', received '{part}'")
+            raise InputError(
+                f"generator '{name}': expected options as key=value joined by '&', received '{part}'"
+            )
         if key in pairs:
             raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
         pairs[key] = unquote_plus(value).strip()
@@ -182,7 +224,9 @@ def _convert(name: str, key: str, text: str, default: Any) -> Any:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise InputError(f"generator '{name}': option '{key}' expects {what}, received '{text}'")
+            raise InputError(
+                f"generator '{name}': option '{key}' expects {what}, received '{text}'"
+            )
         return value
     return text
 
@@ -191,16 +235,22 @@ def check_sizes(name: str, **sizes: int) -> None:
     """Refuse sizes outside 1..10^9: helper of the generators."""
     for key, value in sizes.items():
         if value < 1:
-            raise InputError(f"generator '{name}': option '{key}' expects at least 1, received {value}")
+            raise InputError(
+                f"generator '{name}': option '{key}' expects at least 1, received {value}"
+            )
         most = MAX_REPEATS if key in _REPEATS else MAX_SIZE
         if value > most:
-            raise InputError(f"generator '{name}': option '{key}' expects at most {most}, received {value}")
+            raise InputError(
+                f"generator '{name}': option '{key}' expects at most {most}, received {value}"
+            )
 
 
 def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -> None:
     """Refuse graphs that would not fit into memory: helper of the generators."""
     if count > most:
-        raise InputError(f"generator '{name}': these options make {count} {what}; use at most {most}")
+        raise InputError(
+            f"generator '{name}': these options make {count} {what}; use at most {most}"
+        )
 
 
 def check_seed(name: str, seed: int) -> None:
@@ -212,4 +262,6 @@ def check_seed(name: str, seed: int) -> None:
 def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> None:
     """Refuse a word that is not one of `options`: helper of the generators."""
     if value not in options:
-        raise InputError(f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received '{value}'")
+        raise InputError(
+            f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received '{value}'"
+        )

@@ -1,12 +1,12 @@
 """Transformers of one stack: BERT, GPT, Llama and mixture-of-experts decoders.
 
-`detail="fine"` writes primitive ops, as an exported graph shows them; `detail="coarse"` one op per fused
-kernel. `training=True` adds the dropout ops of the training graph.
+`detail="fine"` writes primitive ops, as an exported graph shows them; `detail="coarse"` one op per
+fused kernel. `training=True` adds the dropout ops of the training graph.
 
 References
 ----------
-J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, "BERT: pre-training of deep bidirectional transformers for language
-understanding", NAACL 2019.
+J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, "BERT: pre-training of deep bidirectional transformers
+for language understanding", NAACL 2019.
 T. B. Brown et al., "Language models are few-shot learners", NeurIPS 2020.
 H. Touvron et al., "LLaMA: open and efficient foundation language models", arXiv:2302.13971, 2023.
 A. Q. Jiang et al., "Mixtral of experts", arXiv:2401.04088, 2024.
@@ -37,14 +37,29 @@ def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
     """Refuse heads that do not divide the hidden size or the query heads."""
     check_sizes(name, hidden=hidden, heads=heads, kv_heads=kv_heads)
     if hidden % heads:
-        raise InputError(f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}")
+        raise InputError(
+            f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}"
+        )
     if heads % kv_heads:
-        raise InputError(f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and {kv_heads}")
+        raise InputError(
+            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and {kv_heads}"
+        )
 
 
-def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, vocab: int = 30522, seq: int = 128,
-         batch: int = 1, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
-         name: str = "bert") -> OpGraph:  # fmt: skip
+def bert(
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    ffn: int = 0,
+    vocab: int = 30522,
+    seq: int = 128,
+    batch: int = 1,
+    detail: str = "fine",
+    dtype_bytes: int = 4,
+    training: bool = False,
+    name: str = "bert",
+) -> OpGraph:
     """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
@@ -52,13 +67,26 @@ def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, 
     b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
     with b.layer("pooler"):
-        first = b.op("slice", (x,), (batch, hidden), name="first_token", moved=2 * batch * hidden * dtype_bytes)
+        first = b.op(
+            "slice",
+            (x,),
+            (batch, hidden),
+            name="first_token",
+            moved=2 * batch * hidden * dtype_bytes,
+        )
         b.unary("tanh", b.linear(first, hidden))
     return b.build()
 
 
-def bert_stack(b: TransformerBuilder, tokens: Tensor, layers: int, hidden: int, heads: int, ffn: int,
-               vocab: int) -> Tensor:  # fmt: skip
+def bert_stack(
+    b: TransformerBuilder,
+    tokens: Tensor,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int,
+) -> Tensor:
     """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
     seq = tokens.shape[1]
     with b.layer("embeddings"):
@@ -76,9 +104,21 @@ def bert_stack(b: TransformerBuilder, tokens: Tensor, layers: int, hidden: int, 
     return x
 
 
-def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, vocab: int = 50257, seq: int = 1024,
-        batch: int = 1, tied: bool = True, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
-        name: str = "gpt2") -> OpGraph:  # fmt: skip
+def gpt(
+    *,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    ffn: int = 0,
+    vocab: int = 50257,
+    seq: int = 1024,
+    batch: int = 1,
+    tied: bool = True,
+    detail: str = "fine",
+    dtype_bytes: int = 4,
+    training: bool = False,
+    name: str = "gpt2",
+) -> OpGraph:
     """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020).
 
     Parameters
@@ -113,11 +153,24 @@ def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, v
     return b.build()
 
 
-def llama(*, layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, ffn: int = 11008,
-          vocab: int = 32000, seq: int = 2048, batch: int = 1, detail: str = "fine", dtype_bytes: int = 2,
-          name: str = "llama") -> OpGraph:  # fmt: skip
+def llama(
+    *,
+    layers: int = 32,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 0,
+    ffn: int = 11008,
+    vocab: int = 32000,
+    seq: int = 2048,
+    batch: int = 1,
+    detail: str = "fine",
+    dtype_bytes: int = 2,
+    name: str = "llama",
+) -> OpGraph:
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
-    check_sizes(name, layers=layers, ffn=ffn, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
+    check_sizes(
+        name, layers=layers, ffn=ffn, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes
+    )
     check_heads(name, hidden, heads, kv_heads or heads)
     b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
     with b.layer("embeddings"):
@@ -132,29 +185,58 @@ def llama(*, layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: in
 
 
 def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
-    y = b.attention(b.rms_norm(x, "norm1"), heads=heads, head_dim=x.shape[-1] // heads,
-                  kv_heads=kv_heads, bias=False, rotary=True)  # fmt: skip
+    y = b.attention(
+        b.rms_norm(x, "norm1"),
+        heads=heads,
+        head_dim=x.shape[-1] // heads,
+        kv_heads=kv_heads,
+        bias=False,
+        rotary=True,
+    )
     return b.add(x, y, name="residual1")
 
 
-def moe(*, layers: int = 1, hidden: int = 4096, heads: int = 32, kv_heads: int = 8, ffn: int = 14336,
-        experts: int = 8, top_k: int = 2, vocab: int = 0, seq: int = 2048, batch: int = 1, detail: str = "fine",
-        dtype_bytes: int = 2, name: str = "moe") -> OpGraph:  # fmt: skip
+def moe(
+    *,
+    layers: int = 1,
+    hidden: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    ffn: int = 14336,
+    experts: int = 8,
+    top_k: int = 2,
+    vocab: int = 0,
+    seq: int = 2048,
+    batch: int = 1,
+    detail: str = "fine",
+    dtype_bytes: int = 2,
+    name: str = "moe",
+) -> OpGraph:
     """Build decoder layers whose feed-forward part is a mixture of experts (Jiang et al. 2024).
 
-    Tokens are assumed to spread evenly: every expert receives batch * seq * top_k / experts of them,
-    rounded up.
+    Tokens are assumed to spread evenly: every expert receives batch * seq * top_k / experts of
+    them, rounded up.
 
     Parameters
     ----------
     vocab : 0 leaves the embedding and the output layer out.
     """
-    check_sizes(name, layers=layers, ffn=ffn, experts=experts, top_k=top_k, seq=seq, batch=batch,
-                dtype_bytes=dtype_bytes)  # fmt: skip
+    check_sizes(
+        name,
+        layers=layers,
+        ffn=ffn,
+        experts=experts,
+        top_k=top_k,
+        seq=seq,
+        batch=batch,
+        dtype_bytes=dtype_bytes,
+    )
     check_heads(name, hidden, heads, kv_heads)
     check_count(name, layers * experts * 5, MAX_BUILT)
     if top_k > experts:
-        raise InputError(f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}")
+        raise InputError(
+            f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}"
+        )
     if vocab < 0:
         raise InputError(f"generator '{name}': option 'vocab' expects at least 0, received {vocab}")
     b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
@@ -186,5 +268,7 @@ def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, to
         with b.layer(f"expert{expert}"):
             gate = b.silu(b.linear(part, ffn, bias=False, name="gate"))
             up = b.linear(part, ffn, bias=False, name="up")
-            outputs.append(b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"))
+            outputs.append(
+                b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down")
+            )
     return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)

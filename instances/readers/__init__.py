@@ -1,7 +1,8 @@
 """Readers: files of many formats become OpGraphs; a few formats are written as well.
 
-`read_graph(source)` recognises the format by content. Nothing in a file is ever executed, only a bounded
-amount of it is read, and whatever is wrong with it is one line. Reader modules are imported when needed.
+`read_graph(source)` recognises the format by content. Nothing in a file is ever executed, only a
+bounded amount of it is read, and whatever is wrong with it is one line. Reader modules are imported
+when needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.files import MAX_BYTES, no_garbage_collection, one_line, regular_file, write_text
+from placeopt.model.files import (
+    MAX_BYTES,
+    no_garbage_collection,
+    one_line,
+    regular_file,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +36,8 @@ class Format:
 
     Attributes
     ----------
-    target : "module:function" that reads it: (path, *, max_bytes, options...) -> OpGraph or (OpGraph, Cluster).
+    target : "module:function" that reads it: (path, *, max_bytes, options...) -> OpGraph or
+    (OpGraph, Cluster).
     writer : "module:function" that writes it: (graph) -> text; "" if it cannot be written.
     suffixes : file names that choose this format when writing.
     """
@@ -47,17 +55,42 @@ _HERE = "placeopt.instances.readers."
 FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
-        Format("onnx", "onnx_reader:read", "ONNX models; onnx:NAME for those inside the onnx package", max_bytes=2**40),
-        Format("placeopt", "placeopt_json:read", "placeopt's own JSON", "placeopt_json:write", (".json",)),
+        Format(
+            "onnx",
+            "onnx_reader:read",
+            "ONNX models; onnx:NAME for those inside the onnx package",
+            max_bytes=2**40,
+        ),
+        Format(
+            "placeopt",
+            "placeopt_json:read",
+            "placeopt's own JSON",
+            "placeopt_json:write",
+            (".json",),
+        ),
         Format("pipedream", "pipedream:read", "PipeDream profiles (measured times of layers)"),
         Format("doppler", "doppler:read", "Doppler's sharded op graphs"),
-        Format("dnn-partitioning", "dnn_partitioning:read", "layer and operator graphs with their devices, JSON"),
-        Format("graphs-json", "task_library:read", "libraries of task graphs, JSON; FILE#NAME picks one"),
-        Format("unrelated", "unrelated_times:read", "task graphs with one time per device, with their devices"),
+        Format(
+            "dnn-partitioning",
+            "dnn_partitioning:read",
+            "layer and operator graphs with their devices, JSON",
+        ),
+        Format(
+            "graphs-json",
+            "task_library:read",
+            "libraries of task graphs, JSON; FILE#NAME picks one",
+        ),
+        Format(
+            "unrelated",
+            "unrelated_times:read",
+            "task graphs with one time per device, with their devices",
+        ),
         Format("dot", "dot:read", "Graphviz DOT", "dot:write", (".dot", ".gv")),
         Format("graphml", "graphml:read", "GraphML", "graphml:write", (".graphml", ".xml")),
         Format("node-link", "networkx_graph:read_node_link", "node-link JSON of networkx"),
-        Format("csv", "csv_tables:read", "CSV tables of ops and edges", "csv_tables:write", (".csv",)),
+        Format(
+            "csv", "csv_tables:read", "CSV tables of ops and edges", "csv_tables:write", (".csv",)
+        ),
         Format("edge-list", "edge_list:read", "one edge per line: u v [weight]"),
         Format("stg", "stg:read", "standard task graphs", "stg:write", (".stg",)),
         Format("wfcommons", "wfcommons:read", "WfCommons workflow instances, JSON"),
@@ -67,9 +100,18 @@ FORMATS: dict[str, Format] = {
 }
 """Every format by name."""
 
-# What a malformed file can raise where a reader takes its structure for granted. The readers check what
+# What a malformed file can raise where a reader takes its structure for granted. The readers check
+# what
 # they use; this is the net below them, so that no file prints a stack trace.
-_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
+_MALFORMED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 def read_graph(source: str | Path, format: str | None = None, **options: Any) -> OpGraph:
@@ -77,17 +119,22 @@ def read_graph(source: str | Path, format: str | None = None, **options: Any) ->
     return read_bundled(source, format, **options)[0]
 
 
-def read_bundled(source: str | Path, format: str | None = None, **options: Any) -> tuple[OpGraph, Cluster | None]:
+def read_bundled(
+    source: str | Path, format: str | None = None, **options: Any
+) -> tuple[OpGraph, Cluster | None]:
     """Read a computation graph and the devices that its file describes, if any.
 
     Parameters
     ----------
-    source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`; each may be followed by options of the
+    source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`; each may be followed by
+    options of the
         reader, as in `model.onnx?fuse=false&dims=batch=8`.
     format : a name of `FORMATS`; by default it is recognised by content.
-    options : of the format's reader, such as `dims` and `fuse` (onnx), `cost_scale` (dnn-partitioning),
-        `tick_seconds`; `max_bytes` raises the size limit of any. `training=True` adds the backward ops: the
-        measured ones where the format has them (pipedream), else derived ones. None means: not given.
+    options : of the format's reader, such as `dims` and `fuse` (onnx), `cost_scale`
+    (dnn-partitioning),
+        `tick_seconds`; `max_bytes` raises the size limit of any. `training=True` adds the backward
+        ops: the measured ones where the format has them (pipedream), else derived ones. None means:
+        not given.
 
     Raises
     ------
@@ -109,8 +156,9 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
     except InputError as error:
         raise _located(error, shown) from error
     except _MALFORMED as error:
-        raise InputError(f"{shown}: not a valid {entry.name} file ({type(error).__name__}: {one_line(str(error))})"
-                         ) from error  # fmt: skip
+        raise InputError(
+            f"{shown}: not a valid {entry.name} file ({type(error).__name__}: {one_line(str(error))})"
+        ) from error
     graph, cluster = result if isinstance(result, tuple) else (result, None)
     return (_training(graph) if derive else graph), cluster
 
@@ -118,14 +166,19 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
 def _training(graph: OpGraph) -> OpGraph:
     """Derive the backward ops of a forward graph."""
     if graph.backward.any():
-        raise InputError(f"graph '{graph.name}' has backward ops already; read it without training=True")
+        raise InputError(
+            f"graph '{graph.name}' has backward ops already; read it without training=True"
+        )
     from placeopt.instances.training import training_graph
 
     return training_graph(graph)
 
 
-def locate(source: str | Path, format: str | None = None, options: dict[str, Any] | None = None) -> tuple[Path, Format]:
-    """Return the file of a source and its format; `?name=value&...` and `#NAME` go into `options`."""
+def locate(
+    source: str | Path, format: str | None = None, options: dict[str, Any] | None = None
+) -> tuple[Path, Format]:
+    """Return the file of a source and its format; `?name=value&...` and `#NAME` go into
+    `options`."""
     format = "placeopt" if format == "json" else format
     if format is not None and format not in FORMATS:
         raise InputError(f"format '{format}' is not known; {did_you_mean(format, FORMATS)}")
@@ -138,7 +191,9 @@ def locate(source: str | Path, format: str | None = None, options: dict[str, Any
             raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
         return _function("onnx_zoo:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
     if text.startswith("gen:"):
-        raise InputError(f"{text} names a generator, not a file: use placeopt.generate or placeopt.load")
+        raise InputError(
+            f"{text} names a generator, not a file: use placeopt.generate or placeopt.load"
+        )
     if "#" in text and not _exists(text):
         text, _, found["graph"] = text.partition("#")
     path = regular_file(text)
@@ -174,7 +229,8 @@ def _exists(text: str) -> bool:
 
 
 def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, int]:
-    """Return the dimensions of a model's inputs that need a value (`dims`), with the number of their uses."""
+    """Return the dimensions of a model's inputs that need a value (`dims`), with the number of
+    their uses."""
     path, entry = locate(source, format)
     if entry.name != "onnx":
         return {}
@@ -202,7 +258,9 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
         format = next((x.name for x in FORMATS.values() if suffix in x.suffixes), None)
         if format is None:
             known = ", ".join(s for x in FORMATS.values() for s in x.suffixes)
-            raise InputError(f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or format=")
+            raise InputError(
+                f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or format="
+            )
     entry = FORMATS.get(names.get(format, format))
     if entry is None or not entry.writer:
         known = ", ".join(x.name for x in FORMATS.values() if x.writer)
@@ -242,19 +300,31 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
     known = _options(read)
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"format {format} has no option '{key}'; {did_you_mean(key, [k for k in known if k != 'max_bytes'])}")
+            raise InputError(
+                f"format {format} has no option '{key}'; {did_you_mean(key, [k for k in known if k != 'max_bytes'])}"
+            )
         default = known[key].default
         if isinstance(value, str) and not isinstance(default, str):
             values[key] = _convert(value, default, key)
         elif isinstance(default, bool) and not isinstance(value, bool):
             raise InputError(f"option {key}: expected true or false, received {value!r:.40}")
     if "tick_seconds" in values and not 0 < values["tick_seconds"] < float("inf"):
-        raise InputError(f"option tick_seconds: expected a positive number, received {values['tick_seconds']}")
+        raise InputError(
+            f"option tick_seconds: expected a positive number, received {values['tick_seconds']}"
+        )
     return values
 
 
 def _convert(text: str, default: Any, key: str) -> Any:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
+    words = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "": False,
+    }
     try:
         if isinstance(default, bool):
             return words[text.lower()]

@@ -1,9 +1,10 @@
-"""The attribute names that networkx, GraphML, DOT and CSV share, and how foreign names map onto them.
+"""The attribute names that networkx, GraphML, DOT and CSV share, and how foreign names map onto
+them.
 
-Node attributes: the columns of `draft.DEFAULTS` and one `time:KIND` per kind of device, in ticks (-1 unknown,
--2 unsupported). Edge attributes: `tensor` (edges of one source with the same value are one tensor), `bytes`,
-`ticks` (measured transfer, -1 unknown) and `shape` ("1x3x224x224"). Graph attributes: `name`,
-`tick_seconds`.
+Node attributes: the columns of `draft.DEFAULTS` and one `time:KIND` per kind of device, in ticks
+(-1 unknown, -2 unsupported). Edge attributes: `tensor` (edges of one source with the same value are
+one tensor), `bytes`, `ticks` (measured transfer, -1 unknown) and `shape` ("1x3x224x224"). Graph
+attributes: `name`, `tick_seconds`.
 
 A tensor that nobody reads has no edge: only placeopt's own JSON keeps it.
 
@@ -26,7 +27,18 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-TIME_ALIASES = ("time", "ticks", "weight", "cost", "duration", "work", "comp", "compute", "runtime", "exec_time")
+TIME_ALIASES = (
+    "time",
+    "ticks",
+    "weight",
+    "cost",
+    "duration",
+    "work",
+    "comp",
+    "compute",
+    "runtime",
+    "exec_time",
+)
 TRANSFER_ALIASES = ("ticks", "weight", "cost", "comm", "time", "latency")
 BYTES_ALIASES = ("bytes", "size", "data", "tensor_bytes")
 TYPE_ALIASES = ("type", "op_type", "op", "kind")
@@ -53,18 +65,25 @@ class Names:
 
 
 class OpColumns:
-    """What the attributes of an op mean, found once for all ops that have the same names of attributes."""
+    """What the attributes of an op mean, found once for all ops that have the same names of
+    attributes."""
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
         if len(keys) > MAX_ATTRIBUTES:
-            raise InputError(f"expected at most {MAX_ATTRIBUTES} attributes of an op, received {len(keys)}")
+            raise InputError(
+                f"expected at most {MAX_ATTRIBUTES} attributes of an op, received {len(keys)}"
+            )
         words = [str(key).strip() for key in keys]
         table = {word.lower(): at for at, word in enumerate(words)}
         self.keys = keys
         self.fields = [(table[column], column) for column in DEFAULTS if column in table]
-        self.fields += [(table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"]
+        self.fields += [
+            (table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"
+        ]
         split = [(at, word.partition(":")) for at, word in enumerate(words)]
-        self.kinds = [(at, kind) for at, (head, colon, kind) in split if colon and head.lower() == "time"]
+        self.kinds = [
+            (at, kind) for at, (head, colon, kind) in split if colon and head.lower() == "time"
+        ]
         times = [names.node_time.lower()] if names.node_time else TIME_ALIASES
         self.plain = [table[name] for name in times if name in table]
 
@@ -83,7 +102,9 @@ class OpColumns:
             else:
                 fields[column] = whole(value, where, column, least=min(default, 0))
         times = {
-            kind: _measured(values[at], where, str(self.keys[at])) for at, kind in self.kinds if _given(values[at])
+            kind: _measured(values[at], where, str(self.keys[at]))
+            for at, kind in self.kinds
+            if _given(values[at])
         }
         if not times:
             at = next((at for at in self.plain if _given(values[at])), -1)
@@ -91,9 +112,15 @@ class OpColumns:
                 times["*"] = _measured(values[at], where, str(self.keys[at]))
         draft.op(key, where, times=times, **fields)
 
-
-    def add_all(self, draft: Draft, keys: Sequence[str], columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
-        """Add ops by column where every number is a plain whole one; False, and nothing added, where one is not."""
+    def add_all(
+        self,
+        draft: Draft,
+        keys: Sequence[str],
+        columns: Sequence[Sequence[str]],
+        lines: Sequence[int],
+    ) -> bool:
+        """Add ops by column where every number is a plain whole one; False, and nothing added,
+        where one is not."""
         fields: dict[str, Any] = {}
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
@@ -112,21 +139,30 @@ class OpColumns:
 
 
 class EdgeColumns:
-    """What the attributes of an edge mean, found once for all edges that have the same names of attributes."""
+    """What the attributes of an edge mean, found once for all edges that have the same names of
+    attributes."""
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
         if len(keys) > MAX_ATTRIBUTES:
-            raise InputError(f"expected at most {MAX_ATTRIBUTES} attributes of an edge, received {len(keys)}")
+            raise InputError(
+                f"expected at most {MAX_ATTRIBUTES} attributes of an edge, received {len(keys)}"
+            )
         table = {str(key).strip().lower(): at for at, key in enumerate(keys)}
         self.keys = keys
         size = names.edge_bytes.lower()
         sizes = [size] if size else BYTES_ALIASES
-        times = [names.edge_time.lower()] if names.edge_time else [x for x in TRANSFER_ALIASES if x != size]
+        times = (
+            [names.edge_time.lower()]
+            if names.edge_time
+            else [x for x in TRANSFER_ALIASES if x != size]
+        )
         self.sizes = [table[name] for name in sizes if name in table]
         self.times = [table[name] for name in times if name in table]
         self.shape, self.tensor = table.get("shape"), table.get("tensor")
 
-    def add(self, draft: Draft, source: Any, target: Any, values: Sequence[Any], where: Place) -> None:
+    def add(
+        self, draft: Draft, source: Any, target: Any, values: Sequence[Any], where: Place
+    ) -> None:
         """Add an edge; without `tensor` it is a tensor of its own."""
         size, time, shape, tensor = 0, UNKNOWN, None, None
         at = next((at for at in self.sizes if _given(values[at])), -1)
@@ -141,14 +177,18 @@ class EdgeColumns:
             tensor = str(values[self.tensor])
         draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
 
-
     def add_all(self, draft: Draft, columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
-        """Add edges by column (source, target, attributes) where every number is a plain whole one; else False."""
+        """Add edges by column (source, target, attributes) where every number is a plain whole one;
+        else False."""
         if self.tensor is not None or self.shape is not None:
             return False
         sizes = all_ticks(columns[2 + self.sizes[0]]) if self.sizes else None
         times = all_ticks(columns[2 + self.times[0]]) if self.times else None
-        if (self.sizes and sizes is None) or (self.times and times is None) or not (all(columns[0]) and all(columns[1])):
+        if (
+            (self.sizes and sizes is None)
+            or (self.times and times is None)
+            or not (all(columns[0]) and all(columns[1]))
+        ):
             return False
         draft.edges(columns[0], columns[1], lines, sizes=sizes, ticks=times)
         return True
@@ -159,19 +199,28 @@ edge_columns = lru_cache(maxsize=512)(EdgeColumns)
 
 
 class AttributeDraft(Draft):
-    """A draft whose ops and edges are described by attributes; `meaning` says which attribute holds what."""
+    """A draft whose ops and edges are described by attributes; `meaning` says which attribute holds
+    what."""
 
-    def __init__(self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse") -> None:
+    def __init__(
+        self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse"
+    ) -> None:
         super().__init__(name, tick_seconds=tick_seconds, repeated=repeated)
         self.meaning = meaning
 
     def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:
         """Add an op."""
-        op_columns(tuple(attributes), self.meaning).add(self, key, tuple(attributes.values()), where)
+        op_columns(tuple(attributes), self.meaning).add(
+            self, key, tuple(attributes.values()), where
+        )
 
-    def add_edge(self, source: Any, target: Any, attributes: Mapping[str, Any], where: Place) -> None:
+    def add_edge(
+        self, source: Any, target: Any, attributes: Mapping[str, Any], where: Place
+    ) -> None:
         """Add an edge."""
-        edge_columns(tuple(attributes), self.meaning).add(self, source, target, tuple(attributes.values()), where)
+        edge_columns(tuple(attributes), self.meaning).add(
+            self, source, target, tuple(attributes.values()), where
+        )
 
 
 def _given(value: Any) -> bool:

@@ -1,10 +1,11 @@
 """CSV tables of ops and edges, in both directions.
 
-The op table has the header `op[,type,layer,flops,bytes_moved,resident,parameters,colocation,time:KIND,...]`, the
-edge table `source,target[,tensor,bytes,ticks,shape]`; columns are those of `attributes`. Both stand in
-one file, an empty line between them; or the op table in one file and the edge table in the file given by
-the option `edges` (default: the same name with `.edges.csv`, if it exists); or an edge table alone, whose
-ops are the names it mentions.
+The op table has the header
+`op[,type,layer,flops,bytes_moved,resident,parameters,colocation,time:KIND,...]`, the edge table
+`source,target[,tensor,bytes,ticks,shape]`; columns are those of `attributes`. Both stand in one
+file, an empty line between them; or the op table in one file and the edge table in the file given
+by the option `edges` (default: the same name with `.edges.csv`, if it exists); or an edge table
+alone, whose ops are the names it mentions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 OP_HEADS = ("op", "name", "id", "node", "task")
-EDGE_HEADS = (("source", "target"), ("src", "dst"), ("from", "to"), ("u", "v"), ("producer", "consumer"))
+EDGE_HEADS = (
+    ("source", "target"),
+    ("src", "dst"),
+    ("from", "to"),
+    ("u", "v"),
+    ("producer", "consumer"),
+)
 
 Table = list[tuple[int, list[str]]]
 """Rows with their line numbers; the first is the header."""
@@ -70,7 +77,9 @@ def read(
         if edges or other.exists():
             found = _tables(read_text(other, max_bytes=max_bytes))
             if len(found) != 1 or not is_edge_header(found[0][0][1]):
-                raise InputError(f"edge table '{other.name}': expected one table with the header source,target,...")
+                raise InputError(
+                    f"edge table '{other.name}': expected one table with the header source,target,..."
+                )
             links = found[0]
     draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
     names = Names(node_time, edge_time, edge_bytes)
@@ -125,7 +134,8 @@ def is_edge_header(header: Sequence[str]) -> bool:
 
 
 def _tables(text: str) -> list[Table]:
-    """Split a file into tables at its empty lines and check that rows are as wide as their header."""
+    """Split a file into tables at its empty lines and check that rows are as wide as their
+    header."""
     plain = _plain_tables(text)
     if plain:
         return plain
@@ -144,8 +154,10 @@ def _tables(text: str) -> list[Table]:
                 if len({cell.lower() for cell in row}) != len(row):
                     raise InputError(f"line {reader.line_num}: the header names a column twice")
             elif len(row) != len(tables[-1][0][1]):
-                raise InputError(f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the header, "
-                                 f"received {len(row)}")  # fmt: skip
+                raise InputError(
+                    f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the header, "
+                    f"received {len(row)}"
+                )
             fresh = False
             tables[-1].append((reader.line_num, row))
     except csv.Error as error:
@@ -154,7 +166,8 @@ def _tables(text: str) -> list[Table]:
 
 
 def _plain_tables(text: str) -> list[Table] | None:
-    """Split a file without quotes and blanks, whose rows are one line each; None where anything is unusual."""
+    """Split a file without quotes and blanks, whose rows are one line each; None where anything is
+    unusual."""
     if any(mark in text for mark in '" \t\r'):
         return None
     try:
@@ -168,7 +181,9 @@ def _plain_tables(text: str) -> list[Table] | None:
         if end < len(rows) and rows[end]:
             return None  # cells, but not the first
         if table:
-            if len(set(map(len, table))) > 1 or len({cell.lower() for cell in table[0]}) < len(table[0]):
+            if len(set(map(len, table))) > 1 or len({cell.lower() for cell in table[0]}) < len(
+                table[0]
+            ):
                 return None
             tables.append(list(zip(range(begin + 2, end + 1), table, strict=True)))
     return tables
@@ -183,13 +198,17 @@ def write(graph: OpGraph) -> str:
     writer.writerow(["op", *columns])
     for op, row in zip(graph.op_names, ops, strict=True):
         if op != op.strip() or not op:
-            raise InputError(f"op name {op!r:.60}: CSV cannot hold names with outer spaces; write another format")
+            raise InputError(
+                f"op name {op!r:.60}: CSV cannot hold names with outer spaces; write another format"
+            )
         writer.writerow([op, *(_text(row.get(column, "")) for column in columns)])
     writer.writerow([])
     columns = used_columns([row for _, _, row in edges]) or ["tensor"]
     writer.writerow(["source", "target", *columns])
     for u, v, edge in edges:
-        writer.writerow([graph.op_names[u], graph.op_names[v], *(edge.get(column, "") for column in columns)])
+        writer.writerow(
+            [graph.op_names[u], graph.op_names[v], *(edge.get(column, "") for column in columns)]
+        )
     return stream.getvalue()
 
 

@@ -30,13 +30,16 @@ def detect(path: Path) -> str:
     Raises
     ------
     InputError
-        If the file is missing, empty, a folder, or of no known format, or is called .onnx and is text of another format.
+        If the file is missing, empty, a folder, or of no known format, or is called .onnx and is
+        text of another format.
     """
     path = regular_file(path)
     found = _by_content(path)
     if path.suffix == ".onnx" and found != "onnx":
-        raise InputError(f"expected an ONNX model, as its suffix says, received {found}; export the model again, "
-                         f"or give --format {found}")  # fmt: skip
+        raise InputError(
+            f"expected an ONNX model, as its suffix says, received {found}; export the model again, "
+            f"or give --format {found}"
+        )
     return found
 
 
@@ -48,7 +51,11 @@ def _by_content(path: Path) -> str:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}") from error
     if not prefix.strip():
-        raise InputError("the file is empty" if size == len(prefix) else "the file begins with nothing but blanks")
+        raise InputError(
+            "the file is empty"
+            if size == len(prefix)
+            else "the file begins with nothing but blanks"
+        )
     if prefix.startswith(b"PK\x03\x04"):
         return "pt2"
     text = _text(prefix, whole=size == len(prefix))
@@ -78,7 +85,14 @@ def _skip_comments(text: str) -> int:
         if text[at].isspace():
             at += 1
             continue
-        end = next((end for begin, end in (("//", "\n"), ("#", "\n"), ("/*", "*/")) if text.startswith(begin, at)), "")
+        end = next(
+            (
+                end
+                for begin, end in (("//", "\n"), ("#", "\n"), ("/*", "*/"))
+                if text.startswith(begin, at)
+            ),
+            "",
+        )
         closed = text.find(end, at + 2) if end else -1
         if closed < 0:
             break
@@ -99,7 +113,8 @@ def _text(prefix: bytes, *, whole: bool) -> str | None:
 
 
 def looks_like_protobuf(prefix: bytes, size: int) -> bool:
-    """Whether a file begins like an ONNX model: known fields with plausible lengths until the graph."""
+    """Whether a file begins like an ONNX model: known fields with plausible lengths until the
+    graph."""
     wire = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
     at = seen = 0
     while at < len(prefix) - 1:
@@ -141,8 +156,10 @@ def _json(text: str, _: Path) -> str:
     if keys & {"schemaVersion", "workflow"}:
         return "wfcommons"
     if {"fpgas", "cpus"} <= keys:
-        raise InputError("this is a split of a dnn-partitioning graph, not a graph: "
-                         "placeopt verify GRAPH.json SPLIT.json")
+        raise InputError(
+            "this is a split of a dnn-partitioning graph, not a graph: "
+            "placeopt verify GRAPH.json SPLIT.json"
+        )
     if {"directed", "multigraph"} & keys and "nodes" in keys:
         return "node-link"
     if {"work", "edges"} <= keys:
@@ -157,14 +174,21 @@ def _json(text: str, _: Path) -> str:
 
 def _xml(text: str, _: Path) -> str:
     if re.search(r"<!DOCTYPE|<!ENTITY", text, re.I):
-        raise InputError("XML with a document type declaration (DOCTYPE) is refused: it can expand without limit")
+        raise InputError(
+            "XML with a document type declaration (DOCTYPE) is refused: it can expand without limit"
+        )
     head, *parts = text.split("<!--")
-    root = re.search(r"<(?:\w+:)?([A-Za-z_]\w*)[\s>/]", head + "".join(part.partition("-->")[2] for part in parts))
+    root = re.search(
+        r"<(?:\w+:)?([A-Za-z_]\w*)[\s>/]",
+        head + "".join(part.partition("-->")[2] for part in parts),
+    )
     names = {"net": "openvino", "graphml": "graphml"}
     if root and root[1] in names:
         return names[root[1]]
     shown = f"<{root[1][:40]}>" if root else "no element"
-    raise InputError(f"XML of no known graph format: expected <net> (OpenVINO) or <graphml>, received {shown}")
+    raise InputError(
+        f"XML of no known graph format: expected <net> (OpenVINO) or <graphml>, received {shown}"
+    )
 
 
 def _unrelated(lines: list[str]) -> bool:
@@ -180,7 +204,9 @@ def _doppler(lines: list[str]) -> bool:
         return False
     if len(lines) < 3:
         return len(lines) == 2 and "," in lines[1]
-    return all(NUMBERS.match(line) for line in lines[1:4]) and any("," in line for line in lines[1:5])
+    return all(NUMBERS.match(line) for line in lines[1:4]) and any(
+        "," in line for line in lines[1:5]
+    )
 
 
 def _stg(lines: list[str]) -> bool:

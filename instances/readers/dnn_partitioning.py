@@ -1,18 +1,20 @@
-"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), as JSON.
+"""Graphs of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), as
+JSON.
 
-`maxSizePerFPGA` (bytes), `maxFPGAs`, `maxCPUs`; nodes with `id` (unique, not dense), `supportedOnFpga`,
-`cpuLatency`, `fpgaLatency` (milliseconds), `isBackwardNode`, `size` (bytes on the accelerator), optional
-`colorClass` (same device); edges `sourceId`, `destId`, `cost`: the time to move the source's output between
-an accelerator and host memory, equal on all out-edges of a source. "FPGA" means any accelerator.
+`maxSizePerFPGA` (bytes), `maxFPGAs`, `maxCPUs`; nodes with `id` (unique, not dense),
+`supportedOnFpga`, `cpuLatency`, `fpgaLatency` (milliseconds), `isBackwardNode`, `size` (bytes on
+the accelerator), optional `colorClass` (same device); edges `sourceId`, `destId`, `cost`: the time
+to move the source's output between an accelerator and host memory, equal on all out-edges of a
+source. "FPGA" means any accelerator.
 
-The published layer graphs for throughput have costs 1000 times smaller than the latency files of the same
-graphs. `cost_scale=1000` multiplies them; `"file"` (the default) takes them as they are, as the published
-results do.
+The published layer graphs for throughput have costs 1000 times smaller than the latency files of
+the same graphs. `cost_scale=1000` multiplies them; `"file"` (the default) takes them as they are,
+as the published results do.
 
 References
 ----------
-Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph
-Operators", NeurIPS 2020.
+Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device
+Placement of DNN Graph Operators", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -50,14 +52,20 @@ def read(
     Raises
     ------
     InputError
-        If an entry is missing or of a wrong type, ids repeat, an edge dangles, or the costs of a node's
-        out-edges differ by more than 1e-6.
+        If an entry is missing or of a wrong type, ids repeat, an edge dangles, or the costs of a
+        node's out-edges differ by more than 1e-6.
     """
-    scale = 1.0 if cost_scale == "file" else number(cost_scale, "option cost_scale", 'expected "file" or a factor')
+    scale = (
+        1.0
+        if cost_scale == "file"
+        else number(cost_scale, "option cost_scale", 'expected "file" or a factor')
+    )
     unit = 1e-3 / tick_seconds
     data = read_json(path, max_bytes=max_bytes)
     if not isinstance(data, dict):
-        raise InputError("expected an object with nodes and edges, received a list or a plain value")
+        raise InputError(
+            "expected an object with nodes and edges, received a list or a plain value"
+        )
     nodes, edges = rows(data, "nodes", "file"), rows(data, "edges", "file")
     draft = Draft(path.stem, tick_seconds=tick_seconds)
     _add_nodes(draft, nodes, unit)
@@ -97,18 +105,30 @@ def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
 
 
 def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: float) -> None:
-    """Add the edges; the file gives cost and size of a node's output once per out-edge, the first counts."""
+    """Add the edges; the file gives cost and size of a node's output once per out-edge, the first
+    counts."""
     first: dict[int, tuple[float, int]] = {}
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"
         source = whole(entry(edge, "sourceId", where), where, "sourceId", least=-(2**62))
         target = whole(entry(edge, "destId", where), where, "destId", least=-(2**62))
         value = number(entry(edge, "cost", where), where, "cost")
-        cost, size = first.setdefault(source, (value, int(number(edge.get("size", 0), where, "size") + 0.5)))
+        cost, size = first.setdefault(
+            source, (value, int(number(edge.get("size", 0), where, "size") + 0.5))
+        )
         if abs(cost - value) > COST_TOLERANCE * max(1.0, abs(cost)):
-            raise InputError(f"{where}: the out-edges of node {source} must have equal costs (up to 1e-6), "
-                             f"received {value} after {cost}")  # fmt: skip
-        draft.edge(source, target, where, tensor="output", size=size, ticks=ticks(cost * scale, where, "cost", unit))
+            raise InputError(
+                f"{where}: the out-edges of node {source} must have equal costs (up to 1e-6), "
+                f"received {value} after {cost}"
+            )
+        draft.edge(
+            source,
+            target,
+            where,
+            tensor="output",
+            size=size,
+            ticks=ticks(cost * scale, where, "cost", unit),
+        )
 
 
 def _devices(data: dict[str, Any], name: str) -> Cluster:
@@ -117,7 +137,9 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
     accelerators = whole(entry(data, "maxFPGAs", "file"), "file", "maxFPGAs")
     cpus = whole(entry(data, "maxCPUs", "file"), "file", "maxCPUs")
     if not 1 <= accelerators + cpus <= 4096:
-        raise InputError(f"expected 1..4096 devices, received maxFPGAs={accelerators}, maxCPUs={cpus}")
+        raise InputError(
+            f"expected 1..4096 devices, received maxFPGAs={accelerators}, maxCPUs={cpus}"
+        )
     # Every time is measured: the peaks and the link below are never used, but a device needs some.
     devices = [
         Device(f"accelerator{i}", "accelerator", "accelerator", 1e12, 1e11, min(memory, UNLIMITED))
@@ -125,7 +147,9 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
     ] + [Device(f"cpu{i}", "cpu", "cpu", 1e11, 1e10) for i in range(cpus)]
     k = len(devices)
     link_class = np.zeros((k, k), dtype=np.int64)
-    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), link_class, contention_matrix(k, "none"))
+    return Cluster(
+        name, tuple(devices), (Link("host", 0.0, 1e10),), link_class, contention_matrix(k, "none")
+    )
 
 
 def _kind(name: str) -> str:

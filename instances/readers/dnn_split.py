@@ -1,13 +1,13 @@
 """Splits of dnn-partitioning graphs, as JSON: which nodes each accelerator and each CPU holds.
 
-`fpgas` and `cpus` are lists of objects with `nodes`, the ids of the graph file. Ids are no op names (a file may name its nodes, and
-does not number them in order), so that a split is read together with its graph. The loads in the file are not read:
-the published expert splits state -1.
+`fpgas` and `cpus` are lists of objects with `nodes`, the ids of the graph file. Ids are no op names
+(a file may name its nodes, and does not number them in order), so that a split is read together
+with its graph. The loads in the file are not read: the published expert splits state -1.
 
 References
 ----------
-Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph
-Operators", NeurIPS 2020.
+Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device
+Placement of DNN Graph Operators", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def is_split(data: Any) -> bool:
 
 
 def read_split(
-    path: str | Path, graph: str | Path, problem: PlacementProblem, data: dict[str, Any] | None = None
+    path: str | Path,
+    graph: str | Path,
+    problem: PlacementProblem,
+    data: dict[str, Any] | None = None,
 ) -> Placement:
     """Return the placement of a split, on a problem that was loaded from the split's graph.
 
@@ -48,19 +51,24 @@ def read_split(
     Raises
     ------
     InputError
-        If a file is no split or no graph, an id is unknown, placed twice or left out, or a device is not there.
+        If a file is no split or no graph, an id is unknown, placed twice or left out, or a device
+        is not there.
     """
     where = f"split '{path}'"
     if not Path(graph).is_file():
-        raise InputError(f"{where}: expected the file of its graph as source (its nodes are ids there), received '{graph}'")
+        raise InputError(
+            f"{where}: expected the file of its graph as source (its nodes are ids there), received '{graph}'"
+        )
     nodes = read_json(graph, what="graph")
     op_of = {
         whole(entry(node, "id", f"nodes[{i}]"), f"nodes[{i}]", "id", least=-(2**62)): i
         for i, node in enumerate(rows(nodes, "nodes", "graph"))
     }
     if len(op_of) != problem.num_ops:
-        raise InputError(f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' has, "
-                         f"received {len(op_of)} in '{graph}'")  # fmt: skip
+        raise InputError(
+            f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' has, "
+            f"received {len(op_of)} in '{graph}'"
+        )
     device = np.full(problem.num_ops, -1, dtype=np.int64)
     data = read_json(path, what="split") if data is None else data
     for key, kind in HOLDERS:
@@ -68,13 +76,19 @@ def read_split(
         for number, holder in enumerate(rows(data, key, where)):
             for op in _ops(holder, op_of, f"{where}: {key}[{number}]"):
                 if number >= len(own):
-                    raise InputError(f"{where}: {key}[{number}]: expected at most {len(own)} {key} with nodes in problem "
-                                     f"'{problem.name}'")  # fmt: skip
+                    raise InputError(
+                        f"{where}: {key}[{number}]: expected at most {len(own)} {key} with nodes in problem "
+                        f"'{problem.name}'"
+                    )
                 if device[op] >= 0:
-                    raise InputError(f"{where}: op '{problem.op_names[op]}' is placed twice; keep one")
+                    raise InputError(
+                        f"{where}: op '{problem.op_names[op]}' is placed twice; keep one"
+                    )
                 device[op] = own[number]
     if (device < 0).any():
-        raise InputError(f"{where}: op '{problem.op_names[int((device < 0).argmax())]}' has no device")
+        raise InputError(
+            f"{where}: op '{problem.op_names[int((device < 0).argmax())]}' has no device"
+        )
     return Placement(device)
 
 

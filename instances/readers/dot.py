@@ -1,13 +1,14 @@
 """DOT, the language of Graphviz, in both directions, without Graphviz.
 
-Read: `digraph` with nodes, edge chains, attribute lists, node and edge defaults, subgraphs as groups of
-nodes (`{a b} -> c`), quoted, numeric and HTML ids, comments. Undirected graphs are refused, and so is an edge that
-is there twice, unless the graph is `strict`, where the first counts, or the two name different tensors.
+Read: `digraph` with nodes, edge chains, attribute lists, node and edge defaults, subgraphs as
+groups of nodes (`{a b} -> c`), quoted, numeric and HTML ids, comments. Undirected graphs are
+refused, and so is an edge that is there twice, unless the graph is `strict`, where the first
+counts, or the two name different tensors.
 
 References
 ----------
-Gansner, Koutsofios, North and Vo, "A Technique for Drawing Directed Graphs", IEEE Transactions on Software Engineering
-19(3), 1993.
+Gansner, Koutsofios, North and Vo, "A Technique for Drawing Directed Graphs", IEEE Transactions on
+Software Engineering 19(3), 1993.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.instances.readers.attributes import MAX_ATTRIBUTES, AttributeDraft, Names, edge_attributes, op_attributes
+from placeopt.instances.readers.attributes import (
+    MAX_ATTRIBUTES,
+    AttributeDraft,
+    Names,
+    edge_attributes,
+    op_attributes,
+)
 from placeopt.instances.readers.draft import number
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
@@ -54,7 +61,9 @@ class Token(NamedTuple):
     offset: int
 
 
-def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int) -> OpGraph:
+def read(
+    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+) -> OpGraph:
     """Read the first digraph of a file; options as in `from_networkx`."""
     parser = _Parser(read_text(path, max_bytes=max_bytes))
     parser.graph()
@@ -73,7 +82,8 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
 
 
 class _Parser:
-    """Recursive descent over the grammar of DOT; collects nodes and edges in order of appearance."""
+    """Recursive descent over the grammar of DOT; collects nodes and edges in order of
+    appearance."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -82,7 +92,9 @@ class _Parser:
         self.now = next(self.tokens)
         self.strict, self.name = False, ""
         self.attributes: dict[str, str] = {}
-        self.nodes: dict[str, tuple[Mapping[str, str], dict[str, str], int]] = {}  # defaults, own attributes, line
+        self.nodes: dict[
+            str, tuple[Mapping[str, str], dict[str, str], int]
+        ] = {}  # defaults, own attributes, line
         self.edges: list[tuple[str, str, dict[str, str], int]] = []
         self.depth = self.products = 0
 
@@ -125,8 +137,10 @@ class _Parser:
     def fail(self, expected: str) -> InputError:
         if self.now.kind == "end":
             return InputError(f"truncated DOT: expected {expected} at the end of the file")
-        return InputError(f"line {self.line(self.now.offset)}: not valid DOT: expected {expected}, "
-                          f"received '{one_line(self.now.text, 40)}'")  # fmt: skip
+        return InputError(
+            f"line {self.line(self.now.offset)}: not valid DOT: expected {expected}, "
+            f"received '{one_line(self.now.text, 40)}'"
+        )
 
     def take(self, kind: str) -> Token:
         if self.now.kind != kind:
@@ -170,7 +184,9 @@ class _Parser:
         self.take("{")
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise InputError(f"line {self.line(self.now.offset)}: subgraphs nested more than {MAX_DEPTH} deep")
+            raise InputError(
+                f"line {self.line(self.now.offset)}: subgraphs nested more than {MAX_DEPTH} deep"
+            )
         members: dict[str, None] = {}
         while self.now.kind != "}":
             if self.now.kind == ";":
@@ -191,7 +207,9 @@ class _Parser:
         self.depth -= 1
         return list(members)
 
-    def statement(self, node: dict[str, str], edge: dict[str, str], members: dict[str, None], top: bool) -> None:
+    def statement(
+        self, node: dict[str, str], edge: dict[str, str], members: dict[str, None], top: bool
+    ) -> None:
         start = self.now.offset
         plain = self.now.kind in ("id", "word") and not self.keyword("subgraph")
         group, name = self.end_point(node, edge)
@@ -226,7 +244,9 @@ class _Parser:
             product = len(sources) * len(targets)
             self.products += product if product > 1 else 0
             if self.products > MAX_PRODUCT_EDGES:
-                raise InputError(f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes")
+                raise InputError(
+                    f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes"
+                )
             self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
     def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
@@ -271,23 +291,32 @@ class _Parser:
 
 
 def _unquote(text: str) -> str:
-    return re.sub(r"\\(\n|.)", lambda m: {"\n": "", "n": "\n"}.get(m[1], m[1]), text[1:-1], flags=re.DOTALL)
+    return re.sub(
+        r"\\(\n|.)", lambda m: {"\n": "", "n": "\n"}.get(m[1], m[1]), text[1:-1], flags=re.DOTALL
+    )
 
 
 def write(graph: OpGraph) -> str:
     """Return the DOT text of a graph; `read` gives the same graph back."""
-    lines = ["digraph {", f"  graph [placeopt_name={_quote(graph.name)}, tick_seconds={graph.tick_seconds!r}];"]
+    lines = [
+        "digraph {",
+        f"  graph [placeopt_name={_quote(graph.name)}, tick_seconds={graph.tick_seconds!r}];",
+    ]
     if "e" in repr(graph.tick_seconds):
         lines[1] = lines[1].replace(repr(graph.tick_seconds), f'"{graph.tick_seconds!r}"')
     for op, row in zip(graph.op_names, op_attributes(graph), strict=True):
         lines.append(f"  {_quote(op)}{_attributes(row)};")
     for u, v, edge in edge_attributes(graph):
-        lines.append(f"  {_quote(graph.op_names[u])} -> {_quote(graph.op_names[v])}{_attributes(edge)};")
+        lines.append(
+            f"  {_quote(graph.op_names[u])} -> {_quote(graph.op_names[v])}{_attributes(edge)};"
+        )
     return "\n".join([*lines, "}", ""])
 
 
 def _attributes(row: Mapping[str, object]) -> str:
-    cells = [f"{_quote(key) if ':' in key else key}={_quote(str(value))}" for key, value in row.items()]
+    cells = [
+        f"{_quote(key) if ':' in key else key}={_quote(str(value))}" for key, value in row.items()
+    ]
     return f" [{', '.join(cells)}]" if cells else ""
 
 

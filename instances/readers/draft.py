@@ -1,8 +1,8 @@
 """Draft: the ops and edges a reader collects, checked and turned into an OpGraph at the end.
 
-Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges and bad numbers
-are refused here, once for all formats, with the place in the file: a text, or the number of a line. Everything is
-kept by column, so that a million ops fit.
+Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges
+and bad numbers are refused here, once for all formats, with the place in the file: a text, or the
+number of a line. Everything is kept by column, so that a million ops fit.
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ if TYPE_CHECKING:
 INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
 FLAG_COLUMNS = ("backward", "unshaped")
 DEFAULTS: dict[str, Any] = {
-    "type": "", "layer": "", "flops": 0, "bytes_moved": 0, "resident": 0, "parameters": 0,
-    "colocation": -1, "meta": -1, "backward": False, "unshaped": False,
-}  # fmt: skip
+    "type": "",
+    "layer": "",
+    "flops": 0,
+    "bytes_moved": 0,
+    "resident": 0,
+    "parameters": 0,
+    "colocation": -1,
+    "meta": -1,
+    "backward": False,
+    "unshaped": False,
+}
 
 MAX_KINDS = 1000
 """Most kinds of device with measured times."""
@@ -49,7 +57,8 @@ class Draft:
 
     Parameters
     ----------
-    repeated : what an edge that is there twice means: "refuse" it, "merge" the two, or (for edges without a
+    repeated : what an edge that is there twice means: "refuse" it, "merge" the two, or (for edges
+    without a
         tensor key) "parallel" tensors.
     """
 
@@ -57,7 +66,9 @@ class Draft:
         self.name, self.tick_seconds, self.repeated = name, tick_seconds, repeated
         self.index: dict[Any, int] = {}
         self.names: list[str] = []
-        self._columns: dict[str, dict[int, Any]] = {key: {} for key in DEFAULTS}  # by op, where not neutral
+        self._columns: dict[str, dict[int, Any]] = {
+            key: {} for key in DEFAULTS
+        }  # by op, where not neutral
         self._times: dict[str, tuple[array[int], array[int]]] = {}  # kind -> ops, ticks
         self._tensor: dict[Any, int] = {}
         self._producer: list[Any] = []
@@ -89,7 +100,9 @@ class Draft:
         """
         op = len(self.names)
         if self.index.setdefault(key, op) != op:
-            raise InputError(f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct")
+            raise InputError(
+                f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct"
+            )
         self.names.append(str(key) if name is None else name)
         for column, value in fields.items():
             if value != DEFAULTS[column]:
@@ -97,7 +110,9 @@ class Draft:
         for kind, ticks in (times or {}).items():
             if kind not in self._times:
                 if len(self._times) == MAX_KINDS:
-                    raise InputError(f"{place(where)}: more than {MAX_KINDS} kinds of device have times")
+                    raise InputError(
+                        f"{place(where)}: more than {MAX_KINDS} kinds of device have times"
+                    )
                 self._times[kind] = (array("q"), array("q"))
             ops, values = self._times[kind]
             ops.append(op)
@@ -117,8 +132,8 @@ class Draft:
     ) -> None:
         """Add a consumer of a tensor; the ops may follow later.
 
-        Edges of one source with the same `tensor` key are one tensor, sent once to each device; without a
-        key the edge is a tensor of its own.
+        Edges of one source with the same `tensor` key are one tensor, sent once to each device;
+        without a key the edge is a tensor of its own.
 
         Raises
         ------
@@ -142,8 +157,13 @@ class Draft:
         self._target.append(target)
         self._where.append(where)
 
-    def ops(self, keys: Sequence[str], lines: Sequence[int], times: Mapping[str, Sequence[int]], **fields: Sequence[Any]
-            ) -> None:  # fmt: skip
+    def ops(
+        self,
+        keys: Sequence[str],
+        lines: Sequence[int],
+        times: Mapping[str, Sequence[int]],
+        **fields: Sequence[Any],
+    ) -> None:
         """Add many ops at once: `times` by kind and `fields` have one entry per op."""
         first = len(self.names)
         self.index.update(zip(keys, range(first, first + len(keys)), strict=True))
@@ -151,13 +171,17 @@ class Draft:
             seen = set(self.names)
             for key, line in zip(keys, lines, strict=True):
                 if key in seen:
-                    raise InputError(f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be distinct")
+                    raise InputError(
+                        f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be distinct"
+                    )
                 seen.add(key)
         self.names += keys
         for column, values in fields.items():
             neutral = DEFAULTS[column]
             pairs = enumerate(values, first)
-            self._columns[column].update([pair for pair in pairs if pair[1] != neutral] if neutral in values else pairs)
+            self._columns[column].update(
+                [pair for pair in pairs if pair[1] != neutral] if neutral in values else pairs
+            )
         for kind, values in times.items():
             ops, ticks = self._times.setdefault(kind, (array("q"), array("q")))
             ops.extend(range(first, first + len(keys)))
@@ -188,7 +212,9 @@ class Draft:
             return self.index[key]
         near = nearest(str(key), map(str, self.index))
         hint = f"; did you mean '{near}'?" if near else ""
-        raise InputError(f"{place(where)}: edge names op '{one_line(str(key))}', which is not in the graph{hint}")
+        raise InputError(
+            f"{place(where)}: edge names op '{one_line(str(key))}', which is not in the graph{hint}"
+        )
 
     def build(self, **fields: Any) -> OpGraph:
         """Return the graph; `fields` are further attributes of OpGraph.
@@ -208,7 +234,9 @@ class Draft:
         repeated = self._repeated(tensor, producer, target)
         if len(repeated):
             order = order[np.isin(order, repeated, invert=True)]
-        pointer = np.concatenate(([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors))))
+        pointer = np.concatenate(
+            ([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors)))
+        )
         kinds = tuple(self._times)
         measured = np.full((len(self.names), len(kinds)), UNKNOWN, dtype=np.int64)
         for column, (ops, values) in enumerate(self._times.values()):
@@ -239,14 +267,20 @@ class Draft:
         try:
             return np.fromiter(map(self.index.__getitem__, keys), dtype=np.int64, count=len(keys))
         except KeyError:
-            found = [self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)]
+            found = [
+                self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)
+            ]
             return np.array(found, dtype=np.int64)
 
-    def _repeated(self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
-                  ) -> NDArray[np.int64]:  # fmt: skip
-        """Return the edges that are there a second time and are merged; refuse them where that is asked for."""
+    def _repeated(
+        self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the edges that are there a second time and are merged; refuse them where that is
+        asked for."""
         group = tensor.copy()
-        if self.repeated != "parallel":  # edges that are tensors of their own count as one group by source
+        if (
+            self.repeated != "parallel"
+        ):  # edges that are tensors of their own count as one group by source
             own = np.ones(len(producer), dtype=np.bool_)
             own[np.fromiter(self._tensor.values(), dtype=np.int64, count=len(self._tensor))] = False
             group = np.where(own[tensor], len(producer) + producer[tensor], group)
@@ -255,8 +289,13 @@ class Draft:
         again = np.sort(order[1:][same])
         if len(again) and self.repeated != "merge":
             edge = int(again[0])
-            source, end = (one_line(self.names[i], 30) for i in (int(producer[tensor[edge]]), int(target[edge])))
-            raise InputError(f"{place(self._where[edge])}: edge {source} -> {end} is there twice; keep one")
+            source, end = (
+                one_line(self.names[i], 30)
+                for i in (int(producer[tensor[edge]]), int(target[edge]))
+            )
+            raise InputError(
+                f"{place(self._where[edge])}: edge {source} -> {end} is there twice; keep one"
+            )
         return again
 
     def _array(self, key: str, dtype: Any) -> NDArray[Any]:
@@ -271,7 +310,8 @@ class Draft:
         return tuple(values.get(op, "") for op in range(len(self.names))) if values else ()
 
 
-# --- numbers --------------------------------------------------------------------------------------------
+# --- numbers
+# --------------------------------------------------------------------------------------------
 
 
 _WHOLE = re.compile("[+-]?[0-9]{1,24}")
@@ -313,9 +353,13 @@ def number(value: Any, where: Place, what: str) -> float:
     try:
         result = _real(value)
     except (ValueError, OverflowError):
-        raise InputError(f"{place(where)}: {what}: expected a finite number, received {value!r:.40}") from None
+        raise InputError(
+            f"{place(where)}: {what}: expected a finite number, received {value!r:.40}"
+        ) from None
     if not math.isfinite(result) or result < 0:
-        raise InputError(f"{place(where)}: {what}: expected a finite number >= 0, received {value!r:.40}")
+        raise InputError(
+            f"{place(where)}: {what}: expected a finite number >= 0, received {value!r:.40}"
+        )
     return result
 
 
@@ -333,9 +377,13 @@ def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
                 if result != as_float:
                     raise ValueError
         except (ValueError, OverflowError):
-            raise InputError(f"{place(where)}: {what}: expected a whole number, received {value!r:.40}") from None
+            raise InputError(
+                f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
+            ) from None
     if not least <= result < MAX_SUM:
-        raise InputError(f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received {value!r:.40}")
+        raise InputError(
+            f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received {value!r:.40}"
+        )
     return result
 
 
@@ -344,7 +392,9 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
 
     `unit` is the number of ticks in one unit of the file.
     """
-    if unit == 1.0 and (type(value) is int or (type(value) is str and value.isascii() and value.isdecimal())):
+    if unit == 1.0 and (
+        type(value) is int or (type(value) is str and value.isascii() and value.isdecimal())
+    ):
         return whole(value, where, what)
     scaled = number(value, where, what) * unit
     if scaled >= MAX_SUM:
@@ -352,4 +402,15 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
 
 
-__all__ = ["DEFAULTS", "UNKNOWN", "UNSUPPORTED", "Draft", "Place", "all_ticks", "number", "place", "ticks", "whole"]
+__all__ = [
+    "DEFAULTS",
+    "UNKNOWN",
+    "UNSUPPORTED",
+    "Draft",
+    "Place",
+    "all_ticks",
+    "number",
+    "place",
+    "ticks",
+    "whole",
+]

@@ -1,7 +1,7 @@
 """Edge lists: one edge per line, `u v`, `u v weight` or `u -> v`, commas or spaces between.
 
-`name: time` gives the time of an op in ticks; ops without one take `op_time`. `#` begins a comment. Lines
-as networkx writes them (`a b {'weight': 3}`) are understood.
+`name: time` gives the time of an op in ticks; ops without one take `op_time`. `#` begins a comment.
+Lines as networkx writes them (`a b {'weight': 3}`) are understood.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ _WEIGHT = re.compile(r"""['"]weight['"][ ]?:([^,{}]+)""")
 
 
 def read(
-    path: Path, *, weight: str = "ticks", op_time: float = 1, tick_seconds: float = 1e-9, max_bytes: int
+    path: Path,
+    *,
+    weight: str = "ticks",
+    op_time: float = 1,
+    tick_seconds: float = 1e-9,
+    max_bytes: int,
 ) -> OpGraph:
     """Read an edge list; each edge is a tensor of its own.
 
@@ -79,7 +84,8 @@ def read(
 
 
 def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
-    """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is anything else."""
+    """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is
+    anything else."""
     columns = _columns(text)
     if columns is None or not 2 <= len(columns) <= 3:
         return False
@@ -95,9 +101,11 @@ def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
 
 
 def _columns(text: str) -> list[Sequence[str]] | None:
-    """Return the columns of a text whose lines all have as many cells, with spaces between; None of another one.
+    """Return the columns of a text whose lines all have as many cells, with spaces between; None of
+    another one.
 
-    Lines with one space between cells and no other are split all at once, which takes a fifth of the time.
+    Lines with one space between cells and no other are split all at once, which takes a fifth of
+    the time.
     """
     codes = np.frombuffer(text.encode(), dtype=np.uint8)
     gap = np.flatnonzero(codes <= 32)
@@ -113,7 +121,8 @@ def _columns(text: str) -> list[Sequence[str]] | None:
 
 
 def parse_line(line: str, number: int) -> list[str]:
-    """Return the cells [u, v] or [u, v, weight] of an edge, [name, ":time"] of an op, [] of an empty line.
+    """Return the cells [u, v] or [u, v, weight] of an edge, [name, ":time"] of an op, [] of an
+    empty line.
 
     Every step is linear in the length of the line.
 
@@ -144,8 +153,12 @@ def parse_line(line: str, number: int) -> list[str]:
     if brace:
         weights = _WEIGHT.findall(" ".join(data.split()))
         if len(weights) > 1 or not data.endswith("}"):
-            raise InputError(f"line {number}: expected one 'weight' in {{...}}, received {line[:60]!r}")
+            raise InputError(
+                f"line {number}: expected one 'weight' in {{...}}, received {line[:60]!r}"
+            )
         cells += [weights[0].strip()] if weights else []
     if empty or len(cells) not in (2, 3):
-        raise InputError(f"line {number}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}")
+        raise InputError(
+            f"line {number}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}"
+        )
     return cells

@@ -1,7 +1,7 @@
 """GraphML, the XML of networkx, yEd and Gephi, in both directions.
 
-Read: nodes, edges and their data; nested graphs and hyperedges are refused. An edge that is there twice is refused
-unless the two name different tensors.
+Read: nodes, edges and their data; nested graphs and hyperedges are refused. An edge that is there
+twice is refused unless the two name different tensors.
 
 References
 ----------
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int) -> OpGraph:
+def read(
+    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+) -> OpGraph:
     """Read a GraphML file with one directed graph; options as in `from_networkx`."""
     root = parse_xml(path, max_bytes=max_bytes)
     if root.tag != "graphml":
@@ -44,7 +46,10 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
     graph = graphs[0]
     if graph.get("edgedefault", "directed") != "directed":
         raise InputError('expected edgedefault="directed", received an undirected graph')
-    keys = {key.get("id", ""): key.get("attr.name") or str(key.get("id", "")) for key in root.findall("key")}
+    keys = {
+        key.get("id", ""): key.get("attr.name") or str(key.get("id", ""))
+        for key in root.findall("key")
+    }
     if len(keys) > MAX_ATTRIBUTES:
         raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
     defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
@@ -63,7 +68,9 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
         where = f"node {i + 1}"
         if node.find("graph") is not None:
             raise InputError(f"{where}: nested graphs are not supported")
-        draft.add_op(_attribute(node, "id", where), _data(node, keys, where, defaults["node"]), where)
+        draft.add_op(
+            _attribute(node, "id", where), _data(node, keys, where, defaults["node"]), where
+        )
     if graph.find("hyperedge") is not None:
         raise InputError("hyperedges are not supported")
     for i, edge in enumerate(graph.findall("edge")):
@@ -82,13 +89,17 @@ def _attribute(element: ET.Element, key: str, where: str) -> str:
     return value
 
 
-def _data(element: ET.Element, keys: dict[str, str], where: str, defaults: dict[str, str]) -> dict[str, str]:
+def _data(
+    element: ET.Element, keys: dict[str, str], where: str, defaults: dict[str, str]
+) -> dict[str, str]:
     """Return the <data> of an element by attribute name."""
     values, own = dict(defaults), set[str]()
     for data in element.findall("data"):
         key = data.get("key", "")
         if key not in keys:
-            raise InputError(f"{where}: data names the key '{one_line(key)}', which is not declared")
+            raise InputError(
+                f"{where}: data names the key '{one_line(key)}', which is not declared"
+            )
         if keys[key] in own:
             raise InputError(f"{where}: '{one_line(keys[key])}' is there twice; keep one")
         own.add(keys[key])
@@ -110,11 +121,21 @@ def write(graph: OpGraph) -> str:
         for i, column in enumerate(used_columns(rows)):
             ids[domain, column] = f"{letter}{i}"
             value = next(row[column] for row in rows if column in row)
-            kind = "boolean" if isinstance(value, bool) else "long" if isinstance(value, int) else "string"
+            kind = (
+                "boolean"
+                if isinstance(value, bool)
+                else "long"
+                if isinstance(value, int)
+                else "string"
+            )
             name = quoteattr(column)
-            lines.append(f'<key id="{letter}{i}" for="{domain}" attr.name={name} attr.type="{kind}"/>')
+            lines.append(
+                f'<key id="{letter}{i}" for="{domain}" attr.name={name} attr.type="{kind}"/>'
+            )
     lines.append('<graph edgedefault="directed">')
-    lines.append(f'<data key="g0">{_text(graph.name)}</data><data key="g1">{graph.tick_seconds!r}</data>')
+    lines.append(
+        f'<data key="g0">{_text(graph.name)}</data><data key="g1">{graph.tick_seconds!r}</data>'
+    )
     for op, row in zip(graph.op_names, ops, strict=True):
         lines.append(f"<node id={_quote(op)}>{_all_data(row, ids, 'node')}</node>")
     for u, v, edge in edges:
@@ -128,7 +149,9 @@ def _all_data(row: dict[str, Any], ids: dict[tuple[str, str], str], domain: str)
     def cell(value: Any) -> str:
         return str(value).lower() if isinstance(value, bool) else _text(str(value))
 
-    return "".join(f'<data key="{ids[domain, key]}">{cell(value)}</data>' for key, value in row.items())
+    return "".join(
+        f'<data key="{ids[domain, key]}">{cell(value)}</data>' for key, value in row.items()
+    )
 
 
 def _text(value: str) -> str:
@@ -143,4 +166,6 @@ def _quote(value: str) -> str:
 
 def _refuse_control(value: str) -> None:
     if any(ord(c) < 32 and c not in "\t\n\r" for c in value):
-        raise InputError(f"name {value!r:.60}: XML cannot hold control characters; write another format")
+        raise InputError(
+            f"name {value!r:.60}: XML cannot hold control characters; write another format"
+        )

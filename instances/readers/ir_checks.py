@@ -1,4 +1,5 @@
-"""Shapes of a `Model` that contradict each other: a damaged file is refused, before its costs are taken for real.
+"""Shapes of a `Model` that contradict each other: a damaged file is refused, before its costs are
+taken for real.
 
 Only what holds for every op of a kind is checked, and only where both sides are known.
 """
@@ -30,7 +31,9 @@ _SAME_SHAPE = _words(
     "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh BatchNormalization batch_norm "
     "BatchNormInference LRN Dropout dropout layer_norm LayerNormalization"
 )
-_BROADCAST = _words("Add Sub Mul Div Sum Max Min Mean add sub mul div Multiply Subtract Divide Maximum Minimum")
+_BROADCAST = _words(
+    "Add Sub Mul Div Sum Max Min Mean add sub mul div Multiply Subtract Divide Maximum Minimum"
+)
 _JOIN = _words("Concat cat concat stack")
 _OTHER_PRODUCTS = _words("MatMulNBits FusedMatMul _scaled_mm _int_mm FullyConnected")
 
@@ -71,7 +74,9 @@ def _broadcast(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
     if max(len(shape or ()) for shape in inputs) > len(output):
         return False
     for axis in range(1, len(output) + 1):
-        sizes = {shape[-axis] for shape in inputs if shape is not None and len(shape) >= axis} | {output[-axis]}
+        sizes = {shape[-axis] for shape in inputs if shape is not None and len(shape) >= axis} | {
+            output[-axis]
+        }
         if None not in sizes and (len(sizes - {1}) > 1 or (output[-axis] == 1 and sizes != {1})):
             return False
     return True
@@ -84,7 +89,8 @@ def _join(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
 
 
 def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
-    """Whether the channels are a multiple of those of the weights [out, in/groups, ...] ([groups, out, in, ...])."""
+    """Whether the channels are a multiple of those of the weights [out, in/groups, ...] ([groups,
+    out, in, ...])."""
     at, lead = node.attrs.get("weight", 1), node.attrs.get("out_axes", 1)
     image, weight = inputs[0], inputs[at] if at < len(inputs) else None
     if image is None or weight is None:
@@ -101,7 +107,9 @@ def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
     groups = node.attrs.get("groups") if lead == 1 else math.prod(wanted[:-1])
     if groups is None:
         return inner > 0 and channels % inner == 0
-    return channels == inner * groups and (weight[0] is None or lead > 1 or (groups > 0 and weight[0] % groups == 0))
+    return channels == inner * groups and (
+        weight[0] is None or lead > 1 or (groups > 0 and weight[0] % groups == 0)
+    )
 
 
 def _product(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -127,10 +135,14 @@ def _known(*shapes: Shape | None) -> bool:
 
 
 def _agree(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(
+        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
+    )
 
 
-_CHECKS: tuple[tuple[Callable[[Node], bool], Callable[[Node, list[Shape | None], Shape], bool]], ...] = (
+_CHECKS: tuple[
+    tuple[Callable[[Node], bool], Callable[[Node, list[Shape | None], Shape], bool]], ...
+] = (
     (lambda node: node.type in _SAME_ELEMENTS, _same_elements),
     (lambda node: node.type in _SAME_SHAPE, _same_shape),
     (lambda node: node.type in _BROADCAST, _broadcast),

@@ -1,11 +1,13 @@
 """From a `Model` whose constants are propagated to an OpGraph: costs, weights and tensors.
 
-Conventions (shared with the generators): a multiply-add is 2 flops; bytes moved are the inputs, weights and
-outputs of an op; weights stay resident on the op that uses them; inputs of the model are not ops.
+Conventions (shared with the generators): a multiply-add is 2 flops; bytes moved are the inputs,
+weights and outputs of an op; weights stay resident on the op that uses them; inputs of the model
+are not ops.
 
-Where a shape is unknown: an unknown dimension counts as 1; an op that has tensors of unknown rank moves as many bytes
-as the median op of its type (of any type, where no other has a known shape) and does no flops, for those would be another
-op's; such tensors have the median size. All of these are flagged in `OpGraph.unshaped`.
+Where a shape is unknown: an unknown dimension counts as 1; an op that has tensors of unknown rank
+moves as many bytes as the median op of its type (of any type, where no other has a known shape) and
+does no flops, for those would be another op's; such tensors have the median size. All of these are
+flagged in `OpGraph.unshaped`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_BYTES = 2**20
 """Bytes of a tensor where no tensor of the model has a known shape."""
 
+
 def finish(
     model: Model,
     *,
@@ -39,7 +42,8 @@ def finish(
     is_identity: Callable[[Node], bool] = lambda n: n.rule == "identity",
     free_views: bool = False,
 ) -> OpGraph:
-    """Check the shapes of a translated model, run the passes over it and turn it into a graph; see `to_graph`."""
+    """Check the shapes of a translated model, run the passes over it and turn it into a graph; see
+    `to_graph`."""
     check_shapes(model)
     ir_passes.propagate_constants(model)
     if fold:
@@ -55,9 +59,12 @@ def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False
 
     Parameters
     ----------
-    shared : "colocate": a weight matrix that several ops use is kept once, with the first, and all of them share
-        a device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always copied.
-    free_views : ops that only look at their source in another way (a framework's views) take no time at all, not even a
+    shared : "colocate": a weight matrix that several ops use is kept once, with the first, and all
+    of them share
+        a device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always
+        copied.
+    free_views : ops that only look at their source in another way (a framework's views) take no
+    time at all, not even a
         launch, and stay on its device.
     """
     if shared not in ("colocate", "copy"):
@@ -66,14 +73,19 @@ def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False
         raise InputError("the model has no op that depends on an input")
     costs, unshaped = _costs(model)
     views = [free_views and node.rule == "view" for node in model.nodes]
-    resident, parameters, colocation = _weights(model, _sources(model, views), tie=shared == "colocate")
+    resident, parameters, colocation = _weights(
+        model, _sources(model, views), tie=shared == "colocate"
+    )
     triples, sizes, shapes = _tensors(model)
     _refuse_overflow(model, costs, resident, parameters, triples, sizes)
     names = _distinct([node.name for node in model.nodes])
     return OpGraph.from_tensors(
         model.name,
         names,
-        [(producer, size, consumers) for (producer, consumers), size in zip(triples, sizes, strict=True)],
+        [
+            (producer, size, consumers)
+            for (producer, consumers), size in zip(triples, sizes, strict=True)
+        ],
         op_types=tuple(node.type for node in model.nodes),
         layer=tuple(node.layer for node in model.nodes),
         flops=np.array([cost.flops for cost in costs], dtype=np.int64),
@@ -95,9 +107,14 @@ def _no_time(views: list[bool]) -> dict[str, Any]:
 
 
 def _sources(model: Model, views: list[bool]) -> list[tuple[int, int]]:
-    """Return (view, op that makes what it looks at) of the views whose source is no input or constant."""
+    """Return (view, op that makes what it looks at) of the views whose source is no input or
+    constant."""
     maker = {name: i for i, node in enumerate(model.nodes) for name in node.outputs if name}
-    firsts = ((i, model.nodes[i].inputs[0]) for i, view in enumerate(views) if view and model.nodes[i].inputs)
+    firsts = (
+        (i, model.nodes[i].inputs[0])
+        for i, view in enumerate(views)
+        if view and model.nodes[i].inputs
+    )
     return [(i, maker[name]) for i, name in firsts if name in maker]
 
 
@@ -110,7 +127,10 @@ def _refuse_overflow(
     sizes: list[int],
 ) -> None:
     """Refuse sizes beyond 2^62, which only a damaged file has, and name the op."""
-    numbers = [max(c.flops, c.bytes_moved, r, p) for c, r, p in zip(costs, resident, parameters, strict=True)]
+    numbers = [
+        max(c.flops, c.bytes_moved, r, p)
+        for c, r, p in zip(costs, resident, parameters, strict=True)
+    ]
     for (producer, _), size in zip(tensors, sizes, strict=True):
         numbers[producer] = max(numbers[producer], size)
     for node, number in zip(model.nodes, numbers, strict=True):
@@ -133,7 +153,9 @@ def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
         ranked = all(value.shape is not None for value in used)
         nested = None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved)
         costs.append(op_costs.cost(node, model.values) if ranked else nested)
-    sound = [cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag]
+    sound = [
+        cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag
+    ]
     sound = sound or [cost for cost in costs if cost is not None]
     typical = _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
     alike: dict[str, list[int]] = {}
@@ -153,7 +175,8 @@ def _median(values: list[int], default: int) -> int:
 def _weights(
     model: Model, together: list[tuple[int, int]], *, tie: bool
 ) -> tuple[list[int], list[int], list[int]]:
-    """Charge every stored constant to the ops that use it; return resident bytes, parameters and groups.
+    """Charge every stored constant to the ops that use it; return resident bytes, parameters and
+    groups.
 
     `together` are pairs of ops that share a device anyway.
     """
@@ -198,12 +221,15 @@ def _weights(
     for i in range(n):
         size[find(i)] += 1
     groups: dict[int, int] = {}
-    colocation = [groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)]
+    colocation = [
+        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)
+    ]
     return resident, parameters, colocation
 
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
-    """Return, per stored constant, the ops that use it (whether as a weight matrix) and whether its values are learned."""
+    """Return, per stored constant, the ops that use it (whether as a weight matrix) and whether its
+    values are learned."""
     users: dict[str, dict[int, bool]] = {}
     learned: dict[str, bool] = {}
     for i, node in enumerate(model.nodes):
@@ -224,11 +250,14 @@ def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
 def _has_bias(model: Model, node: Node) -> bool:
     """Whether a fused shift can be merged into a bias that the op has anyway."""
     at = node.attrs.get("bias", len(node.inputs))
-    return at < len(node.inputs) and bool(node.inputs[at]) and model.values[node.inputs[at]].constant
+    return (
+        at < len(node.inputs) and bool(node.inputs[at]) and model.values[node.inputs[at]].constant
+    )
 
 
 def _is_parameter(value: Value, weighty: bool) -> bool:
-    """Whether a stored constant holds learned values: real ones, or quantised ones used as a weight."""
+    """Whether a stored constant holds learned values: real ones, or quantised ones used as a
+    weight."""
     if value.elements <= 1:
         return False
     return value.dtype.startswith(("float", "bfloat")) or (
@@ -237,7 +266,8 @@ def _is_parameter(value: Value, weighty: bool) -> bool:
 
 
 def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list[tuple[int, ...]]]:
-    """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes and shapes."""
+    """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes
+    and shapes."""
     consumers: dict[str, list[int]] = {}
     for i, node in enumerate(model.nodes):
         for name in node.inputs:
@@ -253,7 +283,9 @@ def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list
     typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
     sizes = [typical if value.shape is None else value.bytes for value in values]
     shapes = [
-        tuple(d for d in value.shape if d is not None) for value in values if value.known and value.shape is not None
+        tuple(d for d in value.shape if d is not None)
+        for value in values
+        if value.known and value.shape is not None
     ]
     return pairs, sizes, shapes
 

@@ -13,25 +13,35 @@ VIEWS = frozenset({"view", "layout", "identity", "dequantize"})
 """Rules that keep the stored content of a constant they are applied to (of their first input)."""
 
 POINTWISE = frozenset({"elementwise", "nary", "sigmoid"})
-"""Rules that compute a constant of the same size, such as scale and zero point of a quantised weight."""
+"""Rules that compute a constant of the same size, such as scale and zero point of a quantised
+weight."""
 
 
 def propagate_constants(model: Model) -> None:
     """Remove every node whose inputs are all constant; its outputs become constants.
 
-    A view of a constant (reshaped, transposed, dequantised) stays the same stored constant; anything else
-    makes a new one.
+    A view of a constant (reshaped, transposed, dequantised) stays the same stored constant;
+    anything else makes a new one.
     """
     kept = []
     for node in model.nodes:
         outputs = [model.values[name] for name in node.outputs if name]
         inputs = [name for name in node.inputs if name]
         known = outputs and all(value.constant for value in outputs)
-        if known or (inputs and node.extra is None and all(model.values[x].constant for x in inputs)):
+        if known or (
+            inputs and node.extra is None and all(model.values[x].constant for x in inputs)
+        ):
             for value in outputs:
-                name = _stored(node, inputs, model.values) if not value.constant and len(outputs) == 1 else ""
+                name = (
+                    _stored(node, inputs, model.values)
+                    if not value.constant and len(outputs) == 1
+                    else ""
+                )
                 if name:
-                    value.root, value.learned = model.values[name].root or name, model.values[name].learned
+                    value.root, value.learned = (
+                        model.values[name].root or name,
+                        model.values[name].learned,
+                    )
                 value.constant = True
         else:
             kept.append(node)
@@ -39,7 +49,8 @@ def propagate_constants(model: Model) -> None:
 
 
 def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
-    """Return the input whose stored content a computed constant is a view of, "" if it is a new constant."""
+    """Return the input whose stored content a computed constant is a view of, "" if it is a new
+    constant."""
     if node.rule in VIEWS and node.inputs and node.inputs[0]:
         return node.inputs[0]
     if node.rule == "gather" and len(values[node.inputs[0]].shape or ()) > 1:
@@ -53,7 +64,8 @@ def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
 
 
 def fold_identities(model: Model, is_identity: Callable[[Node], bool]) -> None:
-    """Remove ops that change nothing at inference (identity, dropout); readers take their input instead."""
+    """Remove ops that change nothing at inference (identity, dropout); readers take their input
+    instead."""
     alias: dict[str, str] = {}
     kept = []
     for node in model.nodes:
@@ -83,9 +95,10 @@ def drop_dead(model: Model) -> None:
 def fuse_affine(model: Model) -> None:
     """Fuse batch norms, and per-channel products and sums with constants, into the op before.
 
-    The op before is a convolution, a matrix product with constant weights, or a batch norm, and nobody
-    else reads its output. The fused op scales its weights and keeps one shift per channel; as parameters it
-    counts one scale and one shift per channel, whatever number of remnants there was.
+    The op before is a convolution, a matrix product with constant weights, or a batch norm, and
+    nobody else reads its output. The fused op scales its weights and keeps one shift per channel;
+    as parameters it counts one scale and one shift per channel, whatever number of remnants there
+    was.
     """
     consumers: dict[str, int] = {}
     for node in model.nodes:
@@ -118,7 +131,9 @@ def _own_affine(node: Node, values: dict[str, Value]) -> None:
         node.inputs = node.inputs[:1]
 
 
-def _fusable(node: Node, values: dict[str, Value], maker: dict[str, Node], consumers: dict[str, int]) -> Node | None:
+def _fusable(
+    node: Node, values: dict[str, Value], maker: dict[str, Node], consumers: dict[str, int]
+) -> Node | None:
     """Return the op that `node` can be fused into, None if there is none."""
     dynamic = [name for name in node.inputs if name and not values[name].constant]
     if len(dynamic) != 1 or len([x for x in node.outputs if x and consumers.get(x)]) != 1:
@@ -138,7 +153,13 @@ def _fusable(node: Node, values: dict[str, Value], maker: dict[str, Node], consu
         return None  # c - x and c / x are no affine remnants
     shape, result = values[before.outputs[0]].shape, values[node.outputs[0]].shape
     constant = next((values[x] for x in node.inputs if x and values[x].constant), None)
-    if shape is None or result is None or constant is None or constant.shape is None or shape != result:
+    if (
+        shape is None
+        or result is None
+        or constant is None
+        or constant.shape is None
+        or shape != result
+    ):
         return None
     axis = len(shape) - 1 if before.rule == "matmul" else 1
     channel = len(shape) - 1 - axis  # counted from the end, where broadcasting aligns
@@ -151,7 +172,11 @@ def _fusable(node: Node, values: dict[str, Value], maker: dict[str, Node], consu
 def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:
     """Return how many scales and shifts a remnant has."""
     constants = [values[x] for x in node.inputs if x and values[x].constant]
-    learned = [value for value in constants if value.learned and value.dtype.startswith(("float", "bfloat"))]
+    learned = [
+        value
+        for value in constants
+        if value.learned and value.dtype.startswith(("float", "bfloat"))
+    ]
     count = max((value.elements for value in learned), default=0)
     if node.rule == "batch_norm":
         return count, count

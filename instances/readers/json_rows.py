@@ -1,4 +1,5 @@
-"""Lists of objects in the JSON of other tools: taken with a check, and one line for what is wrong."""
+"""Lists of objects in the JSON of other tools: taken with a check, and one line for what is
+wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def entry(row: dict[str, Any], key: str, where: str) -> Any:
     return row[key]
 
 
-def rows(table: dict[str, Any], key: str, where: str, *, optional: bool = False) -> list[dict[str, Any]]:
+def rows(
+    table: dict[str, Any], key: str, where: str, *, optional: bool = False
+) -> list[dict[str, Any]]:
     """Return a list of objects; an optional one may be absent."""
     found = table.get(key, [] if optional else None)
     if not isinstance(found, list):

@@ -1,8 +1,9 @@
 """The common form of a neural network between a reader (ONNX, OpenVINO, torch) and an OpGraph.
 
-A reader translates its file into a `Model`: values with shapes, and nodes with a cost rule of `op_costs`. What
-follows is the same for all of them: shapes are checked (`ir_checks`), constants propagated, remnants folded and fused
-(`ir_passes`), weights charged to the op that uses them, and costs computed from shapes (`ir_graph`).
+A reader translates its file into a `Model`: values with shapes, and nodes with a cost rule of
+`op_costs`. What follows is the same for all of them: shapes are checked (`ir_checks`), constants
+propagated, remnants folded and fused (`ir_passes`), weights charged to the op that uses them, and
+costs computed from shapes (`ir_graph`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BITS = {
-    "float64": 64, "int64": 64, "uint64": 64, "complex64": 64, "complex128": 128, "float32": 32, "int32": 32,
-    "uint32": 32, "float16": 16, "bfloat16": 16, "int16": 16, "uint16": 16, "int8": 8, "uint8": 8, "bool": 8,
-    "float8": 8, "int4": 4, "uint4": 4, "float4": 4, "int2": 2, "uint2": 2, "string": 64,
-}  # fmt: skip
+    "float64": 64,
+    "int64": 64,
+    "uint64": 64,
+    "complex64": 64,
+    "complex128": 128,
+    "float32": 32,
+    "int32": 32,
+    "uint32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "int16": 16,
+    "uint16": 16,
+    "int8": 8,
+    "uint8": 8,
+    "bool": 8,
+    "float8": 8,
+    "int4": 4,
+    "uint4": 4,
+    "float4": 4,
+    "int2": 2,
+    "uint2": 2,
+    "string": 64,
+}
 """Bits of one element by type."""
 
 Shape = tuple[int | None, ...]
@@ -45,7 +65,8 @@ class Value:
     ----------
     shape : None for unknown rank; an unknown dimension is None.
     constant : known before the run: a weight, or computed from weights alone.
-    root : of a constant: the stored constant that it is a view of (reshaped, transposed, dequantised).
+    root : of a constant: the stored constant that it is a view of (reshaped, transposed,
+    dequantised).
     data : the content of small integer constants, for shape arithmetic.
     learned : whether the elements of this constant may be parameters of the model.
     """
@@ -83,7 +104,8 @@ class Node:
     rule : the cost rule, a key of `op_costs.RULES`.
     inputs, outputs : names of values; "" for an absent optional one.
     attrs : attributes that cost rules and passes use.
-    scale, shift : parameters that fused remnants (batch norm, per-channel constants) brought along; -1 for none.
+    scale, shift : parameters that fused remnants (batch norm, per-channel constants) brought along;
+    -1 for none.
     extra : flops, bytes moved, resident bytes and parameters of a nested graph (control flow).
     """
 
@@ -114,8 +136,10 @@ class Model:
         for i, node in enumerate(self.nodes):
             for name in node.outputs:
                 if name in made:
-                    raise InputError(f"value '{one_line(name)}' is produced twice, by '{self.nodes[made[name]].name}' "
-                                     f"and '{node.name}'")  # fmt: skip
+                    raise InputError(
+                        f"value '{one_line(name)}' is produced twice, by '{self.nodes[made[name]].name}' "
+                        f"and '{node.name}'"
+                    )
                 if name:
                     made[name] = i
         return made
@@ -132,8 +156,10 @@ class Model:
         for node in self.nodes:
             for name in node.inputs:
                 if name and name not in made and name not in self.values:
-                    raise InputError(f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an input, "
-                                     "a weight nor the output of an op")  # fmt: skip
+                    raise InputError(
+                        f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an input, "
+                        "a weight nor the output of an op"
+                    )
         if all(made.get(name, -1) < i for i, node in enumerate(self.nodes) for name in node.inputs):
             return
         waiting = [len({made[x] for x in node.inputs if x in made}) for node in self.nodes]

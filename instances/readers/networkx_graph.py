@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.attributes import AttributeDraft, Names, edge_attributes, op_attributes
+from placeopt.instances.readers.attributes import (
+    AttributeDraft,
+    Names,
+    edge_attributes,
+    op_attributes,
+)
 from placeopt.instances.readers.draft import number
 from placeopt.instances.readers.json_rows import rows
 from placeopt.model.errors import InputError
@@ -32,10 +37,12 @@ def from_networkx(
 
     Parameters
     ----------
-    graph : nodes are ops, in the order of `graph.nodes`; edges are tensors of their own unless they share
+    graph : nodes are ops, in the order of `graph.nodes`; edges are tensors of their own unless they
+    share
         their source and an attribute `tensor`.
     name, tick_seconds : by default the graph's attributes of these names, else "graph" and 1e-9.
-    node_time, edge_time, edge_bytes : attributes that hold the time of an op and of a transfer (ticks), and
+    node_time, edge_time, edge_bytes : attributes that hold the time of an op and of a transfer
+    (ticks), and
         the bytes of a tensor; by default the usual names are tried ("time", "weight", "cost", ...).
 
     Raises
@@ -44,12 +51,16 @@ def from_networkx(
         If the graph is undirected or has a cycle, or an attribute is no number.
     """
     if not graph.is_directed():
-        raise InputError("networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph")
+        raise InputError(
+            "networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph"
+        )
     unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
     title = name or str(graph.graph.get("name") or "graph")
     repeated = "parallel" if graph.is_multigraph() else "refuse"
     meaning = Names(node_time, edge_time, edge_bytes)
-    draft = AttributeDraft(title, meaning, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated)
+    draft = AttributeDraft(
+        title, meaning, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated
+    )
     for key, attributes in graph.nodes(data=True):
         draft.add_op(key, attributes, f"node {key!r:.60}")
     for u, v, attributes in graph.edges(data=True):
@@ -58,7 +69,8 @@ def from_networkx(
 
 
 def to_networkx(graph: OpGraph) -> Any:
-    """Return a networkx MultiDiGraph whose nodes are op names, with the attributes of `attributes`."""
+    """Return a networkx MultiDiGraph whose nodes are op names, with the attributes of
+    `attributes`."""
     import networkx as nx
 
     result = nx.MultiDiGraph(name=graph.name, tick_seconds=graph.tick_seconds)
@@ -72,7 +84,8 @@ def to_networkx(graph: OpGraph) -> Any:
 def read_node_link(
     path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
 ) -> OpGraph:
-    """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges": [...]}`.
+    """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges":
+    [...]}`.
 
     With `"multigraph": true` edges that are there twice are two tensors; else they are refused.
     """

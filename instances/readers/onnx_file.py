@@ -1,8 +1,9 @@
 """Loading an ONNX file without its weights.
 
-A model can hold gigabytes of weights of which only type and shape matter here. The file is walked as protobuf
-wire format, and the content of every large tensor is left out before the rest is parsed: memory is bounded
-by the structure of the model, and nonsense is refused at the first field that makes no sense.
+A model can hold gigabytes of weights of which only type and shape matter here. The file is walked
+as protobuf wire format, and the content of every large tensor is left out before the rest is
+parsed: memory is bounded by the structure of the model, and nonsense is refused at the first field
+that makes no sense.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
     path = regular_file(path)
     size = path.stat().st_size
     if size > max_bytes:
-        raise InputError(f"{size} bytes, more than the limit of {max_bytes}; raise it with max_bytes")
+        raise InputError(
+            f"{size} bytes, more than the limit of {max_bytes}; raise it with max_bytes"
+        )
     if size == 0:
         raise InputError("the file is empty")
     try:
@@ -77,7 +80,10 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
     if not model.graph.node:
         raise InputError("no ONNX model, or one without any op")
     for node in model.graph.node:
-        if not all(isinstance(text, str) for text in (node.name, node.op_type, node.domain, *node.input, *node.output)):
+        if not all(
+            isinstance(text, str)
+            for text in (node.name, node.op_type, node.domain, *node.input, *node.output)
+        ):
             raise InputError("damaged ONNX model: a name is no UTF-8 text")
     return model
 
@@ -107,8 +113,10 @@ class _Stripper:
             elif wire == 2:
                 length, at = self.varint(at, end)
                 if at + length > end:
-                    raise InputError(f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
-                                     f"{end - at} are left")  # fmt: skip
+                    raise InputError(
+                        f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
+                        f"{end - at} are left"
+                    )
                 if length > KEEP_BYTES and number in nested:
                     body = self.strip(at, at + length, nested[number], depth + 1)
                     parts += [_varint(tag), _varint(len(body)), body]
@@ -123,7 +131,9 @@ class _Stripper:
                 continue
             self.kept += at - start
             if self.kept > MAX_STRUCTURE:
-                raise InputError(f"the model has more than {MAX_STRUCTURE} bytes besides its weights")
+                raise InputError(
+                    f"the model has more than {MAX_STRUCTURE} bytes besides its weights"
+                )
             parts.append(self.data[start:at])
         return b"".join(parts)
 
@@ -149,10 +159,15 @@ def _varint(value: int) -> bytes:
 
 
 def scope_of(node: Any) -> str:
-    """Return the dotted path of the torch module that a node was exported from, "" where torch's dynamo exporter says none."""
+    """Return the dotted path of the torch module that a node was exported from, "" where torch's
+    dynamo exporter says none."""
     text = next((x.value for x in node.metadata_props if x.key == "pkg.torch.onnx.name_scopes"), "")
     try:
         scopes = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return ""
-    return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""
+    return (
+        scopes[-2]
+        if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str)
+        else ""
+    )

@@ -1,8 +1,10 @@
-"""ONNX models: ops with flops, bytes and parameters computed from shapes. Nothing in the file is executed.
+"""ONNX models: ops with flops, bytes and parameters computed from shapes. Nothing in the file is
+executed.
 
-The weights are not read, only their types and shapes. Constants are propagated first, so that ops on weights
-alone vanish; `fold` removes shape arithmetic, identities and dropout; `fuse` merges batch norms and
-per-channel products and sums into the op before. Symbolic dimensions are fixed by `dims`.
+The weights are not read, only their types and shapes. Constants are propagated first, so that ops
+on weights alone vanish; `fold` removes shape arithmetic, identities and dropout; `fuse` merges
+batch norms and per-channel products and sums into the op before. Symbolic dimensions are fixed by
+`dims`.
 """
 
 from __future__ import annotations
@@ -43,19 +45,23 @@ def read(
 
     Parameters
     ----------
-    dims : values of symbolic dimensions, {"batch": 1} or "batch=1,seq=128"; a dimension without a name is
-        called "INPUT:AXIS". Symbolic dimensions without a value count as 1, and ops that have them are
-        flagged in `OpGraph.unshaped`.
+    dims : values of symbolic dimensions, {"batch": 1} or "batch=1,seq=128"; a dimension without a
+    name is
+        called "INPUT:AXIS". Symbolic dimensions without a value count as 1, and ops that have them
+        are flagged in `OpGraph.unshaped`.
     fuse : merge batch norms and their remnants, and additions of a bias, into the op before.
     fold : remove shape arithmetic, identity and dropout ops.
-    shared : "colocate" keeps a weight matrix used by several ops once and colocates them, "copy" copies it.
-    trip_count : turns of every Loop or Scan whose number of turns the file does not tell; without it such an op is costed
+    shared : "colocate" keeps a weight matrix used by several ops once and colocates them, "copy"
+    copies it.
+    trip_count : turns of every Loop or Scan whose number of turns the file does not tell; without
+    it such an op is costed
         for one turn and flagged in `OpGraph.unshaped`.
 
     Raises
     ------
     InputError
-        If the file is truncated or damaged, a value is undefined or made twice, or a dimension is unknown.
+        If the file is truncated or damaged, a value is undefined or made twice, or a dimension is
+        unknown.
     """
     proto = load_model(path, max_bytes=max_bytes)
     _fix_dims(proto, parse_dims(dims))
@@ -68,7 +74,8 @@ def read(
 
 
 def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
-    """Return the dimensions of the model's inputs that have no value, by name, with the number of their uses."""
+    """Return the dimensions of the model's inputs that have no value, by name, with the number of
+    their uses."""
     return _symbols(load_model(path, max_bytes=max_bytes))
 
 
@@ -92,7 +99,9 @@ def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
         except (TypeError, ValueError):
             result[name] = 0
         if result[name] < 1 or isinstance(value, float | bool):
-            raise InputError(f"dimension {name}: expected a whole number >= 1 (--dim {name}=8), received {value!r:.40}")
+            raise InputError(
+                f"dimension {name}: expected a whole number >= 1 (--dim {name}=8), received {value!r:.40}"
+            )
     return result
 
 
@@ -115,7 +124,9 @@ def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
     for name in dims:
         if name not in symbols:
             hint = did_you_mean(name, symbols)
-            raise InputError(f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; {hint}")
+            raise InputError(
+                f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; {hint}"
+            )
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
         if not value.type.HasField("tensor_type"):
             continue
@@ -135,7 +146,9 @@ def _inline(proto: Any) -> Any:
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:
-        raise InputError(f"functions of the model cannot be inlined: {one_line(str(error))}") from error
+        raise InputError(
+            f"functions of the model cannot be inlined: {one_line(str(error))}"
+        ) from error
 
 
 def _refuse_expansion(proto: Any) -> None:
@@ -152,7 +165,9 @@ def _refuse_expansion(proto: Any) -> None:
             key = (node.domain, node.op_type)
             if key in bodies and key not in sizes:
                 if depth > MAX_DEPTH:
-                    raise InputError(f"functions of the model call each other more than {MAX_DEPTH} deep, or in a circle")
+                    raise InputError(
+                        f"functions of the model call each other more than {MAX_DEPTH} deep, or in a circle"
+                    )
                 sizes[key] = size(bodies[key], depth + 1)
             total += sizes.get(key, 1)
             if total > MAX_EXPANDED:
@@ -166,7 +181,9 @@ def _all_nodes(nodes: Any) -> Iterator[Any]:
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(
+                attribute.graphs
+            ):
                 yield from _all_nodes(graph.node)
 
 
@@ -183,11 +200,17 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
         declare(value.name)
     for tensor in graph.initializer:
         if min(tensor.dims, default=0) < 0:
-            raise InputError(f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received {min(tensor.dims)}")
-        values[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+            raise InputError(
+                f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received {min(tensor.dims)}"
+            )
+        values[tensor.name] = Value(
+            tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
+        )
     for sparse in graph.sparse_initializer:
         tensor = sparse.values
-        values[tensor.name] = Value(tuple(sparse.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+        values[tensor.name] = Value(
+            tuple(sparse.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
+        )
     nodes = []
     for proto_node in graph.node:
         for key in proto_node.output:
@@ -212,7 +235,9 @@ def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) 
     rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
     inputs, outputs = list(proto_node.input), list(proto_node.output)
     name = proto_node.name or next((x for x in outputs if x), proto_node.op_type)
-    path = scope_of(proto_node).replace(".", "/") or "/".join(proto_node.name.strip("/").split("/")[:-1])
+    path = scope_of(proto_node).replace(".", "/") or "/".join(
+        proto_node.name.strip("/").split("/")[:-1]
+    )
     node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, path)
     if rule == "control":
         _add_bodies(node, proto_node, values, found)
@@ -223,19 +248,25 @@ def _is_identity(node: Node) -> bool:
     """Whether an op passes its first input on unchanged at inference."""
     if node.rule == "identity":
         return True
-    return len([x for x in node.inputs if x]) == 1 and (node.rule == "nary" or node.type == "Concat")
+    return len([x for x in node.inputs if x]) == 1 and (
+        node.rule == "nary" or node.type == "Concat"
+    )
 
 
-# --- control flow ---------------------------------------------------------------------------------------
+# --- control flow
+# ---------------------------------------------------------------------------------------
 
 
 def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found: Inferred) -> None:
     """Charge an If, Loop or Scan for its nested graphs, and make what they capture its inputs.
 
-    An If costs its dearest branch; a Loop its body times its trip count, a Scan its body times the length of the
-    sequence. Where these are unknown the user's trip count is taken, else one turn (and the op is flagged).
+    An If costs its dearest branch; a Loop its body times its trip count, a Scan its body times the
+    length of the sequence. Where these are unknown the user's trip count is taken, else one turn
+    (and the op is flagged).
     """
-    bodies = [g for a in proto_node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+    bodies = [
+        g for a in proto_node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)
+    ]
     costs = []
     for body in bodies:
         cost, captured = _body_cost(body, found)
@@ -272,7 +303,9 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
     for item in body.input:
         inside[item.name] = value_of(item.name)
     for tensor in body.initializer:
-        inside[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+        inside[tensor.name] = Value(
+            tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
+        )
     total = Cost(0, 0)
     for proto_node in body.node:
         for name in proto_node.output:
@@ -301,7 +334,11 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
                 total.parameters + nested.parameters,
             )
     weights = [value for value in inside.values() if value.constant]
-    real = [value for value in weights if value.elements > 1 and value.dtype.startswith(("float", "bfloat"))]
+    real = [
+        value
+        for value in weights
+        if value.elements > 1 and value.dtype.startswith(("float", "bfloat"))
+    ]
     resident = total.resident + sum(value.bytes for value in weights)
     parameters = total.parameters + sum(value.elements for value in real)
     for item in body.output:

@@ -1,7 +1,8 @@
-"""Shapes of an ONNX model: the package's inference with data propagation, and shape arithmetic between its rounds.
+"""Shapes of an ONNX model: the package's inference with data propagation, and shape arithmetic
+between its rounds.
 
-Each round infers shapes, then evaluates the shape arithmetic that became known (`shape_data`) and puts the
-results in as constants, until nothing new is found.
+Each round infers shapes, then evaluates the shape arithmetic that became known (`shape_data`) and
+puts the results in as constants, until nothing new is found.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Inferred:
     shapes : shape and element type of every value that has a tensor type, nested graphs included.
     data : content of the small integers that shape arithmetic computed.
     known : the same, and the small integers that the file holds.
-    turns : of a Loop or Scan whose number of turns nothing tells; None where the user does not say either.
+    turns : of a Loop or Scan whose number of turns nothing tells; None where the user does not say
+    either.
     """
 
     shapes: dict[str, tuple[Shape | None, str]] = field(default_factory=dict)
@@ -51,14 +53,18 @@ def infer(model: Any) -> Inferred:
 
     work = onnx.ModelProto()
     work.CopyFrom(model)
-    work.ir_version = max(work.ir_version, 8)  # before version 4 every initialiser had to be an input as well
+    work.ir_version = max(
+        work.ir_version, 8
+    )  # before version 4 every initialiser had to be an input as well
     found = Inferred()
     _import_domains(onnx, work)
     known = found.known = _hide_contents(work)
     for _ in range(MAX_ROUNDS):
         inferred = _run(onnx, work)
         found.shapes = dict(_collect(inferred.graph))
-        found.shapes.update({name: (array.shape, str(array.dtype)) for name, array in found.data.items()})
+        found.shapes.update(
+            {name: (array.shape, str(array.dtype)) for name, array in found.data.items()}
+        )
         fresh = _evaluate(work, found, known)
         fresh |= _extend(onnx, work, found)
         if not fresh:
@@ -67,7 +73,8 @@ def infer(model: Any) -> Inferred:
 
 
 def _import_domains(onnx: Any, work: Any) -> None:
-    """Declare the domains that nodes use: without a declaration the inference gives the whole model up."""
+    """Declare the domains that nodes use: without a declaration the inference gives the whole model
+    up."""
     declared = {entry.domain for entry in work.opset_import}
     for node in work.graph.node:
         if node.domain not in declared and node.domain not in ("", "ai.onnx"):
@@ -76,17 +83,21 @@ def _import_domains(onnx: Any, work: Any) -> None:
 
 
 def _run(onnx: Any, work: Any) -> Any:
-    """Run the inference of the onnx package; a model it cannot follow keeps the shapes it declares."""
+    """Run the inference of the onnx package; a model it cannot follow keeps the shapes it
+    declares."""
     for data_prop in (True, False):
         try:
-            return onnx.shape_inference.infer_shapes(work, check_type=False, strict_mode=False, data_prop=data_prop)
+            return onnx.shape_inference.infer_shapes(
+                work, check_type=False, strict_mode=False, data_prop=data_prop
+            )
         except Exception:  # the package raises its own errors and RuntimeError alike
             continue
     return work
 
 
 def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
-    """Turn constants without content into inputs, Constant nodes into initialisers; return small integers."""
+    """Turn constants without content into inputs, Constant nodes into initialisers; return small
+    integers."""
     import onnx
     from onnx import numpy_helper
 
@@ -104,10 +115,14 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
     declared = {value.name for value in graph.input}
     for tensor in graph.initializer:
         if not has_content(tensor) and tensor.name not in declared:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
     _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
     for tensor in graph.initializer:
-        small = math.prod(tensor.dims) <= (shape_data.MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1)
+        small = math.prod(tensor.dims) <= (
+            shape_data.MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1
+        )
         if small and tensor.data_type in (1, 6, 7, 9, 11):
             try:
                 known[tensor.name] = numpy_helper.to_array(tensor)
@@ -119,7 +134,8 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
 
 
 def _replace(field: Any, kept: list[Any]) -> None:
-    """Replace the messages of a repeated field by some of them (removing one by one takes quadratic time)."""
+    """Replace the messages of a repeated field by some of them (removing one by one takes quadratic
+    time)."""
     if len(kept) < len(field):
         copies = [type(message).FromString(message.SerializeToString()) for message in kept]
         del field[:]
@@ -150,7 +166,9 @@ def constant_tensor(node: Any) -> Any:
             return numpy_helper.from_array(values[attribute.name]())
         if attribute.name in ("value_string", "value_strings"):
             tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING)
-            tensor.dims.extend([len(attribute.strings)] if attribute.name == "value_strings" else [])
+            tensor.dims.extend(
+                [len(attribute.strings)] if attribute.name == "value_strings" else []
+            )
             return tensor
     return None
 
@@ -161,7 +179,15 @@ def has_content(tensor: Any) -> bool:
         return False
     if math.prod(tensor.dims) == 0:
         return True
-    fields = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+    fields = (
+        "raw_data",
+        "float_data",
+        "int32_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+        "string_data",
+    )
     return any(len(getattr(tensor, key)) for key in fields)
 
 
@@ -174,7 +200,9 @@ def _collect(graph: Any) -> Iterator[tuple[str, tuple[Shape | None, str]]]:
             yield value.name, tensor_type(value.type.tensor_type)
     for node in graph.node:
         for attribute in node.attribute:
-            for nested in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for nested in ([attribute.g] if attribute.HasField("g") else []) + list(
+                attribute.graphs
+            ):
                 yield from _collect(nested)
 
 
@@ -183,7 +211,10 @@ def tensor_type(kind: Any) -> tuple[Shape | None, str]:
     dtype = DTYPES.get(kind.elem_type, "float32")
     if not kind.HasField("shape"):
         return None, dtype
-    dims = (d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in kind.shape.dim)
+    dims = (
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+        for d in kind.shape.dim
+    )
     return tuple(dims), dtype
 
 
@@ -212,7 +243,8 @@ def plain_attributes(node: Any) -> dict[str, Any]:
 
 
 def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> bool:
-    """Replace shape arithmetic whose result is known by initialisers; return whether there was any."""
+    """Replace shape arithmetic whose result is known by initialisers; return whether there was
+    any."""
     from onnx import numpy_helper
 
     kept, fresh = [], False
@@ -225,14 +257,18 @@ def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> boo
         for name, array in zip(node.output, arrays, strict=False):
             if name:
                 known[name] = found.data[name] = array
-                work.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+                work.graph.initializer.append(
+                    numpy_helper.from_array(np.ascontiguousarray(array), name)
+                )
     if fresh:
         del work.graph.node[:]
         work.graph.node.extend(kept)
     return fresh
 
 
-def _outputs(node: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
+def _outputs(
+    node: Any, found: Inferred, known: dict[str, NDArray[Any]]
+) -> list[NDArray[Any]] | None:
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in ("Shape", "Size"):
@@ -242,11 +278,14 @@ def _outputs(node: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> list
         return [shape_data.shape_of(node.op_type, [d or 0 for d in shape], plain_attributes(node))]
     if not node.input or any(name and name not in known for name in node.input):
         return None
-    return shape_data.evaluate(node.op_type, [known.get(name) for name in node.input], plain_attributes(node))
+    return shape_data.evaluate(
+        node.op_type, [known.get(name) for name in node.input], plain_attributes(node)
+    )
 
 
 def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
-    """Declare outputs that the package leaves open: of loops, and of ops outside the standard that keep a shape."""
+    """Declare outputs that the package leaves open: of loops, and of ops outside the standard that
+    keep a shape."""
     fresh = False
     for node in work.graph.node:
         shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
@@ -260,7 +299,9 @@ def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
         elif node.op_type == "Loop":
             told = _loop_shapes(node, found)
         for name in (name for name in open_ones if name in told and told[name] != shapes[name]):
-            dtype = found.shapes[name][1] if name in found.shapes else found.shapes[node.input[0]][1]
+            dtype = (
+                found.shapes[name][1] if name in found.shapes else found.shapes[node.input[0]][1]
+            )
             element = next(code for code, known in DTYPES.items() if known == dtype)
             dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(told[name])]
             work.graph.value_info.append(onnx.helper.make_tensor_value_info(name, element, dims))
@@ -271,8 +312,8 @@ def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
 def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
     """Return the shapes of a Loop's outputs that keep theirs.
 
-    A carried value does where the body gives back the shape that it begins with. What is collected turn by turn has the
-    number of turns as its first dimension.
+    A carried value does where the body gives back the shape that it begins with. What is collected
+    turn by turn has the number of turns as its first dimension.
     """
     body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
     if body is None:

@@ -7,14 +7,19 @@ from pathlib import Path
 
 from placeopt.model.errors import InputError, MissingExtraError, nearest
 
-ALIASES = {"alexnet": "bvlc_alexnet", "zfnet": "zfnet512", "vgg": "vgg19", "googlenet": "inception_v1"}
+ALIASES = {
+    "alexnet": "bvlc_alexnet",
+    "zfnet": "zfnet512",
+    "vgg": "vgg19",
+    "googlenet": "inception_v1",
+}
 
 
 def list_models() -> dict[str, Path]:
     """Return the files of the models that the onnx package ships, by name, sorted.
 
-    The package itself is not imported. Test models of single ops are left out: only the folder "light",
-    wherever the installed version keeps it.
+    The package itself is not imported. Test models of single ops are left out: only the folder
+    "light", wherever the installed version keeps it.
     """
     spec = importlib.util.find_spec("onnx")
     if spec is None or not spec.submodule_search_locations:
@@ -43,4 +48,6 @@ def find_model(name: str) -> Path:
         raise InputError(f"onnx:{name}: the installed onnx package brings no models; give a file")
     near = nearest(key, models)
     hint = f"did you mean onnx:{near}? " if near else ""
-    raise InputError(f"onnx:{name[:60]}: no such model in the onnx package; {hint}known: {', '.join(models)}")
+    raise InputError(
+        f"onnx:{name[:60]}: no such model in the onnx package; {hint}known: {', '.join(models)}"
+    )

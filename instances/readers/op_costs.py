@@ -1,8 +1,8 @@
 """Flops and bytes moved of an op, from the shapes of its inputs and outputs.
 
-A rule says how many flops an op does; a multiply-add is 2 flops, the addition of a bias 1 per output element.
-Bytes moved are all inputs, weights and outputs, except where an op reads only what it keeps (gather, slice) or
-only renames (reshape).
+A rule says how many flops an op does; a multiply-add is 2 flops, the addition of a bias 1 per
+output element. Bytes moved are all inputs, weights and outputs, except where an op reads only what
+it keeps (gather, slice) or only renames (reshape).
 """
 
 from __future__ import annotations
@@ -32,10 +32,15 @@ class Shapes:
     def dims(self, i: int) -> tuple[int, ...]:
         """Shape of input i; () where it is absent or a scalar."""
         value = self.inputs[i] if 0 <= i < len(self.inputs) else None
-        return () if value is None or value.shape is None else tuple(1 if d is None else d for d in value.shape)
+        return (
+            ()
+            if value is None or value.shape is None
+            else tuple(1 if d is None else d for d in value.shape)
+        )
 
     def dim(self, i: int, axis: int) -> int | None:
-        """Dimension of input i at a negative axis, None where it is unknown; vectors have one axis only."""
+        """Dimension of input i at a negative axis, None where it is unknown; vectors have one axis
+        only."""
         value = self.inputs[i] if 0 <= i < len(self.inputs) else None
         if value is None or not value.shape:
             return None
@@ -63,18 +68,22 @@ def check_turns(trip_count: int | None) -> int | None:
     except (TypeError, ValueError):
         turns = 0
     if turns is not None and not 1 <= turns <= MAX_TURNS:
-        raise InputError(f"trip_count: expected a whole number in 1..{MAX_TURNS} (--trip-count 10), received {trip_count!r:.40}")
+        raise InputError(
+            f"trip_count: expected a whole number in 1..{MAX_TURNS} (--trip-count 10), received {trip_count!r:.40}"
+        )
     return turns
 
 
 def turns_of(node: Node, known: int | None, given: int | None) -> int:
-    """Return how often a loop's body runs: as its file tells, else as the user says, else once, and then it is flagged."""
+    """Return how often a loop's body runs: as its file tells, else as the user says, else once, and
+    then it is flagged."""
     node.attrs["uncertain"] = known is None and given is None
     return (given or 1) if known is None else known
 
 
 def charge_bodies(node: Node, bodies: Sequence[Cost], times: int) -> None:
-    """Charge a node for the dearest of its bodies, `times` over; the weights of all of them lie in memory."""
+    """Charge a node for the dearest of its bodies, `times` over; the weights of all of them lie in
+    memory."""
     if bodies:
         top = max(bodies, key=lambda c: (c.flops, c.bytes_moved))
         weights, parameters = sum(c.resident for c in bodies), sum(c.parameters for c in bodies)
@@ -86,7 +95,9 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     s = Shapes(node, values)
     rule = node.rule if node.rule in RULES else "elementwise"
     flops = int(RULES[rule](s))
-    read = sum({name: values[values[name].root or name].bytes for name in node.inputs if name}.values())
+    read = sum(
+        {name: values[values[name].root or name].bytes for name in node.inputs if name}.values()
+    )
     written = sum(value.bytes for value in s.outputs)
     moved = read + written
     if rule in ("view", "shape", "identity"):
@@ -108,7 +119,8 @@ def _conv(s: Shapes) -> int:
 
 
 def _conv_transpose(s: Shapes) -> int:
-    """Transposed convolution with weights [in, out/groups, kernel...] (or [groups, in, out, kernel...])."""
+    """Transposed convolution with weights [in, out/groups, kernel...] (or [groups, in, out,
+    kernel...])."""
     weight = s.dims(1)
     bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
     return 2 * s.all_in * math.prod(weight[s.node.attrs.get("out_axes", 1) :]) + bias
@@ -151,7 +163,8 @@ def _attention(s: Shapes) -> int:
 
 
 def _packed_attention(s: Shapes) -> int:
-    """Attention with its projection inside: x [B, S, in], weights [in, 3 * hidden], output [B, S, hidden]."""
+    """Attention with its projection inside: x [B, S, in], weights [in, 3 * hidden], output [B, S,
+    hidden]."""
     x, weight = s.dims(0), s.dims(1)
     rows, length = math.prod(x[:-1]), x[-2] if len(x) > 1 else 1
     heads = s.node.attrs.get("heads", 1)
@@ -159,7 +172,8 @@ def _packed_attention(s: Shapes) -> int:
 
 
 def _rnn(s: Shapes) -> int:
-    """Recurrent layers: every weight matrix is used once per step and sample, gates cost 10 per hidden unit."""
+    """Recurrent layers: every weight matrix is used once per step and sample, gates cost 10 per
+    hidden unit."""
     x = s.dims(0)
     steps = math.prod(x[:-1]) if s.node.attrs.get("steps", True) else math.prod(x[:1])
     indices = s.node.attrs.get("weights", (1, 2))
@@ -223,5 +237,7 @@ RULES: dict[str, Callable[[Shapes], int]] = {
 }
 """Flops by rule; an unknown rule counts as elementwise."""
 
-WEIGHT_RULES = frozenset({"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather"})
+WEIGHT_RULES = frozenset(
+    {"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather"}
+)
 """Rules whose constant matrices are weights: kept once where several ops share them."""

@@ -1,7 +1,8 @@
-"""OpenVINO IR (versions 10 and 11): topology, types and shapes from the XML; the weights file is not needed.
+"""OpenVINO IR (versions 10 and 11): topology, types and shapes from the XML; the weights file is
+not needed.
 
-Flops and bytes are computed from the shapes that every port declares. Const layers are weights, Parameter
-layers inputs, Result layers outputs; the rest is as for ONNX models.
+Flops and bytes are computed from the shapes that every port declares. Const layers are weights,
+Parameter layers inputs, Result layers outputs; the rest is as for ONNX models.
 """
 
 from __future__ import annotations
@@ -27,15 +28,21 @@ if TYPE_CHECKING:
 
 
 def read(
-    path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", trip_count: int | None = None,
+    path: Path,
+    *,
+    fuse: bool = True,
+    fold: bool = True,
+    shared: str = "colocate",
+    trip_count: int | None = None,
     max_bytes: int,
-) -> OpGraph:  # fmt: skip
+) -> OpGraph:
     """Read an IR; options as for ONNX models.
 
     Raises
     ------
     InputError
-        If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is not there.
+        If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is
+        not there.
     """
     root = parse_xml(path, max_bytes=max_bytes)
     if root.tag != "net":
@@ -59,13 +66,17 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
     for layer in layers.findall("layer"):
         key = whole(layer.get("id", ""), f"layer '{_label(layer)}'", "id")
         if key in by_id:
-            raise InputError(f"layer id {key} is there twice ('{_label(by_id[key])}' and '{_label(layer)}')")
+            raise InputError(
+                f"layer id {key} is there twice ('{_label(by_id[key])}' and '{_label(layer)}')"
+            )
         by_id[key] = layer
     source = _edges(edges, by_id)
     values: dict[str, Value] = {}
     for key, layer in by_id.items():
         for port, element in _ports(layer, "output"):
-            values[f"{key}:{port}"] = Value(_shape(element), DTYPES.get(element.get("precision", ""), "float32"))
+            values[f"{key}:{port}"] = Value(
+                _shape(element), DTYPES.get(element.get("precision", ""), "float32")
+            )
     nodes: list[Node] = []
     results: list[str] = []
     for key, layer in by_id.items():
@@ -77,21 +88,34 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
         if kind in ("Const", "Constant"):
             for value in outputs:
                 values[value].constant = True
-                values[value].dtype = DTYPES.get(attributes.get("element_type", ""), values[value].dtype)
+                values[value].dtype = DTYPES.get(
+                    attributes.get("element_type", ""), values[value].dtype
+                )
         elif kind in ("Result", "Assign"):
             results += inputs
         elif kind not in ("Parameter", "Input"):
             rule, attrs = rule_of(kind, attributes, where)
             title = _label(layer)
-            node = Node(title, kind, rule, inputs, outputs, attrs, "/".join(title.strip("/").split("/")[:-1]))
+            node = Node(
+                title,
+                kind,
+                rule,
+                inputs,
+                outputs,
+                attrs,
+                "/".join(title.strip("/").split("/")[:-1]),
+            )
             if rule == "control":
                 _add_bodies(node, layer, values, turns)
             nodes.append(node)
     return Model(name, nodes, values, results)
 
 
-def _inputs(key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: dict[str, Value]) -> list[str]:
-    """Return the values that a layer reads, refusing ports without one and shapes that differ between the two ends."""
+def _inputs(
+    key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: dict[str, Value]
+) -> list[str]:
+    """Return the values that a layer reads, refusing ports without one and shapes that differ
+    between the two ends."""
     where = f"layer '{_label(layer)}'"
     inputs = []
     for port, element in _ports(layer, "input"):
@@ -101,11 +125,17 @@ def _inputs(key: int, layer: ET.Element, source: dict[tuple[int, int], str], val
         if name not in values:
             raise InputError(f"{where}: an edge comes from port {name}, which is not there")
         declared, made = _shape(element), values[name].shape or ()
-        if declared and made and (
-            len(declared) != len(made)
-            or any(None not in (a, b) and a != b for a, b in zip(declared, made, strict=True))
+        if (
+            declared
+            and made
+            and (
+                len(declared) != len(made)
+                or any(None not in (a, b) and a != b for a, b in zip(declared, made, strict=True))
+            )
         ):
-            raise InputError(f"{where}: input port {port} expects the shape {list(declared)}, receives {list(made)}")
+            raise InputError(
+                f"{where}: input port {port} expects the shape {list(declared)}, receives {list(made)}"
+            )
         inputs.append(name)
     return inputs
 
@@ -115,7 +145,10 @@ def _edges(edges: ET.Element, by_id: dict[int, ET.Element]) -> dict[tuple[int, i
     source: dict[tuple[int, int], str] = {}
     for i, edge in enumerate(edges.findall("edge")):
         where = f"edge {i + 1}"
-        at = {k: whole(edge.get(k, ""), where, k) for k in ("from-layer", "from-port", "to-layer", "to-port")}
+        at = {
+            k: whole(edge.get(k, ""), where, k)
+            for k in ("from-layer", "from-port", "to-layer", "to-port")
+        }
         for end in ("from-layer", "to-layer"):
             if at[end] not in by_id:
                 raise InputError(f"{where}: {end} {at[end]} is not in the graph")
@@ -135,7 +168,10 @@ def _ports(layer: ET.Element, side: str) -> list[tuple[int, ET.Element]]:
     if group is None:
         return []
     where = f"layer '{_label(layer)}'"
-    return [(whole(port.get("id", ""), where, f"{side} port id"), port) for port in group.findall("port")]
+    return [
+        (whole(port.get("id", ""), where, f"{side} port id"), port)
+        for port in group.findall("port")
+    ]
 
 
 def _shape(port: ET.Element) -> Shape:
@@ -148,7 +184,8 @@ def _shape(port: ET.Element) -> Shape:
 
 
 def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: int | None) -> None:
-    """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of iterations."""
+    """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of
+    iterations."""
     bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
     costs = []
     for body in bodies:
@@ -162,11 +199,14 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
         learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
         resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
         costs.append(Cost(flops, moved, resident, parameters))
-    op_costs.charge_bodies(node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns))
+    op_costs.charge_bodies(
+        node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns)
+    )
 
 
 def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int | None:
-    """Return the trip count, from an input that is sliced along an axis; 1 for an If, None where unknown."""
+    """Return the trip count, from an input that is sliced along an axis; 1 for an If, None where
+    unknown."""
     if node.type == "If":
         return 1
     ports = [port for port, _ in _ports(layer, "input")]
@@ -176,7 +216,10 @@ def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int 
             continue
         shape = values[node.inputs[ports.index(int(port))]].shape or ()
         where = f"layer '{node.name}'"
-        at, part = whole(axis, where, "axis"), whole(entry.get("part_size", "1"), where, "part_size", least=1)
+        at, part = (
+            whole(axis, where, "axis"),
+            whole(entry.get("part_size", "1"), where, "part_size", least=1),
+        )
         if at < len(shape) and (length := shape[at]) is not None:
             return math.ceil(length / part)
     return None

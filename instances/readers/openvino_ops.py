@@ -66,13 +66,45 @@ _EXTRA: dict[str, dict[str, Any]] = {
 }
 
 DTYPES = {
-    "FP32": "float32", "f32": "float32", "FP16": "float16", "f16": "float16", "BF16": "bfloat16", "bf16": "bfloat16",
-    "FP64": "float64", "f64": "float64", "I64": "int64", "i64": "int64", "I32": "int32", "i32": "int32",
-    "I16": "int16", "i16": "int16", "I8": "int8", "i8": "int8", "I4": "int4", "i4": "int4", "U64": "uint64",
-    "u64": "uint64", "U32": "uint32", "u32": "uint32", "U16": "uint16", "u16": "uint16", "U8": "uint8", "u8": "uint8",
-    "U4": "uint4", "u4": "uint4", "nf4": "float4", "NF4": "float4", "BOOL": "bool", "boolean": "bool",
-    "f8e4m3": "float8", "f8e5m2": "float8", "STRING": "string", "string": "string", "U2": "uint2", "u2": "uint2",
-}  # fmt: skip
+    "FP32": "float32",
+    "f32": "float32",
+    "FP16": "float16",
+    "f16": "float16",
+    "BF16": "bfloat16",
+    "bf16": "bfloat16",
+    "FP64": "float64",
+    "f64": "float64",
+    "I64": "int64",
+    "i64": "int64",
+    "I32": "int32",
+    "i32": "int32",
+    "I16": "int16",
+    "i16": "int16",
+    "I8": "int8",
+    "i8": "int8",
+    "I4": "int4",
+    "i4": "int4",
+    "U64": "uint64",
+    "u64": "uint64",
+    "U32": "uint32",
+    "u32": "uint32",
+    "U16": "uint16",
+    "u16": "uint16",
+    "U8": "uint8",
+    "u8": "uint8",
+    "U4": "uint4",
+    "u4": "uint4",
+    "nf4": "float4",
+    "NF4": "float4",
+    "BOOL": "bool",
+    "boolean": "bool",
+    "f8e4m3": "float8",
+    "f8e5m2": "float8",
+    "STRING": "string",
+    "string": "string",
+    "U2": "uint2",
+    "u2": "uint2",
+}
 """Element type by the precision of a port or the element_type of a constant."""
 
 
@@ -82,9 +114,14 @@ def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, 
     found = dict(_EXTRA.get(kind, {}))
     if rule == "matmul":
         for key in ("a", "b"):
-            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "false").lower() in ("true", "1")
+            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "false").lower() in (
+                "true",
+                "1",
+            )
     elif rule == "pool" and "kernel" in attributes:
-        found["kernel"] = tuple(whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(","))
+        found["kernel"] = tuple(
+            whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(",")
+        )
     elif rule == "einsum":
         found["equation"] = attributes.get("equation", "")
     elif rule == "lrn":

@@ -1,8 +1,9 @@
 """The text format of PipeDream profiles, parsed into plain records.
 
-Node lines: ``nodeK -- Desc(args) -- forward_compute_time=F, backward_compute_time=B, activation_size=A,
-parameter_size=P[ -- stage_id=n]``; edge lines begin with a tab: ``nodeU -- nodeV``. Times are milliseconds
-per minibatch, sizes bytes; A may be a list ``[a; b; c]``, which is summed. Ids are 1..V in any order.
+Node lines: ``nodeK -- Desc(args) -- forward_compute_time=F, backward_compute_time=B,
+activation_size=A, parameter_size=P[ -- stage_id=n]``; edge lines begin with a tab: ``nodeU --
+nodeV``. Times are milliseconds per minibatch, sizes bytes; A may be a list ``[a; b; c]``, which is
+summed. Ids are 1..V in any order.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class PipedreamNode:
 class PipedreamProfile:
     """A parsed profile: nodes by ascending id, edges as pairs of ids in file order.
 
-    `file_order` lists the ids as the node lines come: splitting ops in that order is what a published
-    simulator does, and its results depend on it.
+    `file_order` lists the ids as the node lines come: splitting ops in that order is what a
+    published simulator does, and its results depend on it.
     """
 
     name: str
@@ -70,8 +71,8 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
     Raises
     ------
     InputError
-        With the line number, if a line is not understood, a number is negative or not finite, an id occurs
-        twice, an edge names an unknown node, or an edge is repeated.
+        With the line number, if a line is not understood, a number is negative or not finite, an id
+        occurs twice, an edge names an unknown node, or an edge is repeated.
     """
     nodes: dict[int, PipedreamNode] = {}
     edges: list[tuple[int, int, int]] = []
@@ -84,20 +85,28 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
         else:
             node = _node(line, where)
             if node.node_id in nodes:
-                raise InputError(f"{where}: node{node.node_id} occurs twice; node ids must be distinct")
+                raise InputError(
+                    f"{where}: node{node.node_id} occurs twice; node ids must be distinct"
+                )
             nodes[node.node_id] = node
     if not nodes:
-        raise InputError(f"{name}: expected lines like 'node1 -- Input0 -- forward_compute_time=...', found none")
+        raise InputError(
+            f"{name}: expected lines like 'node1 -- Input0 -- forward_compute_time=...', found none"
+        )
     seen: set[tuple[int, int]] = set()
     for source, target, at in edges:
         for node_id in (source, target):
             if node_id not in nodes:
-                raise InputError(f"{name}, line {at}: edge names node{node_id}, which has no node line")
+                raise InputError(
+                    f"{name}, line {at}: edge names node{node_id}, which has no node line"
+                )
         if (source, target) in seen:
             raise InputError(f"{name}, line {at}: edge node{source} -- node{target} occurs twice")
         seen.add((source, target))
     ordered = tuple(nodes[key] for key in sorted(nodes))
-    return PipedreamProfile(name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes))
+    return PipedreamProfile(
+        name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes)
+    )
 
 
 def read_pipedream(path: str | Path) -> PipedreamProfile:
@@ -134,7 +143,9 @@ def _node(line: str, where: str) -> PipedreamNode:
             raise InputError(f"{where}: expected 'stage_id=n', received '{parts[3].strip()}'")
         stage = whole(value, where, "stage_id")
     forward, backward, activation, parameters = (values[key] for key in _FIELDS)
-    return PipedreamNode(int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage)
+    return PipedreamNode(
+        int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage
+    )
 
 
 def _sum(text: str, where: str, what: str) -> float:
@@ -148,5 +159,7 @@ def _sum(text: str, where: str, what: str) -> float:
 def _edge(line: str, where: str) -> tuple[int, int]:
     ends = [_ID.match(part.strip()) for part in line.strip().split(" -- ")]
     if len(ends) != 2 or ends[0] is None or ends[1] is None:
-        raise InputError(f"{where}: expected an edge 'nodeU -- nodeV', received '{line.strip()[:60]}'")
+        raise InputError(
+            f"{where}: expected an edge 'nodeU -- nodeV', received '{line.strip()[:60]}'"
+        )
     return int(ends[0].group(1)), int(ends[1].group(1))

@@ -1,6 +1,7 @@
 """torch.export archives (.pt2), read without torch: the graph in them is JSON.
 
-Only the program (`models/*.json`) is unpacked, up to a size limit; weights and pickled objects are not touched.
+Only the program (`models/*.json`) is unpacked, up to a size limit; weights and pickled objects are
+not touched.
 """
 
 from __future__ import annotations
@@ -26,24 +27,46 @@ MAX_ENTRIES = 200_000
 
 MAX_RATIO = 16
 MIN_UNPACKED = 8 * 2**20
-"""A program may unpack to this many bytes, or to so many times the size of the archive where that is more."""
+"""A program may unpack to this many bytes, or to so many times the size of the archive where that
+is more."""
 
 DTYPES = {
-    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
-    9: "float32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 29: "float8", 30: "float8",
-}  # fmt: skip
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    9: "float32",
+    10: "complex64",
+    11: "complex128",
+    12: "bool",
+    13: "bfloat16",
+    28: "uint16",
+    29: "float8",
+    30: "float8",
+}
 """Element types by their number in the schema of torch.export."""
 
 
 def read(
-    path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", trip_count: int | None = None,
+    path: Path,
+    *,
+    fuse: bool = True,
+    fold: bool = True,
+    shared: str = "colocate",
+    trip_count: int | None = None,
     max_bytes: int,
-) -> OpGraph:  # fmt: skip
+) -> OpGraph:
     """Read the program of an archive; options as for ONNX models."""
     program = parse_json(_program(path, max_bytes), "program of the archive")
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
-        model = _translate(graph, signature["input_specs"], path.stem, op_costs.check_turns(trip_count))
+        model = _translate(
+            graph, signature["input_specs"], path.stem, op_costs.check_turns(trip_count)
+        )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(
             f"not the JSON of an exported program: {type(error).__name__} {one_line(str(error))}"
@@ -58,14 +81,29 @@ def _program(path: Path, max_bytes: int) -> str:
             entries = archive.infolist()
             if len(entries) > MAX_ENTRIES:
                 raise InputError(f"more than {MAX_ENTRIES} files in the archive")
-            models = [x for x in entries if "models/" in x.filename and x.filename.endswith(".json")]
-            models += [x for x in entries if x.filename.endswith("serialized_exported_program.json")]
+            models = [
+                x for x in entries if "models/" in x.filename and x.filename.endswith(".json")
+            ]
+            models += [
+                x for x in entries if x.filename.endswith("serialized_exported_program.json")
+            ]
             if not models:
-                raise InputError("a zip archive, but not of torch.export: it holds no models/*.json")
+                raise InputError(
+                    "a zip archive, but not of torch.export: it holds no models/*.json"
+                )
             most = min(max_bytes, max(MIN_UNPACKED, MAX_RATIO * path.stat().st_size))
             with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
-                data = stream.read(most + 1)  # what is declared may be a lie: stop when it is enough
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+                data = stream.read(
+                    most + 1
+                )  # what is declared may be a lie: stop when it is enough
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        OSError,
+    ) as error:
         raise InputError(f"truncated or damaged archive: {one_line(str(error))}") from error
     if len(data) > most:
         raise InputError(f"the program unpacks to more than the limit of {most} bytes")
@@ -90,8 +128,12 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
         for key in outputs:
             if key not in values:
                 raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
-        args = [_translate(x["arg"]["as_graph"]["graph"], [], "", turns) if "as_graph" in x["arg"] else _argument(x["arg"])
-                for x in call["inputs"]]  # fmt: skip
+        args = [
+            _translate(x["arg"]["as_graph"]["graph"], [], "", turns)
+            if "as_graph" in x["arg"]
+            else _argument(x["arg"])
+            for x in call["inputs"]
+        ]
         stack = (call.get("metadata") or {}).get("nn_module_stack", "")
         last = stack.split(";")[-1].split(",")
         layer = module_path(last[1] if len(last) > 2 else "")
@@ -108,7 +150,8 @@ def _value(meta: dict[str, Any]) -> Value:
 
 
 def _size(dim: dict[str, Any]) -> int | None:
-    """Return a dimension; a symbolic one has the size of the example input, if the file tells it."""
+    """Return a dimension; a symbolic one has the size of the example input, if the file tells
+    it."""
     if "as_int" in dim:
         return int(dim["as_int"])
     hint = (dim.get("as_expr") or {}).get("hint") or {}
@@ -137,6 +180,15 @@ def _argument(arg: dict[str, Any]) -> Any:
         return [x for x in (_argument(item) for item in value) if x is not None]
     if key == "as_none":
         return None
-    if key in ("as_int", "as_ints", "as_bool", "as_bools", "as_float", "as_floats", "as_string", "as_strings"):
+    if key in (
+        "as_int",
+        "as_ints",
+        "as_bool",
+        "as_bools",
+        "as_float",
+        "as_floats",
+        "as_string",
+        "as_strings",
+    ):
         return value
     return ()

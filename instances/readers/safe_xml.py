@@ -1,7 +1,7 @@
 """XML that cannot bite: no document type, no entities, bounded depth and size.
 
-Entity expansion ("billion laughs") and external entities both need a document type declaration, which no
-graph format uses: it is refused at the first byte of it, before anything is expanded.
+Entity expansion ("billion laughs") and external entities both need a document type declaration,
+which no graph format uses: it is refused at the first byte of it, before anything is expanded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def parse_xml(path: Path, *, max_bytes: int) -> ET.Element:
     Raises
     ------
     InputError
-        If the file is too large, not well-formed, truncated, nested more than 64 deep, or has a DOCTYPE.
+        If the file is too large, not well-formed, truncated, nested more than 64 deep, or has a
+        DOCTYPE.
     """
     data = read_bytes(path, max_bytes=max_bytes)
     builder = _Builder()
@@ -41,7 +42,11 @@ def parse_xml(path: Path, *, max_bytes: int) -> ET.Element:
         parser.Parse(data, True)
     except expat.ExpatError as error:
         text = expat.errors.messages[error.code]
-        kind = "truncated or not well-formed XML" if error.code in _TRUNCATED else "not well-formed XML"
+        kind = (
+            "truncated or not well-formed XML"
+            if error.code in _TRUNCATED
+            else "not well-formed XML"
+        )
         raise InputError(f"{kind}: {text} at line {error.lineno} column {error.offset}") from error
     return builder.tree.close()
 
@@ -78,4 +83,6 @@ class _Builder:
 
     @staticmethod
     def refuse_doctype(*_: Any) -> NoReturn:
-        raise InputError("XML with a document type declaration (DOCTYPE) is refused: it can expand without limit")
+        raise InputError(
+            "XML with a document type declaration (DOCTYPE) is refused: it can expand without limit"
+        )

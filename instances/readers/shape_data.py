@@ -1,7 +1,7 @@
 """Shape arithmetic: the content of small integer tensors, computed from known shapes.
 
-Exporters write `Reshape(x, Concat(Slice(Shape(x)), ...))`. Once a shape is known, such chains are constants.
-Only the ops below are evaluated, by NumPy, on at most 4096 elements.
+Exporters write `Reshape(x, Concat(Slice(Shape(x)), ...))`. Once a shape is known, such chains are
+constants. Only the ops below are evaluated, by NumPy, on at most 4096 elements.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 4096
 
 _NUMPY = {
-    1: np.float32, 2: np.uint8, 3: np.int8, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64,
+    1: np.float32,
+    2: np.uint8,
+    3: np.int8,
+    5: np.int16,
+    6: np.int32,
+    7: np.int64,
+    9: np.bool_,
+    11: np.float64,
     10: np.float16,
-}  # fmt: skip
+}
 
 
 def evaluate(op_type: str, inputs: Sequence[Array | None], attrs: Attributes) -> list[Array] | None:
@@ -35,7 +42,15 @@ def evaluate(op_type: str, inputs: Sequence[Array | None], attrs: Attributes) ->
     try:
         with np.errstate(all="ignore"):
             result = function(inputs, attrs)
-    except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError, OverflowError, MemoryError):
+    except (
+        ValueError,
+        IndexError,
+        TypeError,
+        KeyError,
+        ZeroDivisionError,
+        OverflowError,
+        MemoryError,
+    ):
         return None  # malformed shape arithmetic: left to the shape inference to report as unknown
     if result is None:
         return None
@@ -44,7 +59,8 @@ def evaluate(op_type: str, inputs: Sequence[Array | None], attrs: Attributes) ->
 
 
 def _is_small(array: Array) -> bool:
-    """Whether an array is shape arithmetic: few whole numbers, or one real one (not a small weight)."""
+    """Whether an array is shape arithmetic: few whole numbers, or one real one (not a small
+    weight)."""
     return array.size <= (1 if array.dtype.kind == "f" else MAX_ELEMENTS)
 
 
@@ -157,7 +173,10 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Sequence[Any], Attributes
     def run(x: Sequence[Any], attrs: Attributes) -> Array:
         axes = _axes(x, attrs)
         keep = bool(attrs.get("keepdims", 1))
-        return np.asarray(function(x[0], axis=None if axes is None else tuple(axes), keepdims=keep), dtype=x[0].dtype)
+        return np.asarray(
+            function(x[0], axis=None if axes is None else tuple(axes), keepdims=keep),
+            dtype=x[0].dtype,
+        )
 
     return run
 

@@ -1,8 +1,9 @@
 """STG, the standard task graphs of Kasahara's group, in both directions.
 
-The first number is the number of tasks without the two dummies (entry and exit). Then a line per task:
-`id time predecessors p1 p2 ...`, or, with communication, `id time predecessors p1 c1 p2 c2 ...`, or the pairs
-`p c` on the lines that follow. `#` begins a comment. A transfer costs c between two different processors.
+The first number is the number of tasks without the two dummies (entry and exit). Then a line per
+task: `id time predecessors p1 p2 ...`, or, with communication, `id time predecessors p1 c1 p2 c2
+...`, or the pairs `p c` on the lines that follow. `#` begins a comment. A transfer costs c between
+two different processors.
 
 References
 ----------
@@ -46,35 +47,46 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
         where, cells = lines[at]
         at += 1
         if len(cells) < 3:
-            raise InputError(f"line {where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}")
-        task, fan_in = whole(cells[0], where, "task id"), whole(cells[2], where, "number of predecessors")
+            raise InputError(
+                f"line {where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}"
+            )
+        task, fan_in = (
+            whole(cells[0], where, "task id"),
+            whole(cells[2], where, "number of predecessors"),
+        )
         draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
         pairs = cells[3:]
         if not pairs and fan_in:  # the pairs follow, one a line
             for place, pair in lines[at : at + fan_in]:
                 if len(pair) != 2:
-                    raise InputError(f"line {place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}")
+                    raise InputError(
+                        f"line {place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}"
+                    )
                 pairs += pair
             at += fan_in
         if len(pairs) == fan_in:
             pairs = [cell for p in pairs for cell in (p, "0")]
         if len(pairs) != 2 * fan_in:
-            raise InputError(f"line {where}: expected {fan_in} predecessors (each with or without a cost), "
-                             f"received {len(pairs)} numbers; the file may be truncated")  # fmt: skip
+            raise InputError(
+                f"line {where}: expected {fan_in} predecessors (each with or without a cost), "
+                f"received {len(pairs)} numbers; the file may be truncated"
+            )
         for p, c in zip(pairs[::2], pairs[1::2], strict=True):
             draft.edge(whole(p, where, "predecessor"), task, where, ticks=ticks(c, where, "cost"))
     if len(draft.names) not in (count, count + 2):
-        raise InputError(f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
-                         "the file is truncated or the count is wrong")  # fmt: skip
+        raise InputError(
+            f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
+            "the file is truncated or the count is wrong"
+        )
     return draft.build()
 
 
 def write(graph: OpGraph) -> str:
     """Return the STG text of a graph whose ops all have one measured time.
 
-    Tasks are numbered in topological order. A zero-time entry and exit are added, unless the graph begins
-    and ends with one; names, sizes and types are lost, and parallel tensors of two ops become one edge of
-    the larger cost.
+    Tasks are numbered in topological order. A zero-time entry and exit are added, unless the graph
+    begins and ends with one; names, sizes and types are lost, and parallel tensors of two ops
+    become one edge of the larger cost.
 
     Raises
     ------
@@ -82,11 +94,15 @@ def write(graph: OpGraph) -> str:
         If times are missing or differ between devices, or only some tensors have a measured time.
     """
     if len(graph.measured_kinds) != 1 or (graph.measured < 0).any():
-        raise InputError(f"graph '{graph.name}': STG needs one measured time per op, the same on every device; "
-                         "write another format")  # fmt: skip
+        raise InputError(
+            f"graph '{graph.name}': STG needs one measured time per op, the same on every device; "
+            "write another format"
+        )
     known = graph.measured_transfer != UNKNOWN
     if known.any() and not known.all():
-        raise InputError(f"graph '{graph.name}': STG needs a measured time for every tensor, or for none")
+        raise InputError(
+            f"graph '{graph.name}': STG needs a measured time for every tensor, or for none"
+        )
     order = graph.topological_order.tolist()
     times = graph.measured[:, 0]
     sources, sinks = _ends(graph)

@@ -1,7 +1,7 @@
 """torch.export: any torch.nn.Module becomes an OpGraph, from the metadata of its exported program.
 
-The weights themselves are not looked at, so that a module on the meta device will do. The extra `torch` is
-needed.
+The weights themselves are not looked at, so that a module on the meta device will do. The extra
+`torch` is needed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def from_torch(
     Parameters
     ----------
     module : in the mode (train or eval) that is wanted; usually call `module.eval()` first.
-    example_inputs, kwargs : as the module's `forward` takes them; their sizes are the sizes of the graph.
+    example_inputs, kwargs : as the module's `forward` takes them; their sizes are the sizes of the
+    graph.
     name : name of the graph, by default the module's class.
-    reading : fuse, fold, shared, trip_count, as for ONNX models; `torch.cond` costs its dearer branch, `map` and `scan` their body
+    reading : fuse, fold, shared, trip_count, as for ONNX models; `torch.cond` costs its dearer
+    branch, `map` and `scan` their body
         times the length of what they run over, `while_loop` its body times `trip_count`.
 
     Raises
@@ -56,13 +58,19 @@ def from_torch(
     except ImportError:
         raise MissingExtraError("torch", "torch", "reading torch modules") from None
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"from_torch: expected a torch.nn.Module, received {type(module).__name__}")
+        raise InputError(
+            f"from_torch: expected a torch.nn.Module, received {type(module).__name__}"
+        )
     if not isinstance(example_inputs, tuple):
-        example_inputs = tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
+        example_inputs = (
+            tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on how the export went about it, not on the result
-            program = torch.export.export(module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
+            program = torch.export.export(
+                module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes
+            )
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
         raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error
@@ -70,16 +78,22 @@ def from_torch(
 
 
 def from_exported(
-    program: Any, *, name: str = "module", fuse: bool = True, fold: bool = True, shared: str = "colocate",
+    program: Any,
+    *,
+    name: str = "module",
+    fuse: bool = True,
+    fold: bool = True,
+    shared: str = "colocate",
     trip_count: int | None = None,
-) -> OpGraph:  # fmt: skip
+) -> OpGraph:
     """Read a torch.export.ExportedProgram."""
     model = _translate(program, name, op_costs.check_turns(trip_count))
     return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
 
 
 def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
-    """Sort and finish the model of an exported program; what is known before the run is constant."""
+    """Sort and finish the model of an exported program; what is known before the run is
+    constant."""
     model.sort()
     for node in model.nodes:
         if node.rule == "fill":  # arange, zeros, ...
@@ -91,9 +105,15 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
 def _translate(program: Any, name: str, turns: int | None) -> Model:
     from torch.export.graph_signature import InputKind
 
-    kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")}
+    kinds = {
+        spec.arg.name: spec.kind
+        for spec in program.graph_signature.input_specs
+        if hasattr(spec.arg, "name")
+    }
     constant = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
-    constants = {key: kind == InputKind.PARAMETER for key, kind in kinds.items() if kind in constant}
+    constants = {
+        key: kind == InputKind.PARAMETER for key, kind in kinds.items() if kind in constant
+    }
     return _Reader(turns, constants).read(program.graph, program.graph_module, name)
 
 
@@ -101,7 +121,10 @@ class _Reader:
     """Reads a graph of a program, and the graphs nested in it."""
 
     def __init__(self, turns: int | None, constants: dict[str, bool]) -> None:
-        self.turns, self.constants = turns, constants  # constant inputs by name, and whether they are learned
+        self.turns, self.constants = (
+            turns,
+            constants,
+        )  # constant inputs by name, and whether they are learned
 
     def read(self, graph: Any, owner: Any, name: str) -> Model:
         """Return the model of a graph; `owner` is the module that holds its nested graphs."""
@@ -111,14 +134,22 @@ class _Reader:
         return Model(name, nodes, values, [str(x) for x in _flat(results) if isinstance(x, Ref)])
 
     def _walk(
-        self, graph: Any, owner: Any, values: dict[str, Value], refs: dict[Any, Any], nodes: list[Node], region: str
+        self,
+        graph: Any,
+        owner: Any,
+        values: dict[str, Value],
+        refs: dict[Any, Any],
+        nodes: list[Node],
+        region: str,
     ) -> Any:
-        """Collect the nodes of a graph and of the regions inlined in it; return what stands for its results.
+        """Collect the nodes of a graph and of the regions inlined in it; return what stands for its
+        results.
 
         Parameters
         ----------
         refs : what a node of the program stands for: a Ref, a tuple of them, a Model, or None.
-        region : name of the region that the graph is the body of, "" for none; its inputs are in `refs` already.
+        region : name of the region that the graph is the body of, "" for none; its inputs are in
+        `refs` already.
         """
         results: Any = ()
         for node in graph.nodes:
@@ -136,7 +167,11 @@ class _Reader:
             elif (found := region_of(node)) is not None:
                 body = getattr(owner, str(found[0].target))
                 inputs = [x for x in body.graph.nodes if x.op == "placeholder"]
-                inside = {x: refs.get(y) for x, y in zip(inputs, found[1], strict=True) if hasattr(y, "op")}
+                inside = {
+                    x: refs.get(y)
+                    for x, y in zip(inputs, found[1], strict=True)
+                    if hasattr(y, "op")
+                }
                 refs[node] = self._walk(body.graph, body, values, inside, nodes, name)
             elif node.op == "call_function":
                 self._call(node, name, values, refs, nodes)
@@ -147,7 +182,9 @@ class _Reader:
         if node.name in self.constants and node.name in values:
             values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
 
-    def _attribute(self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
+    def _attribute(
+        self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]
+    ) -> None:
         nested: Any = getattr(owner, str(node.target), None)
         if hasattr(nested, "graph"):
             if not all(region_of(user) for user in node.users):
@@ -157,7 +194,14 @@ class _Reader:
         if name in values:
             values[name].constant, values[name].learned = True, False
 
-    def _call(self, node: Any, name: str, values: dict[str, Value], refs: dict[Any, Any], nodes: list[Node]) -> None:
+    def _call(
+        self,
+        node: Any,
+        name: str,
+        values: dict[str, Value],
+        refs: dict[Any, Any],
+        nodes: list[Node],
+    ) -> None:
         refs[node] = _declare(name, node.meta.get("val"), values)
         outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
         if outputs:
@@ -167,24 +211,36 @@ class _Reader:
             nodes.append(made)
 
 
-def add_bodies(node: Node, args: Sequence[Any], values: Mapping[str, Value], turns: int | None) -> None:
+def add_bodies(
+    node: Node, args: Sequence[Any], values: Mapping[str, Value], turns: int | None
+) -> None:
     """Charge a call that runs nested graphs for the dearest of them, times the turns that it takes.
 
-    `map` and `scan` take as many turns as what they run over is long; how many a `while_loop` takes is not known.
+    `map` and `scan` take as many turns as what they run over is long; how many a `while_loop` takes
+    is not known.
     """
     bodies = [arg for arg in args if isinstance(arg, Model)]
     if not bodies:
         return
     costs = []
     for body in bodies:
-        rows = [op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)]
+        rows = [
+            op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)
+        ]
         costs.append(Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows)))
     known: int | None = 1
     if node.type in ("while_loop", *OVER_SEQUENCES):
-        sizes = values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape if node.type in OVER_SEQUENCES else None
+        sizes = (
+            values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape
+            if node.type in OVER_SEQUENCES
+            else None
+        )
         known = sizes[0] if sizes else None
     times = op_costs.turns_of(node, known, turns)
-    node.extra = max((Cost(times * c.flops, times * c.bytes_moved) for c in costs), key=lambda c: (c.flops, c.bytes_moved))
+    node.extra = max(
+        (Cost(times * c.flops, times * c.bytes_moved) for c in costs),
+        key=lambda c: (c.flops, c.bytes_moved),
+    )
 
 
 OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
@@ -192,20 +248,28 @@ OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
     "scan": lambda args: len(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else 0,
     "associative_scan": lambda args: 0,
 }
-"""Calls that run a nested graph along the first axis, and which of their tensors is the first that they run over."""
+"""Calls that run a nested graph along the first axis, and which of their tensors is the first that
+they run over."""
 
 
 def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
-    return all(name in values and values[name].shape is not None for name in (*node.inputs, *node.outputs) if name)
+    return all(
+        name in values and values[name].shape is not None
+        for name in (*node.inputs, *node.outputs)
+        if name
+    )
 
 
 def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
-    """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes none."""
+    """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
+    none."""
     if isinstance(meta, list | tuple):
         return tuple(_declare(f"{name}:{i}", item, values) for i, item in enumerate(meta))
     if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
         return None
-    values[name] = Value(tuple(_size(d) for d in meta.shape), str(meta.dtype).removeprefix("torch."))
+    values[name] = Value(
+        tuple(_size(d) for d in meta.shape), str(meta.dtype).removeprefix("torch.")
+    )
     if values[name].dtype.startswith("float8"):
         values[name].dtype = "float8"
     return Ref(name)
@@ -225,7 +289,9 @@ def _resolve(value: Any, refs: dict[Any, Any]) -> Any:
         return [_resolve(item, refs) for item in value]
     if isinstance(value, dict):
         return {key: _resolve(item, refs) for key, item in value.items()}
-    if hasattr(value, "op") and hasattr(value, "meta"):  # a node; one that makes no tensor (a size) leaves no gap
+    if hasattr(value, "op") and hasattr(
+        value, "meta"
+    ):  # a node; one that makes no tensor (a size) leaves no gap
         found = refs.get(value)
         return () if found is None else found
     return value

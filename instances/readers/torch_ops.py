@@ -1,7 +1,7 @@
 """The ATen ops of torch.export graphs: which cost rule each one has.
 
-Both readers of exported programs, the live one and the one of .pt2 archives, describe a call by its target
-and its arguments, in which tensors are `Ref`s.
+Both readers of exported programs, the live one and the one of .pt2 archives, describe a call by its
+target and its arguments, in which tensors are `Ref`s.
 """
 
 from __future__ import annotations
@@ -73,19 +73,25 @@ _EXTRA: dict[str, dict[str, Any]] = {
 
 
 def base_name(target: str) -> str:
-    """Return "conv2d" for "torch.ops.aten.conv2d.default" or "aten::conv2d"; in-place marks are dropped."""
+    """Return "conv2d" for "torch.ops.aten.conv2d.default" or "aten::conv2d"; in-place marks are
+    dropped."""
     parts = target.replace("::", ".").removeprefix("torch.ops.").split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return name.rstrip("_") or name
 
 
 def make_node(
-    name: str, target: str, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: list[str], layer: str
+    name: str,
+    target: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    outputs: list[str],
+    layer: str,
 ) -> Node:
     """Return the node of a call.
 
-    Inputs are the tensors among the arguments in order; None among them leaves a gap, so that positions tell
-    a weight from a bias.
+    Inputs are the tensors among the arguments in order; None among them leaves a gap, so that
+    positions tell a weight from a bias.
     """
     kind = base_name(target)
     rule = RULE.get(kind, "elementwise")
@@ -96,7 +102,9 @@ def make_node(
         sizes = [kernel] if isinstance(kernel, int) else list(kernel or ())
         attrs["kernel"] = _kernel(sizes, kind)
     elif rule == "einsum":
-        attrs["equation"] = next((x for x in args if isinstance(x, str) and not isinstance(x, Ref)), "")
+        attrs["equation"] = next(
+            (x for x in args if isinstance(x, str) and not isinstance(x, Ref)), ""
+        )
     elif rule == "rnn":
         attrs["weights"] = tuple(range(3 if kind == "lstm" else 2, len(inputs)))
     elif rule == "batch_norm":
@@ -107,7 +115,9 @@ def make_node(
 
 
 def _kernel(sizes: list[int], kind: str) -> tuple[int, ...]:
-    rank = int(kind.partition("d")[0][-1]) if kind.partition("d")[0][-1:].isdecimal() else len(sizes)
+    rank = (
+        int(kind.partition("d")[0][-1]) if kind.partition("d")[0][-1:].isdecimal() else len(sizes)
+    )
     return tuple(sizes * rank if len(sizes) == 1 else sizes)
 
 
@@ -122,6 +132,9 @@ def _tensors(values: Sequence[Any]) -> Iterator[str]:
 
 
 def module_path(stack: str) -> str:
-    """Return "layers/0/attn" for the path "layers.0.attn" of a module, also in torch's "L['self']" notation."""
+    """Return "layers/0/attn" for the path "layers.0.attn" of a module, also in torch's "L['self']"
+    notation."""
     text = stack.removeprefix("L__self__").removeprefix("L['self']").strip(".")
-    return "/".join(part.strip("'\"") for part in text.replace("[", ".").replace("]", "").split(".") if part)
+    return "/".join(
+        part.strip("'\"") for part in text.replace("[", ".").replace("]", "").split(".") if part
+    )

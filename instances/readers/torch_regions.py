@@ -1,7 +1,9 @@
-"""Regions of an exported program that only set a mode: their ops are those of the graph around them.
+"""Regions of an exported program that only set a mode: their ops are those of the graph around
+them.
 
-torch.export writes `with torch.no_grad()` as a call of a nested graph. Left as it is, the region is one op that ties
-everything that reads its results together; so readers and programs both inline it, under the names given here.
+torch.export writes `with torch.no_grad()` as a call of a nested graph. Left as it is, the region is
+one op that ties everything that reads its results together; so readers and programs both inline it,
+under the names given here.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from typing import Any
 
 
 def region_of(node: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
-    """Return (node of the nested graph, its arguments, whether gradients pass), None if a node is no such region.
+    """Return (node of the nested graph, its arguments, whether gradients pass), None if a node is
+    no such region.
 
     A region that turns autocast on is none: inlined, it would compute in another precision.
     """

@@ -1,12 +1,13 @@
 """WfCommons workflow instances (WfFormat 1.0 to 1.5), as JSON.
 
-A task is an op whose run time, measured in seconds, holds on any device. A file that one task writes and
-others read is a tensor; a parent that shares no file with its child feeds it a tensor of 0 bytes.
+A task is an op whose run time, measured in seconds, holds on any device. A file that one task
+writes and others read is a tensor; a parent that shares no file with its child feeds it a tensor of
+0 bytes.
 
 References
 ----------
-Coleman et al., "WfCommons: A framework for enabling scientific workflow research and development", Future
-Generation Computer Systems 128, 2022.
+Coleman et al., "WfCommons: A framework for enabling scientific workflow research and development",
+Future Generation Computer Systems 128, 2022.
 """
 
 from __future__ import annotations
@@ -46,16 +47,26 @@ def read(path: Path, *, tick_seconds: float = 1e-9, max_bytes: int) -> OpGraph:
         runtimes = None
     unit = 1 / tick_seconds
     title = data.get("name")
-    draft = Draft(title if isinstance(title, str) and title else path.stem, tick_seconds=tick_seconds, repeated="merge")
+    draft = Draft(
+        title if isinstance(title, str) and title else path.stem,
+        tick_seconds=tick_seconds,
+        repeated="merge",
+    )
     for i, task in enumerate(tasks):
         where = f"tasks[{i}]"
         key = _name(task, where)
         seconds = _runtime(task, where) if runtimes is None else runtimes.get(key)
         if seconds is None:
-            raise InputError(f"{where}: task '{key[:60]}' has no run time (none of {', '.join(RUNTIMES)})")
+            raise InputError(
+                f"{where}: task '{key[:60]}' has no run time (none of {', '.join(RUNTIMES)})"
+            )
         kind = task.get("category") or task.get("name") or ""
-        draft.op(key, where, times={"*": ticks(seconds, where, "run time", unit)},
-                 type=str(kind).split("_")[0][:60] if isinstance(kind, str) else "")  # fmt: skip
+        draft.op(
+            key,
+            where,
+            times={"*": ticks(seconds, where, "run time", unit)},
+            type=str(kind).split("_")[0][:60] if isinstance(kind, str) else "",
+        )
     _add_edges(draft, tasks, sizes)
     return draft.build()
 
@@ -77,7 +88,9 @@ def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int])
         for file in inputs:
             parent = writer.get(file)
             if parent is not None and parent != child:
-                draft.edge(parent, child, f"tasks[{i}]", tensor=("file", file), size=sizes.get(file, 0))
+                draft.edge(
+                    parent, child, f"tasks[{i}]", tensor=("file", file), size=sizes.get(file, 0)
+                )
                 linked.add((parent, child))
     for i, task in enumerate(tasks):
         child = _name(task, "")
@@ -102,7 +115,8 @@ def _aliases(tasks: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _files(task: dict[str, Any], where: str, sizes: dict[str, int]) -> tuple[list[str], list[str]]:
-    """Return the files a task reads and writes; notes the sizes that old versions keep with the task."""
+    """Return the files a task reads and writes; notes the sizes that old versions keep with the
+    task."""
     if "files" not in task:
         return list(_texts(task, "inputFiles", where)), list(_texts(task, "outputFiles", where))
     inputs: list[str] = []

@@ -1,8 +1,9 @@
 """Execution traces of MLCommons Chakra as JSON: nodes with names, dependences and times.
 
-Two forms: `{"nodes": [...]}` of PyTorch's observer once it is linked with a Kineto trace (`inclusive_dur`, microseconds), and
-what Chakra's own tool writes of its protobuf files, one object after the other (`durationMicros`). Kernels count with the
-operator that they depend on by control; operators inside another count with that one.
+Two forms: `{"nodes": [...]}` of PyTorch's observer once it is linked with a Kineto trace
+(`inclusive_dur`, microseconds), and what Chakra's own tool writes of its protobuf files, one object
+after the other (`durationMicros`). Kernels count with the operator that they depend on by control;
+operators inside another count with that one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ def _parent(row: dict[str, Any], rows: dict[int, Any]) -> int | None:
     for key in _PARENTS:
         value = row.get(key)
         value = value[0] if isinstance(value, list) and value else value
-        if value is not None and not isinstance(value, list) and int(value) in rows and int(value) != int(row["id"]):
+        if (
+            value is not None
+            and not isinstance(value, list)
+            and int(value) in rows
+            and int(value) != int(row["id"])
+        ):
             return int(value)
     return None
 

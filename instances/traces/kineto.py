@@ -1,8 +1,8 @@
 """The trace that torch.profiler exports (`export_chrome_trace`), written by Kineto.
 
-A call is an outermost operator event (`aten::linear`, category cpu_op) of a thread. Where there are GPU kernels, its time is
-that of the kernels that it, or an operator inside it, started; else its own. An annotation `placeopt:NAME` around a call, as
-`placeopt profile` makes, names the op.
+A call is an outermost operator event (`aten::linear`, category cpu_op) of a thread. Where there are
+GPU kernels, its time is that of the kernels that it, or an operator inside it, started; else its
+own. An annotation `placeopt:NAME` around a call, as `placeopt profile` makes, names the op.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 def recognises(data: Any) -> bool:
     """Whether parsed JSON is such a trace."""
     events = data.get("traceEvents") if isinstance(data, dict) else None
-    return isinstance(events, list) and any(isinstance(e, dict) and e.get("cat") in ("cpu_op", *_KERNELS) for e in events)
+    return isinstance(events, list) and any(
+        isinstance(e, dict) and e.get("cat") in ("cpu_op", *_KERNELS) for e in events
+    )
 
 
 def read(data: Any) -> Trace:
@@ -39,7 +41,10 @@ def read(data: Any) -> Trace:
     kinds: dict[str, list[tuple[float, float]]] = {}
     for outer, inside in _outermost(calls):
         name = str(outer["name"])
-        started = sum(kernels.get((event.get("args") or {}).get("External id"), 0.0) for event in (outer, *inside))
+        started = sum(
+            kernels.get((event.get("args") or {}).get("External id"), 0.0)
+            for event in (outer, *inside)
+        )
         duration = 1e-6 * (started if kernels else float(outer["dur"]))
         row = (float(outer["ts"]), duration)
         if name.startswith(MARK):
@@ -49,8 +54,11 @@ def read(data: Any) -> Trace:
     return Trace("Kineto", merged(named), merged(kinds), "gpu" if kernels else "cpu")
 
 
-def _outermost(calls: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Return the calls that lie in no other of their thread, with those inside; other annotations are looked through."""
+def _outermost(
+    calls: Sequence[dict[str, Any]],
+) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Return the calls that lie in no other of their thread, with those inside; other annotations
+    are looked through."""
     found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     threads: dict[Any, list[dict[str, Any]]] = {}
     for event in calls:

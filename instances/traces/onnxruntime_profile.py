@@ -1,7 +1,8 @@
-"""The profile that ONNX Runtime writes with `SessionOptions.enable_profiling`: a list of Chrome trace events.
+"""The profile that ONNX Runtime writes with `SessionOptions.enable_profiling`: a list of Chrome
+trace events.
 
-A node's time is the event `NAME_kernel_time` of category Node; `model_run` of category Session bounds one execution. Nodes of
-a nested graph are counted by the If, Loop or Scan around them.
+A node's time is the event `NAME_kernel_time` of category Node; `model_run` of category Session
+bounds one execution. Nodes of a nested graph are counted by the If, Loop or Scan around them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ _END = "_kernel_time"
 def recognises(data: Any) -> bool:
     """Whether parsed JSON is such a profile."""
     return isinstance(data, list) and any(
-        isinstance(event, dict) and event.get("cat") in ("Node", "Session") and "dur" in event for event in data[:200])  # fmt: skip
+        isinstance(event, dict) and event.get("cat") in ("Node", "Session") and "dur" in event
+        for event in data[:200]
+    )
 
 
 def read(data: Any) -> Trace:
     """Read it; a node that an execution runs several times counts with their sum."""
-    runs = sorted((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in data
-                  if e.get("cat") == "Session" and e.get("name") == "model_run")  # fmt: skip
+    runs = sorted(
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
+        for e in data
+        if e.get("cat") == "Session" and e.get("name") == "model_run"
+    )
     runs = runs or [(float("-inf"), float("inf"))]
     sums: list[dict[str, float]] = [{} for _ in runs]
     kinds: dict[str, str] = {}

@@ -1,4 +1,5 @@
-"""Trace: measured times of calls, by the name of the call where the profiler knows it, else by its kind and turn."""
+"""Trace: measured times of calls, by the name of the call where the profiler knows it, else by its
+kind and turn."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 2**30
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
-"""How a time is known: measured for this very op, derived from measured ones by a rule, or from a data sheet."""
+"""How a time is known: measured for this very op, derived from measured ones by a rule, or from a
+data sheet."""
 
 FORMATS = ("onnxruntime_profile", "kineto", "chakra")
 """Modules of this folder with `recognises(data) -> bool` and `read(data) -> Trace`."""
@@ -35,7 +37,8 @@ class Trace:
     ----------
     source : what wrote it.
     by_name : times of a call by its name, one per execution.
-    by_kind : times of all calls of a kind ("linear", "MatMul"), in order, executions one after the other.
+    by_kind : times of all calls of a kind ("linear", "MatMul"), in order, executions one after the
+    other.
     family : "cpu" or "gpu": where the calls ran.
     """
 
@@ -51,7 +54,8 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a profile of ONNX Runtime, a Kineto trace of torch.profiler, or a Chakra execution trace with times.
+    """Read a profile of ONNX Runtime, a Kineto trace of torch.profiler, or a Chakra execution trace
+    with times.
 
     Raises
     ------
@@ -67,15 +71,23 @@ def read_trace(path: str | Path) -> Trace:
         try:
             found: Trace = module.read(data)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise InputError(f"{where}: damaged {name} trace ({type(error).__name__}: {one_line(str(error))})") from error
+            raise InputError(
+                f"{where}: damaged {name} trace ({type(error).__name__}: {one_line(str(error))})"
+            ) from error
         if found.empty:
-            raise InputError(f"{where}: it holds no times of operators; profile with operators recorded")
+            raise InputError(
+                f"{where}: it holds no times of operators; profile with operators recorded"
+            )
         for title, times in (*found.by_name.items(), *found.by_kind.items()):
             if not all(0 <= time < float("inf") for time in times):
-                raise InputError(f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is negative or no number")
+                raise InputError(
+                    f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is negative or no number"
+                )
         return found
-    raise InputError(f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto trace of "
-                     "torch.profiler (JSON) or a Chakra execution trace (JSON)")  # fmt: skip
+    raise InputError(
+        f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto trace of "
+        "torch.profiler (JSON) or a Chakra execution trace (JSON)"
+    )
 
 
 def _parse(text: str, where: str) -> Any:
@@ -96,9 +108,10 @@ def _parse(text: str, where: str) -> Any:
 def match(graph: OpGraph, trace: Trace) -> dict[str, tuple[float, str]]:
     """Return (seconds, how it is known) by op, for the ops that the trace tells of.
 
-    A time with the op's own name counts: the median over the executions, without the first where there are several.
-    Otherwise the calls of a kind are taken in order: where their number is a multiple of the number of ops of that kind, op and
-    call of equal turn belong together (measured); where it is not, every op of the kind gets the mean (fitted).
+    A time with the op's own name counts: the median over the executions, without the first where
+    there are several. Otherwise the calls of a kind are taken in order: where their number is a
+    multiple of the number of ops of that kind, op and call of equal turn belong together
+    (measured); where it is not, every op of the kind gets the mean (fitted).
 
     Raises
     ------
@@ -117,18 +130,23 @@ def match(graph: OpGraph, trace: Trace) -> dict[str, tuple[float, str]]:
         times = np.array(trace.by_kind[kind])
         if len(times) % len(names) == 0:
             turns = times.reshape(-1, len(names))
-            found |= {name: (typical(turns[:, i].tolist()), MEASURED) for i, name in enumerate(names)}
+            found |= {
+                name: (typical(turns[:, i].tolist()), MEASURED) for i, name in enumerate(names)
+            }
         else:
             found |= dict.fromkeys(names, (float(times.mean()), FITTED))
     if not found:
         kinds = list(trace.by_kind or trace.by_name)
-        raise InputError(f"graph '{graph.name}': none of its ops is in the {trace.source} trace, which tells of "
-                         f"{', '.join(kinds[:5])}; profile this model")  # fmt: skip
+        raise InputError(
+            f"graph '{graph.name}': none of its ops is in the {trace.source} trace, which tells of "
+            f"{', '.join(kinds[:5])}; profile this model"
+        )
     return found
 
 
 def _own_names(graph: OpGraph, by_name: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Return times by the names of ops: a runtime that fuses the calls behind an op appends to its name ("fc/MatMulAddFusion")."""
+    """Return times by the names of ops: a runtime that fuses the calls behind an op appends to its
+    name ("fc/MatMulAddFusion")."""
     ops = set(graph.op_names)
     found = {name: times for name, times in by_name.items() if name in ops}
     for title, times in by_name.items():

@@ -1,8 +1,9 @@
 """The record of what is proved about one solution.
 
-A certificate states whether the solution is valid, its value, a proven lower bound and hence its gap. It carries the
-hashes of the problem and of the solution and the versions used, so that it can be checked again later. What it claims
-is under a digest; what follows from its claims is recomputed when it is read.
+A certificate states whether the solution is valid, its value, a proven lower bound and hence its
+gap. It carries the hashes of the problem and of the solution and the versions used, so that it can
+be checked again later. What it claims is under a digest; what follows from its claims is recomputed
+when it is read.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ class Certificate:
     ----------
     problem_hash, names_hash : of what decides values, and of the names of ops and devices.
     objective : what is minimised, as the problem names it.
-    feasible : whether the solution meets every constraint; `violations` lists those it breaks, in words.
-    value : ticks under the execution `queue` ("" where there is no choice), None if invalid. lower_bound,
-    bound_method : ticks that no solution beats, and the method that proved it. bounds : ticks per method that was run.
-    better : value of a better solution found on the way, None if none was. problem_infeasible : why no solution of the
-    problem can be valid, "" unless that is proved.
+    feasible : whether the solution meets every constraint; `violations` lists those it breaks, in
+    words.
+    value : ticks under the execution `queue` ("" where there is no choice), None if invalid.
+    lower_bound,
+    bound_method : ticks that no solution beats, and the method that proved it. bounds : ticks per
+    method that was run.
+    better : value of a better solution found on the way, None if none was. problem_infeasible : why
+    no solution of the problem can be valid, "" unless that is proved.
     """
 
     problem: str
@@ -74,7 +78,8 @@ class Certificate:
 
     @property
     def status(self) -> str:
-        """Whether value and bound meet: "optimal" or "feasible"; "infeasible" for a solution that is not valid."""
+        """Whether value and bound meet: "optimal" or "feasible"; "infeasible" for a solution that
+        is not valid."""
         if self.value is None:
             return "infeasible"
         return "optimal" if self.lower_bound == self.value else "feasible"
@@ -109,25 +114,34 @@ class Certificate:
         Raises
         ------
         InputError
-            If it is not a certificate, of another version, or a field is missing, unknown or of the wrong type.
+            If it is not a certificate, of another version, or a field is missing, unknown or of the
+            wrong type.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(f'{where}: expected "format": "{FORMAT}"; write one with placeopt verify --out FILE')
+            raise InputError(
+                f'{where}: expected "format": "{FORMAT}"; write one with placeopt verify --out FILE'
+            )
         if data.get("version") != FORMAT_VERSION:
-            raise InputError(f"{where}: expected version {FORMAT_VERSION}, received {data.get('version')!r:.20}: "
-                             "write it again with placeopt verify --out FILE")  # fmt: skip
+            raise InputError(
+                f"{where}: expected version {FORMAT_VERSION}, received {data.get('version')!r:.20}: "
+                "write it again with placeopt verify --out FILE"
+            )
         values: dict[str, Any] = {}
         for key, kinds in _FIELDS.items():
             if key not in data:
                 raise InputError(f"{where}: the field '{key}' is missing")
-            if not isinstance(data[key], kinds) or (isinstance(data[key], bool) and bool not in kinds):
+            if not isinstance(data[key], kinds) or (
+                isinstance(data[key], bool) and bool not in kinds
+            ):
                 raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
             values[key] = data[key]
         unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
         if unknown:
             raise InputError(f"{where}: unknown field '{min(unknown):.40}'")
         for key in _EXACT.intersection(data):
-            if not isinstance(data[key], str) or not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", data[key]):
+            if not isinstance(data[key], str) or not re.fullmatch(
+                r"[0-9]{1,19}/[1-9][0-9]{0,18}", data[key]
+            ):
                 raise InputError(
                     f"{where}: field '{key}': expected a fraction such as 16/3, received {data[key]!r:.40}"
                 )
@@ -176,22 +190,29 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
         found.append("digest: the certificate was changed after it was written")
     for key in DERIVED:
         if data.get(key) != getattr(certificate, key):
-            found.append(f"{key}: certified {data.get(key)!r:.40}, its own numbers say {getattr(certificate, key)!r}")
+            found.append(
+                f"{key}: certified {data.get(key)!r:.40}, its own numbers say {getattr(certificate, key)!r}"
+            )
     strongest = max(certificate.bounds.values(), default=0)
     if (
         certificate.bounds.get(certificate.bound_method, 0) < certificate.lower_bound
         or strongest < certificate.lower_bound
     ):
-        found.append(f"lower bound: certified {certificate.lower_bound}, its own bounds say {strongest}")
+        found.append(
+            f"lower bound: certified {certificate.lower_bound}, its own bounds say {strongest}"
+        )
     if certificate.value is not None and certificate.violations:
         found.append("value: certified for a solution that is not valid")
     return found
 
 
 def solution_hash(solution: Any) -> str:
-    """SHA-256 of a solution, of its arrays or, without any, of its fields: what was decided, not who decided it."""
+    """SHA-256 of a solution, of its arrays or, without any, of its fields: what was decided, not
+    who decided it."""
     found = hashlib.sha256(type(solution).__name__.encode())
-    if is_dataclass(solution) and not any(isinstance(getattr(solution, f.name), np.ndarray) for f in fields(solution)):
+    if is_dataclass(solution) and not any(
+        isinstance(getattr(solution, f.name), np.ndarray) for f in fields(solution)
+    ):
         found.update(repr(solution).encode())
     for item in fields(solution) if is_dataclass(solution) else ():
         array = getattr(solution, item.name)
@@ -202,8 +223,11 @@ def solution_hash(solution: Any) -> str:
 
 
 def names_hash(problem: Any) -> str:
-    """SHA-256 of the names in a problem, of ops and devices or blocks: a solution is read by them."""
-    names = {key: list(getattr(problem, key, ())) for key in ("op_names", "block_names", "device_names")}
+    """SHA-256 of the names in a problem, of ops and devices or blocks: a solution is read by
+    them."""
+    names = {
+        key: list(getattr(problem, key, ())) for key in ("op_names", "block_names", "device_names")
+    }
     return digest({"name": problem.name, **names})
 
 

@@ -1,7 +1,8 @@
-"""Proofs that travel: problem, solution, schedule, value, bound and witness in one JSON that others can check.
+"""Proofs that travel: problem, solution, schedule, value, bound and witness in one JSON that others
+can check.
 
-`tools/check_proof.py`, plain Python that shares no code with this package, recomputes the value and follows the witness;
-docs/proofs.md states format and semantics.
+`tools/check_proof.py`, plain Python that shares no code with this package, recomputes the value and
+follows the witness; docs/proofs.md states format and semantics.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _ENVELOPE = ("format", "version", "tick_seconds", "problem")
 """Entries of the JSON of a problem and of a solution that a proof, in whole ticks, leaves out."""
 
 
-def prove(problem: Any, solution: Any, certificate: Certificate, seconds: float = 60.0) -> dict[str, Any]:
+def prove(
+    problem: Any, solution: Any, certificate: Certificate, seconds: float = 60.0
+) -> dict[str, Any]:
     """Return the proof of a certificate as plain JSON values.
 
     Its lower bound is that of the certificate, or as much of it as a witness shows.
@@ -43,23 +46,31 @@ def prove(problem: Any, solution: Any, certificate: Certificate, seconds: float 
     """
     objective = objective_of(problem)
     if certificate.value is None:
-        raise InputError(f"proof of '{problem.name}': the solution is not valid: {certificate.violations[0]}")
+        raise InputError(
+            f"proof of '{problem.name}': the solution is not valid: {certificate.violations[0]}"
+        )
     witness = objective.witness(problem, certificate.lower_bound, certificate.bound_method, seconds)
     if witness is None:
-        raise InputError(f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} of a "
-                         f"{objective.kind} problem yet; leave out --proof")  # fmt: skip
-    return finished({
-        "format": FORMAT,
-        "version": VERSION,
-        "objective": objective.name,
-        "problem": _plain(problem),
-        "solution": _plain(solution),
-        "schedule": objective.timetable(problem, solution, certificate.queue),
-        "value": certificate.value,
-        "lower_bound": witness.bound,
-        "witness": {"method": witness.method, **witness.content},
-        "believed": [{"statement": belief.statement, "model": belief.model} for belief in witness.beliefs],
-    })  # fmt: skip
+        raise InputError(
+            f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} of a "
+            f"{objective.kind} problem yet; leave out --proof"
+        )
+    return finished(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "objective": objective.name,
+            "problem": _plain(problem),
+            "solution": _plain(solution),
+            "schedule": objective.timetable(problem, solution, certificate.queue),
+            "value": certificate.value,
+            "lower_bound": witness.bound,
+            "witness": {"method": witness.method, **witness.content},
+            "believed": [
+                {"statement": belief.statement, "model": belief.model} for belief in witness.beliefs
+            ],
+        }
+    )
 
 
 def finished(data: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +82,9 @@ def finished(data: dict[str, Any]) -> dict[str, Any]:
 def write_proof(path: str | Path, data: dict[str, Any]) -> Path:
     """Write a proof; a name that ends in .gz is compressed."""
     content = (json.dumps(data, separators=(",", ":")) + "\n").encode()
-    return write_bytes(path, gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)
+    return write_bytes(
+        path, gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content
+    )
 
 
 def _plain(value: Any) -> dict[str, Any]:

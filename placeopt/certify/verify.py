@@ -1,4 +1,5 @@
-"""Verify a solution from any source, of any type of problem, and certify how far from optimal it can be at most."""
+"""Verify a solution from any source, of any type of problem, and certify how far from optimal it
+can be at most."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from placeopt.certify.certificate import Certificate, alterations, names_hash, solution_hash, versions
+from placeopt.certify.certificate import (
+    Certificate,
+    alterations,
+    names_hash,
+    solution_hash,
+    versions,
+)
 from placeopt.io.placement_file import PlacementText, open_placement, read_placement, read_queue
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
@@ -24,44 +31,67 @@ if TYPE_CHECKING:
 
 
 def verify(
-    problem: Any, solution: Any, seconds: float = 60.0, queue: str | None = None, num_workers: int = 2
+    problem: Any,
+    solution: Any,
+    seconds: float = 60.0,
+    queue: str | None = None,
+    num_workers: int = 2,
 ) -> Certificate:
     """Check a solution, value it, and bound its distance from the optimum.
 
-    The combinatorial and linear bounds run first; the rest of the time goes to the bound of the exact solver of the
-    objective, seeded by the solution.
+    The combinatorial and linear bounds run first; the rest of the time goes to the bound of the
+    exact solver of the objective, seeded by the solution.
 
     Parameters
     ----------
     problem : of any type.
-    solution : a solution, a Result (which names its execution), or a file of either; placements also as CSV (see
+    solution : a solution, a Result (which names its execution), or a file of either; placements
+    also as CSV (see
         `placeopt.io.placement_file`).
     seconds : time for the bounds; the validity check and the value always come.
-    queue : execution; None is the one that the Result or the file names, else the default of the objective
+    queue : execution; None is the one that the Result or the file names, else the default of the
+    objective
         ("priority" if a placement has priorities, else "fifo").
     num_workers : threads of the exact solver.
 
     Raises
     ------
     InputError
-        If the file cannot be read as a solution of this problem, or a Result claims another value than its solution has.
+        If the file cannot be read as a solution of this problem, or a Result claims another value
+        than its solution has.
     SolverError
         If a bound exceeds the value of a valid solution.
     """
     started = time.perf_counter()
     objective = objective_of(problem)
     given = read_solution(problem, solution)
-    solution, queue = given.solution, queue or given.queue or objective.default_queue(given.solution)
+    solution, queue = (
+        given.solution,
+        queue or given.queue or objective.default_queue(given.solution),
+    )
     finished = _judged(objective, problem, solution, queue)
     upper = finished.value
-    if given.claimed is not None and queue == given.queue and upper is not None and upper != given.claimed:
-        raise InputError(f"the result claims {given.claimed} ticks for '{problem.name}', its solution has {upper} under "
-                         f"'{queue}': it was changed after it was found; verify its placement alone")  # fmt: skip
+    if (
+        given.claimed is not None
+        and queue == given.queue
+        and upper is not None
+        and upper != given.claimed
+    ):
+        raise InputError(
+            f"the result claims {given.claimed} ticks for '{problem.name}', its solution has {upper} under "
+            f"'{queue}': it was changed after it was found; verify its placement alone"
+        )
     report, interrupted = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
     _refuse_contradiction(problem, report, upper)
     better = None
     left = seconds - (time.perf_counter() - started)
-    if upper is not None and report.value < upper and left > 0.5 and objective.prover and not interrupted:
+    if (
+        upper is not None
+        and report.value < upper
+        and left > 0.5
+        and objective.prover
+        and not interrupted
+    ):
         report, better = _prove(objective, problem, solution, report, left, num_workers)
         _refuse_contradiction(problem, report, upper)
     return Certificate(
@@ -85,13 +115,16 @@ def verify(
 
 
 def recheck(
-    certificate: Certificate | Mapping[str, Any] | str | Path, problem: Any, solution: Any, seconds: float = 60.0
+    certificate: Certificate | Mapping[str, Any] | str | Path,
+    problem: Any,
+    solution: Any,
+    seconds: float = 60.0,
 ) -> list[str]:
     """Check a certificate against its problem and solution; return every difference in words.
 
-    What follows from the claims is recomputed, the solution is judged and valued again, and the bound is proved again
-    within `seconds`: a bound that is not reached again is reported as such (more time may be needed), one that is
-    contradicted by a value as wrong.
+    What follows from the claims is recomputed, the solution is judged and valued again, and the
+    bound is proved again within `seconds`: a bound that is not reached again is reported as such
+    (more time may be needed), one that is contradicted by a value as wrong.
 
     Raises
     ------
@@ -109,12 +142,20 @@ def recheck(
     found = alterations(data)
     solution = read_solution(problem, solution).solution
     if claimed.problem_hash != problem.hash:
-        return [*found, f"the certificate is about another problem: hash {claimed.problem_hash[:12]}..., "
-                f"'{problem.name}' has {problem.hash[:12]}..."]  # fmt: skip
+        return [
+            *found,
+            f"the certificate is about another problem: hash {claimed.problem_hash[:12]}..., "
+            f"'{problem.name}' has {problem.hash[:12]}...",
+        ]
     if claimed.solution_hash != solution_hash(solution):
-        return [*found, "the certificate is about another solution of this problem (devices or priorities differ)"]
+        return [
+            *found,
+            "the certificate is about another solution of this problem (devices or priorities differ)",
+        ]
     if claimed.names_hash != names_hash(problem):
-        found.append("names: the ops or devices of the problem have other names than those certified")
+        found.append(
+            "names: the ops or devices of the problem have other names than those certified"
+        )
     fresh = verify(problem, solution, seconds=seconds, queue=claimed.queue or None)
     for key in (
         "problem",
@@ -135,8 +176,8 @@ def recheck(
 class Given(NamedTuple):
     """A solution from outside.
 
-    `queue` is the execution it is for ("" where none is named) and `claimed` the value that a Result says it has
-    under it (None where there is no such claim).
+    `queue` is the execution it is for ("" where none is named) and `claimed` the value that a
+    Result says it has under it (None where there is no such claim).
     """
 
     solution: Any
@@ -150,7 +191,8 @@ def read_solution(problem: Any, solution: Any) -> Given:
     Raises
     ------
     InputError
-        If the file cannot be read as a solution of this problem, or the result has none or is of another problem.
+        If the file cannot be read as a solution of this problem, or the result has none or is of
+        another problem.
     """
     where = "result"
     if isinstance(solution, Given):
@@ -168,7 +210,9 @@ def read_solution(problem: Any, solution: Any) -> Given:
         return Given(solution)
     _refuse_other_problem(problem, solution.problem_hash, where)
     if solution.solution is None:
-        raise InputError(f"{where}: '{solution.solver}' found no solution of '{solution.problem}': {solution.message}")
+        raise InputError(
+            f"{where}: '{solution.solver}' found no solution of '{solution.problem}': {solution.message}"
+        )
     claimed = solution.value if solution.objective_name == objective_of(problem).name else None
     return Given(solution.solution, solution.queue, claimed)
 
@@ -180,13 +224,17 @@ def _read_placement_file(problem: Any, file: PlacementText) -> Given:
         _refuse_other_problem(problem, str(data.get("problem_hash", "")), file.where)
         if data.get("objective") == problem.objective:
             claimed = data.get("value")
-    return Given(placement, "" if placement.priority is None and queue != "fifo" else queue, claimed)
+    return Given(
+        placement, "" if placement.priority is None and queue != "fifo" else queue, claimed
+    )
 
 
 def _refuse_other_problem(problem: Any, claimed: str, where: str) -> None:
     if claimed and claimed != problem.hash:
-        raise InputError(f"{where}: is a solution of another problem: hash {claimed[:12]}..., "
-                         f"'{problem.name}' has {problem.hash[:12]}...")  # fmt: skip
+        raise InputError(
+            f"{where}: is a solution of another problem: hash {claimed[:12]}..., "
+            f"'{problem.name}' has {problem.hash[:12]}..."
+        )
 
 
 def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Finished:
@@ -194,12 +242,16 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
     try:
         finished = objective.finish(problem, solution, queue or None)
     except (AttributeError, TypeError) as error:
-        raise InputError(f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, received "
-                         f"{type(solution).__name__}") from error  # fmt: skip
+        raise InputError(
+            f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, received "
+            f"{type(solution).__name__}"
+        ) from error
     return finished._replace(queue=finished.queue or queue)
 
 
-def _bounds(objective: Objective, problem: Any, seconds: float, upper: Any) -> tuple[BoundReport, bool]:
+def _bounds(
+    objective: Objective, problem: Any, seconds: float, upper: Any
+) -> tuple[BoundReport, bool]:
     """Return the bounds, after Ctrl-C those that take milliseconds, and whether it came."""
     known = None if upper is None else int(upper)
     try:
@@ -209,9 +261,15 @@ def _bounds(objective: Objective, problem: Any, seconds: float, upper: Any) -> t
 
 
 def _prove(
-    objective: Objective, problem: Any, solution: Any, report: BoundReport, seconds: float, num_workers: int
+    objective: Objective,
+    problem: Any,
+    solution: Any,
+    report: BoundReport,
+    seconds: float,
+    num_workers: int,
 ) -> tuple[BoundReport, Any]:
-    """Return the bounds with that of the exact solver, and the value of the best solution it knows."""
+    """Return the bounds with that of the exact solver, and the value of the best solution it
+    knows."""
     wanted = {"num_workers": num_workers, "warm_start": False}
     known = declared_options(solver_class(objective.prover, objective.kind))
     options = {key: value for key, value in wanted.items() if key in known}
@@ -223,15 +281,19 @@ def _prove(
     bounds = dict(report.bounds)
     if result.lower_bound > report.value:
         bounds[result.bound_method] = max(result.lower_bound, bounds.get(result.bound_method, 0))
-        report = BoundReport(result.lower_bound, result.bound_method, bounds, infeasible=report.infeasible)
+        report = BoundReport(
+            result.lower_bound, result.bound_method, bounds, infeasible=report.infeasible
+        )
     return report, result.value
 
 
 def _refuse_contradiction(problem: Any, report: BoundReport, value: Any) -> None:
     if value is not None and (report.infeasible or report.value > value):
         bound = report.infeasible or f"the lower bound {report.value} ({report.method})"
-        raise SolverError(f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one of them "
-                          "is wrong")  # fmt: skip
+        raise SolverError(
+            f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one of them "
+            "is wrong"
+        )
 
 
 def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float) -> list[str]:
@@ -239,7 +301,9 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
     found = []
     best = min((x for x in (fresh.value, fresh.better) if x is not None), default=None)
     if best is not None and claimed.lower_bound > best:
-        found.append(f"lower bound: certified {claimed.lower_bound}, but a solution of {best} ticks exists")
+        found.append(
+            f"lower bound: certified {claimed.lower_bound}, but a solution of {best} ticks exists"
+        )
     elif fresh.lower_bound < claimed.lower_bound:
         found.append(
             f"lower bound: certified {claimed.lower_bound} by {claimed.bound_method}, proved again only "
@@ -247,9 +311,13 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
         )
     for method, value in claimed.bounds.items():
         if value > max(fresh.lower_bound, fresh.bounds.get(method, 0)):
-            found.append(f"bound {method}: certified {value}, proved again only {fresh.bounds.get(method, 0)}")
+            found.append(
+                f"bound {method}: certified {value}, proved again only {fresh.bounds.get(method, 0)}"
+            )
     better = claimed.better
-    if better is not None and (claimed.value is None or not fresh.lower_bound <= better < claimed.value):
+    if better is not None and (
+        claimed.value is None or not fresh.lower_bound <= better < claimed.value
+    ):
         found.append(f"better: certified {better}, outside {fresh.lower_bound} to {claimed.value}")
     return found
 

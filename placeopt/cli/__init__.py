@@ -1,4 +1,5 @@
-"""The command line: `placeopt COMMAND`, one line and exit code 2 for bad input, never a traceback."""
+"""The command line: `placeopt COMMAND`, one line and exit code 2 for bad input, never a
+traceback."""
 
 from __future__ import annotations
 

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 def bench_command(
     study: Annotated[Path, typer.Argument(help="Study file (TOML).", show_default=False)],
-    results: Annotated[Path, typer.Option("--results", help="Folder of results; the study gets its own in it.")] = Path(
-        "results"
-    ),
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")] = None,
-    backend: Annotated[str, typer.Option("--backend", help="loky, threading, dask or ray.")] = "loky",
+    results: Annotated[
+        Path, typer.Option("--results", help="Folder of results; the study gets its own in it.")
+    ] = Path("results"),
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")
+    ] = None,
+    backend: Annotated[
+        str, typer.Option("--backend", help="loky, threading, dask or ray.")
+    ] = "loky",
     address: Annotated[
         str | None, typer.Option("--address", help="Dask scheduler, for instance tcp://host:8786.")
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run failed cells again.")
+    ] = False,
     oversubscribe: Annotated[
         bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
     ] = False,
@@ -53,9 +59,15 @@ def bench_command(
     live = LiveReporter() if sys.stderr.isatty() and not json else None
     try:
         summary = run_study(
-            grid, results, jobs=jobs, backend=backend, address=address, retry_failed=retry_failed,
-            allow_oversubscription=oversubscribe, reporter=live or (None if json else PlainReporter()),
-        )  # fmt: skip
+            grid,
+            results,
+            jobs=jobs,
+            backend=backend,
+            address=address,
+            retry_failed=retry_failed,
+            allow_oversubscription=oversubscribe,
+            reporter=live or (None if json else PlainReporter()),
+        )
     finally:
         if live is not None:
             live.close()
@@ -72,17 +84,30 @@ def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
     interrupt.say_once()
     if json:
         common.print_json(
-            {"study": name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,
-             "done": summary.done, "failed": summary.failed, "unsaved": summary.unsaved,
-             "interrupted": summary.interrupted, "runtime": summary.seconds, "errors": summary.errors,
-             "contradiction": summary.contradiction}
-        )  # fmt: skip
+            {
+                "study": name,
+                "folder": str(folder),
+                "cells": summary.total,
+                "skipped": summary.skipped,
+                "done": summary.done,
+                "failed": summary.failed,
+                "unsaved": summary.unsaved,
+                "interrupted": summary.interrupted,
+                "runtime": summary.seconds,
+                "errors": summary.errors,
+                "contradiction": summary.contradiction,
+            }
+        )
         return
     say = common.console().print
-    say(f"{name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
-        f"({summary.seconds:.1f} s)")  # fmt: skip
+    say(
+        f"{name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
+        f"({summary.seconds:.1f} s)"
+    )
     if summary.unsaved:
-        say(f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again")
+        say(
+            f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again"
+        )
     if summary.interrupted:
         say("interrupted: run the same command to go on")
     say(f"results: {folder / 'runs.jsonl'}; next: placeopt report {folder}")
@@ -90,14 +115,22 @@ def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
 
 def report_command(
     folder: Annotated[Path, typer.Argument(help="Folder with runs.jsonl.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; by default into the folder.")] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Also write runs.parquet (needs pyarrow).")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write; by default into the folder.")
+    ] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Also write runs.parquet (needs pyarrow).")
+    ] = False,
     archive: Annotated[
-        Path | None, typer.Option("--archive", help="Best-known archive to improve, e.g. results/best-known.json.")
+        Path | None,
+        typer.Option(
+            "--archive", help="Best-known archive to improve, e.g. results/best-known.json."
+        ),
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Write best-known values, gaps, wins, profiles and tests of a study: HTML, PNG, SVG, Markdown, CSV.
+    """Write best-known values, gaps, wins, profiles and tests of a study: HTML, PNG, SVG, Markdown,
+    CSV.
 
     Example: `placeopt report results/heuristics`
     """
@@ -113,7 +146,9 @@ def report_command(
         common.print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return
     say = common.console().print
-    say(f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, {data['solvers']} solvers")
+    say(
+        f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, {data['solvers']} solvers"
+    )
     for path in files:
         say(f"wrote {path}")
     for change in changes:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @takes_problem
-def bound_command(options: ProblemOptions, seconds: common.Seconds = 10.0, json: common.Json = False) -> None:
+def bound_command(
+    options: ProblemOptions, seconds: common.Seconds = 10.0, json: common.Json = False
+) -> None:
     """Prove a lower bound: no placement on this cluster is faster.
 
     Example: `placeopt bound gen:llama-block --cluster uniform:4 --seconds 30`

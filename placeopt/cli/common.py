@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
+
 def cluster_completions(incomplete: str) -> list[str]:
     """Return the clusters that begin as typed."""
     from placeopt.instances.clusters import cluster_names
@@ -42,37 +43,68 @@ def source_completions(incomplete: str) -> list[str]:
     """Return the generators that begin as typed; files are left to the shell."""
     from placeopt.instances.generators import generator_names
 
-    return [name for name in (f"gen:{known}" for known in generator_names()) if name.startswith(incomplete)]
+    return [
+        name
+        for name in (f"gen:{known}" for known in generator_names())
+        if name.startswith(incomplete)
+    ]
 
 
-Source = Annotated[str, typer.Argument(
-    help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.", show_default=False, autocompletion=source_completions,
-)]  # fmt: skip
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.",
+        show_default=False,
+        autocompletion=source_completions,
+    ),
+]
 ClusterOption = Annotated[
-    str | None, typer.Option(
-        "--cluster", "-c", help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.",
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.",
         autocompletion=cluster_completions,
     ),
 ]
-Format = Annotated[str | None, typer.Option("--format", help="Reader to use instead of the detected one.")]
-Dim = Annotated[list[str] | None, typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="Reader to use instead of the detected one.")
+]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable."),
+]
 TripCount = Annotated[
-    int | None, typer.Option("--trip-count", min=1, help="Turns of loops whose number the model does not tell; else 1.")
+    int | None,
+    typer.Option(
+        "--trip-count", min=1, help="Turns of loops whose number the model does not tell; else 1."
+    ),
 ]
 Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
 Group = Annotated[
-    str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups or none.")
+    str | None,
+    typer.Option(
+        "--group", help="Ops of one module stay together: layer, block, N groups or none."
+    ),
 ]
 Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler.")
+    Path | None,
+    typer.Option(
+        "--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler."
+    ),
 ]
 SolutionFile = Annotated[
-    Path, typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False)
+    Path,
+    typer.Argument(
+        help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False
+    ),
 ]
 Queue = Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Seconds = Annotated[float, typer.Option("--seconds", "-t", min=0, help="Time limit.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")
+]
 
 
 def dims(values: list[str] | None) -> dict[str, int]:
@@ -81,13 +113,16 @@ def dims(values: list[str] | None) -> dict[str, int]:
     for value in values or []:
         name, equals, number = value.partition("=")
         if not (name and equals and number.isdigit() and int(number) > 0):
-            raise InputError(f"--dim: expected NAME=VALUE with a positive whole number, received '{value}'")
+            raise InputError(
+                f"--dim: expected NAME=VALUE with a positive whole number, received '{value}'"
+            )
         found[name] = int(number)
     return found
 
 
 def options(values: list[str] | None) -> dict[str, Any]:
-    """Return the options of --option KEY=VALUE; values are read as JSON where that works, else as text."""
+    """Return the options of --option KEY=VALUE; values are read as JSON where that works, else as
+    text."""
     found: dict[str, Any] = {}
     for value in values or []:
         key, equals, text = value.partition("=")
@@ -102,11 +137,18 @@ def options(values: list[str] | None) -> dict[str, Any]:
 
 def reader_options(dim: list[str] | None, trip_count: int | None = None) -> dict[str, Any]:
     """Return the reader options of the command line."""
-    return ({"dims": dims(dim)} if dim else {}) | ({} if trip_count is None else {"trip_count": trip_count})
+    return ({"dims": dims(dim)} if dim else {}) | (
+        {} if trip_count is None else {"trip_count": trip_count}
+    )
 
 
 def load_graph(
-    source: str, *, format: str | None, training: bool, dim: list[str] | None, trip_count: int | None = None
+    source: str,
+    *,
+    format: str | None,
+    training: bool,
+    dim: list[str] | None,
+    trip_count: int | None = None,
 ) -> tuple[OpGraph, Cluster | None]:
     """Load the graph of a source."""
     from placeopt.instances.sources import load_graph as load
@@ -118,7 +160,9 @@ def console() -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False, emoji=False)
+    return Console(
+        width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False, emoji=False
+    )
 
 
 @contextmanager
@@ -190,12 +234,17 @@ def bytes_text(size: float) -> str:
 
 
 def gib_text(size: float) -> str:
-    """Return a number of bytes in GiB, without the unit: for tables whose rows are to be compared."""
+    """Return a number of bytes in GiB, without the unit: for tables whose rows are to be
+    compared."""
     return f"{size / 2**30:.3g}" if size < 1000 * 2**30 else f"{size / 2**30:.0f}"
 
 
-_SIZES = {"": 1, "B": 1, **{f"{letter}iB": 2 ** (10 * i) for i, letter in enumerate("KMGT", 1)},
-          **{f"{letter}B": 10 ** (3 * i) for i, letter in enumerate("KMGT", 1)}}  # fmt: skip
+_SIZES = {
+    "": 1,
+    "B": 1,
+    **{f"{letter}iB": 2 ** (10 * i) for i, letter in enumerate("KMGT", 1)},
+    **{f"{letter}B": 10 ** (3 * i) for i, letter in enumerate("KMGT", 1)},
+}
 
 
 def byte_sizes(text: str, option: str) -> list[int]:
@@ -210,7 +259,9 @@ def byte_sizes(text: str, option: str) -> list[int]:
             except ValueError:
                 size = 0.0
         if not 1 <= size < 2**62:
-            raise InputError(f"{option}: expected bytes per device such as 16GiB or 4e9, received '{part.strip()[:40]}'")
+            raise InputError(
+                f"{option}: expected bytes per device such as 16GiB or 4e9, received '{part.strip()[:40]}'"
+            )
         found.append(int(size))
     return found
 

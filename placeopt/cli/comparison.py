@@ -1,4 +1,5 @@
-"""Run several solvers on one problem: what one of them does wrong is named, and the others go on."""
+"""Run several solvers on one problem: what one of them does wrong is named, and the others go
+on."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ INTERPRETED_SECONDS = 0.5
 """Time of each heuristic that is interpreted; a sweep gives what it has found by then."""
 
 INTERPRETED = 2000
-"""Ops times devices up to which bounds and single schedules may be interpreted while their kernels are compiled."""
+"""Ops times devices up to which bounds and single schedules may be interpreted while their kernels
+are compiled."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,18 @@ class Comparison:
 
     Attributes
     ----------
-    first : what interpreted heuristics found while kernels were compiled: it counts where a search began before their
+    first : what interpreted heuristics found while kernels were compiled: it counts where a search
+    began before their
         kernels were, or nothing else is found.
-    results : in the order of the solvers; bounds are shared, for one that holds for one solution holds for all.
+    results : in the order of the solvers; bounds are shared, for one that holds for one solution
+    holds for all.
     failures : solvers that refused or failed; what a failed one had found is among the results.
-    report : bounds proved before the solvers, or after them if who was to prove bounds failed; None without.
-    alone : value of the best single device, None if no device can hold the model or the objective has no such line.
-    contradiction : whether a bound of one solver exceeds the value of another. note : a line about how they ran, "" for as usual.
+    report : bounds proved before the solvers, or after them if who was to prove bounds failed; None
+    without.
+    alone : value of the best single device, None if no device can hold the model or the objective
+    has no such line.
+    contradiction : whether a bound of one solver exceeds the value of another. note : a line about
+    how they ran, "" for as usual.
     """
 
     problem: Any
@@ -64,7 +71,8 @@ class Comparison:
 
     @property
     def best(self) -> int | None:
-        """Index of the best result, the earliest among equals; None if no solver found a solution."""
+        """Index of the best result, the earliest among equals; None if no solver found a
+        solution."""
         found = [i for i, result in enumerate(self.results) if result.value is not None]
         return min(found, key=lambda i: (self.results[i].value, i)) if found else None
 
@@ -85,9 +93,7 @@ class Comparison:
         valid = []
         for solver, proof in proofs:
             if least is not None and proof.value > least:
-                message = (
-                    f"the lower bound {proof.value} ({proof.method}) exceeds the value {least} of a valid solution"
-                )
+                message = f"the lower bound {proof.value} ({proof.method}) exceeds the value {least} of a valid solution"
                 self.failures.append(Failure(solver, message, refused=False))
                 self.contradiction = True
             else:
@@ -99,7 +105,10 @@ class Comparison:
     def snapshot(self) -> Comparison:
         """Return what is known now, the incumbent of the running solver with it."""
         running = best_so_far()
-        known = [*(self.results or self.first), *([] if running is None or running.problem != self.problem.name else [running])]
+        known = [
+            *(self.results or self.first),
+            *([] if running is None or running.problem != self.problem.name else [running]),
+        ]
         found = replace(self, results=known, failures=list(self.failures), interrupted=True)
         found.share_bounds()
         return found
@@ -114,7 +123,9 @@ def chosen_solvers(
     """
     objective = objective_of(problem)
     if options and len(named) != 1:
-        raise InputError("--option and --policy need exactly one --solver, to know which one they configure")
+        raise InputError(
+            "--option and --policy need exactly one --solver, to know which one they configure"
+        )
     if not named:
         known = specs(objective.kind)
         named = [name for name in compared_solvers(problem) if name in known]
@@ -134,11 +145,20 @@ def chosen_solvers(
 
 
 def compare(
-    comparison: Comparison, solvers: Sequence[tuple[str, Any]], budget: Budget, *, seed: int, initial: Any,
-    bound_seconds: float | None, announce: Callable[[str], None], on_progress: OnProgress | None,
-    keep: Callable[[Result[Any]], object], meanwhile: Callable[[Comparison], object] = lambda _: None,
-) -> None:  # fmt: skip
-    """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with what is known.
+    comparison: Comparison,
+    solvers: Sequence[tuple[str, Any]],
+    budget: Budget,
+    *,
+    seed: int,
+    initial: Any,
+    bound_seconds: float | None,
+    announce: Callable[[str], None],
+    on_progress: OnProgress | None,
+    keep: Callable[[Result[Any]], object],
+    meanwhile: Callable[[Comparison], object] = lambda _: None,
+) -> None:
+    """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with
+    what is known.
 
     Parameters
     ----------
@@ -151,34 +171,54 @@ def compare(
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
         needed = _kernels_at_once(problem, solvers, budget)
-        with early_start(groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)):
+        with early_start(
+            groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)
+        ):
             if bound_seconds is not None:
                 announce("lower bound")
                 comparison.report = bound(problem, seconds=bound_seconds)
             for name, solver in solvers:
                 announce(name)
-                result = _run_one(comparison, name, solver, budget, seed, initial, on_progress, alone=len(solvers) == 1)
+                result = _run_one(
+                    comparison,
+                    name,
+                    solver,
+                    budget,
+                    seed,
+                    initial,
+                    on_progress,
+                    alone=len(solvers) == 1,
+                )
                 if result is None:
                     continue
                 comparison.results.append(result)
                 keep(result)
-                if result.stop_reason == "interrupted" and not any(f.solver == name for f in comparison.failures):
+                if result.stop_reason == "interrupted" and not any(
+                    f.solver == name for f in comparison.failures
+                ):
                     comparison.interrupted = True
                     break
             if not comparison.interrupted:
                 comparison.alone = plainest_value(comparison)
-                if comparison.report is None and not any(result.lower_bound for result in comparison.results):
-                    comparison.report = bound(problem, seconds=0.0)  # whoever was to prove bounds has failed
+                if comparison.report is None and not any(
+                    result.lower_bound for result in comparison.results
+                ):
+                    comparison.report = bound(
+                        problem, seconds=0.0
+                    )  # whoever was to prove bounds has failed
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = comparison.results or comparison.first
     comparison.share_bounds()
 
 
-def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget) -> list[str] | None:
+def _kernels_at_once(
+    problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget
+) -> list[str] | None:
     """Groups of kernels that have to be compiled before the solvers run; None for all.
 
-    All for an evaluation budget, whose answer must not depend on what is compiled, and for problems of some size.
+    All for an evaluation budget, whose answer must not depend on what is compiled, and for problems
+    of some size.
     """
     size = getattr(problem, "num_ops", INTERPRETED) * getattr(problem, "num_devices", INTERPRETED)
     if budget.evaluations is not None or size > INTERPRETED:
@@ -198,18 +238,27 @@ def interpretable(solver: Any, problem: Any) -> bool:
 
 
 def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
-    """Groups of kernels without which a solver cannot begin, None where it does not say: all of its groups."""
+    """Groups of kernels without which a solver cannot begin, None where it does not say: all of its
+    groups."""
     named: tuple[str, ...] | None = getattr(solver, "kernels_at_once", lambda _: None)(problem)
     return named
 
 
 def _run_one(
-    comparison: Comparison, name: str, solver: Any, budget: Budget, seed: int, initial: Any,
-    on_progress: OnProgress | None, *, alone: bool,
-) -> Result[Any] | None:  # fmt: skip
+    comparison: Comparison,
+    name: str,
+    solver: Any,
+    budget: Budget,
+    seed: int,
+    initial: Any,
+    on_progress: OnProgress | None,
+    *,
+    alone: bool,
+) -> Result[Any] | None:
     """Run one solver; None where it refuses, or fails with nothing in hand.
 
-    One whose kernels are still being compiled starts from the best of the first results, or has run already.
+    One whose kernels are still being compiled starts from the best of the first results, or has run
+    already.
     """
     if not ready(getattr(solver, "kernels", ())):
         if interpretable(solver, comparison.problem):
@@ -222,7 +271,9 @@ def _run_one(
         if initial is None:
             initial = _best_solution(comparison.first)
     try:
-        return run(comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress)
+        return run(
+            comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress
+        )
     except Refused as refusal:
         if alone:
             raise
@@ -240,7 +291,8 @@ def _best_solution(results: Sequence[Result[Any]]) -> Any:
 
 
 def plainest_value(comparison: Comparison) -> Any:
-    """Value of the best single device where the objective compares with it, None where no device can hold the model."""
+    """Value of the best single device where the objective compares with it, None where no device
+    can hold the model."""
     problem = comparison.problem
     objective = objective_of(problem)
     if not objective.baseline:

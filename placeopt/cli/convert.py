@@ -13,7 +13,10 @@ from placeopt.cli.problem import ProblemOptions
 
 def convert_command(
     source: common.Source,
-    out: Annotated[Path, typer.Argument(help="File to write; its suffix chooses the format.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Argument(help="File to write; its suffix chooses the format.", show_default=False),
+    ],
     to: Annotated[str | None, typer.Option("--to", help="json, dot, graphml, csv or stg.")] = None,
     cluster: common.ClusterOption = None,
     format: common.Format = None,
@@ -29,13 +32,22 @@ def convert_command(
     from placeopt.io.serialize import save
 
     if cluster is not None:
-        problem = ProblemOptions(source, cluster, format=format, training=training, dim=dim, trip_count=trip_count).load()
+        problem = ProblemOptions(
+            source, cluster, format=format, training=training, dim=dim, trip_count=trip_count
+        ).load()
         save(problem, out)
-        data = {"file": str(out), "ops": problem.num_ops, "devices": problem.num_devices, "hash": problem.hash}
+        data = {
+            "file": str(out),
+            "ops": problem.num_ops,
+            "devices": problem.num_devices,
+            "hash": problem.hash,
+        }
     else:
         from placeopt.instances.readers import write_graph
 
-        graph, _ = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
+        graph, _ = common.load_graph(
+            source, format=format, training=training, dim=dim, trip_count=trip_count
+        )
         write_graph(graph, out, to)
         data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
     if json:

@@ -16,7 +16,9 @@ def evaluate_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
     queue: common.Queue = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the Gantt picture and the trace.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the Gantt picture and the trace.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Execute a placement: makespan, busy time and peak memory of every device; value any solution.
@@ -31,7 +33,9 @@ def evaluate_command(
     problem = options.load()
     objective = objective_of(problem)
     given, named, _ = read_solution(problem, options.given(problem, placement))
-    finished = objective.finish(problem, given, queue or named or objective.default_queue(given) or None)
+    finished = objective.finish(
+        problem, given, queue or named or objective.default_queue(given) or None
+    )
     if finished.value is None:
         raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")
     data: dict[str, Any] = {
@@ -53,7 +57,9 @@ def evaluate_command(
         if folder is not None:
             from placeopt.plotting.files import write_pictures
 
-            data["files"] = [str(path) for path in write_pictures(folder, problem, given, execution.queue)]
+            data["files"] = [
+                str(path) for path in write_pictures(folder, problem, given, execution.queue)
+            ]
     data[objective.name] = data["value"]
     if json:
         common.print_json(data)
@@ -76,12 +82,17 @@ def _print_execution(problem: Any, placement: Any, run: Any) -> None:
 
     say = common.console().print
     tick = problem.tick_seconds
-    say(f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} execution, "
-        f"{len(run.transfers)} transfers)")  # fmt: skip
+    say(
+        f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} execution, "
+        f"{len(run.transfers)} transfers)"
+    )
     view = Table("device", "ops", "busy", "utilisation", "peak memory", box=None, pad_edge=False)
     for d, name in enumerate(problem.device_names):
         view.add_row(
-            name, str(int((placement.device == d).sum())), common.time_text(int(run.busy[d]), tick),
-            f"{100 * run.busy[d] / max(1, run.makespan):.1f} %", common.bytes_text(int(run.peak_memory[d])),
-        )  # fmt: skip
+            name,
+            str(int((placement.device == d).sum())),
+            common.time_text(int(run.busy[d]), tick),
+            f"{100 * run.busy[d] / max(1, run.makespan):.1f} %",
+            common.bytes_text(int(run.peak_memory[d])),
+        )
     say(view)

@@ -18,31 +18,56 @@ if TYPE_CHECKING:
 def export_command(
     placement: common.SolutionFile,
     to: Annotated[
-        str, typer.Option("--to", help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.", show_default=False)
+        str,
+        typer.Option(
+            "--to",
+            help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.",
+            show_default=False,
+        ),
     ],
     model: Annotated[
-        str, typer.Option("--model", help="What was placed, as for solve: a file or torch:FILE.py:NAME.", show_default=False)
+        str,
+        typer.Option(
+            "--model",
+            help="What was placed, as for solve: a file or torch:FILE.py:NAME.",
+            show_default=False,
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File or folder to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File or folder to write.", show_default=False)
+    ],
     cluster: common.ClusterOption = None,
     devices: Annotated[
-        str | None, typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
+        str | None,
+        typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu."),
     ] = None,
     schedule: Annotated[
-        Path | None, typer.Option("--schedule", help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'.")
+        Path | None,
+        typer.Option(
+            "--schedule", help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'."
+        ),
     ] = None,
-    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="torch-pipeline.")] = None,
-    solver: Annotated[str | None, typer.Option("--solver", help="torch-pipeline: repetend (default), 1f1b, ...")] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="torch-pipeline: time for the schedule.")] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", min=1, help="torch-pipeline.")
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option("--solver", help="torch-pipeline: repetend (default), 1f1b, ...")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", min=0, help="torch-pipeline: time for the schedule."),
+    ] = None,
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
-    """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings or CSV.
+    """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings
+    or CSV.
 
-    Example: `placeopt export out/placement.json --to device-map --model torch:model.py:make --out device_map.json`
+    Example: `placeopt export out/placement.json --to device-map --model torch:model.py:make --out
+    device_map.json`
     """
     from placeopt.exports.export import make
     from placeopt.exports.targets import target
@@ -50,9 +75,16 @@ def export_command(
     from placeopt.model.cost_model import lower
 
     target(to)
-    graph, bundled = common.load_graph(model, format=format, training=training, dim=dim, trip_count=trip_count)
+    graph, bundled = common.load_graph(
+        model, format=format, training=training, dim=dim, trip_count=trip_count
+    )
     problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
-    given = {"schedule": schedule, "micro_batches": micro_batches, "solver": solver, "seconds": seconds}
+    given = {
+        "schedule": schedule,
+        "micro_batches": micro_batches,
+        "solver": solver,
+        "seconds": seconds,
+    }
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     found = read_placement(placement, problem)
     if to == "torch-pipeline":
@@ -66,8 +98,11 @@ def export_command(
         print(line)
 
 
-def cluster_of(placement: Path, cluster: str | None, bundled: Cluster | None, graph: OpGraph) -> Cluster:
-    """Return the cluster that is named, else the one of the problem that the placement was made for.
+def cluster_of(
+    placement: Path, cluster: str | None, bundled: Cluster | None, graph: OpGraph
+) -> Cluster:
+    """Return the cluster that is named, else the one of the problem that the placement was made
+    for.
 
     A placement that tells no problem brings the names of its devices; they are then alike.
     """
@@ -89,7 +124,8 @@ def cluster_of(placement: Path, cluster: str | None, bundled: Cluster | None, gr
 
 
 def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
-    """Return the name of the cluster and the names of the devices that a placement file tells, "" and [] if none."""
+    """Return the name of the cluster and the names of the devices that a placement file tells, ""
+    and [] if none."""
     import csv
     import io
 
@@ -102,8 +138,12 @@ def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     data = parse_json(text, f"placement '{path}'")
     problem = data.get("problem") if isinstance(data, dict) else None
     table = data.get("device") if isinstance(data, dict) else None
-    names = sorted({x for x in table.values() if isinstance(x, str)}) if isinstance(table, dict) else []
-    return (problem.rpartition(" on ")[2] if isinstance(problem, str) and " on " in problem else ""), names
+    names = (
+        sorted({x for x in table.values() if isinstance(x, str)}) if isinstance(table, dict) else []
+    )
+    return (
+        problem.rpartition(" on ")[2] if isinstance(problem, str) and " on " in problem else ""
+    ), names
 
 
 def _alike(names: list[str]) -> Cluster:
@@ -112,7 +152,10 @@ def _alike(names: list[str]) -> Cluster:
     from placeopt.instances.clusters import make_cluster
 
     made = make_cluster(f"uniform:{len(names)}")
-    return replace(made, devices=tuple(replace(x, name=name) for x, name in zip(made.devices, names, strict=True)))
+    return replace(
+        made,
+        devices=tuple(replace(x, name=name) for x, name in zip(made.devices, names, strict=True)),
+    )
 
 
 def _names(text: str | None) -> Any:
@@ -121,5 +164,8 @@ def _names(text: str | None) -> Any:
         return None
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if all("=" in part for part in parts):
-        return {name.strip(): device.strip() for name, _, device in (part.partition("=") for part in parts)}
+        return {
+            name.strip(): device.strip()
+            for name, _, device in (part.partition("=") for part in parts)
+        }
     return parts

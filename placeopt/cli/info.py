@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CLUSTER = "4xA100"
 SLOW_BOUND_OPS = 5_000
-"""Graphs beyond this many ops get only the bounds that take milliseconds, so that info stays instant."""
+"""Graphs beyond this many ops get only the bounds that take milliseconds, so that info stays
+instant."""
 
 
 def info_command(
@@ -27,7 +28,9 @@ def info_command(
     training: common.Training = False,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph (small) or its levels (large).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the graph (small) or its levels (large).")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Describe a graph: sizes, parallelism, communication, memory, trivial bounds.
@@ -44,11 +47,17 @@ def info_command(
 
         describe_problem(source, json=json)
         return
-    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
+    graph, bundled = common.load_graph(
+        source, format=format, training=training, dim=dim, trip_count=trip_count
+    )
     devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
     problem = lower(graph, devices)
-    data = {**graph_statistics(graph), **_costs(problem), "cluster": devices.name or "of the file",
-            "training_memory": _training_memory(graph, problem)}  # fmt: skip
+    data = {
+        **graph_statistics(graph),
+        **_costs(problem),
+        "cluster": devices.name or "of the file",
+        "training_memory": _training_memory(graph, problem),
+    }
     if plot is not None:
         from placeopt.plotting.files import write_figure
         from placeopt.plotting.graph import graph_figure
@@ -91,10 +100,17 @@ def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str
     from placeopt.instances.training_memory import training_memory
 
     return [
-        {"precision": need.precision, "weights": need.weights, "gradients": need.gradients, "optimizer_states": need.states,
-         "activations": need.activations, "total": need.total, "per_device": -(-need.total // problem.num_devices)}
+        {
+            "precision": need.precision,
+            "weights": need.weights,
+            "gradients": need.gradients,
+            "optimizer_states": need.states,
+            "activations": need.activations,
+            "total": need.total,
+            "per_device": -(-need.total // problem.num_devices),
+        }
         for need in training_memory(graph)
-    ]  # fmt: skip
+    ]
 
 
 def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> None:
@@ -107,23 +123,31 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     view.add_row("depth, width", f"{data['depth']} levels, at most {data['width']} ops in one")
     view.add_row("parameters", common.count_text(data["parameters"]))
     view.add_row("flops", common.count_text(data["flops"]))
-    types = ", ".join(f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8])
+    types = ", ".join(
+        f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8]
+    )
     view.add_row("op types", types + (", ..." if len(data["op_types"]) > 8 else ""))
     for note in (control_note(graph), *cost_notes(graph)):
         if note:
             view.add_row("costs", note)
     view.add_row(f"on {data['cluster']}", f"{data['devices']} devices")
-    view.add_row("work, critical path", f"{common.time_text(data['work'], tick)}, "
-                 f"{common.time_text(data['critical_path'], tick)}")  # fmt: skip
+    view.add_row(
+        "work, critical path",
+        f"{common.time_text(data['work'], tick)}, {common.time_text(data['critical_path'], tick)}",
+    )
     if data["parallelism"] is not None:
         view.add_row("parallelism", f"{data['parallelism']:.3g} (work / critical path)")
     if data["communication_to_computation"] is not None:
         view.add_row(
-            "communication", f"{data['communication_to_computation']:.3g} x computation, each tensor sent once"
+            "communication",
+            f"{data['communication_to_computation']:.3g} x computation, each tensor sent once",
         )
     kind = "weights, gradients and optimizer state" if graph.backward.any() else "weights"
-    view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} of {kind}, "
-                 f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly")  # fmt: skip
+    view.add_row(
+        "memory",
+        f"{common.bytes_text(data['resident_bytes'])} of {kind}, "
+        f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly",
+    )
     for need in data["training_memory"]:
         view.add_row(f"training, {need['precision']}", _training_text(need, problem))
     for method, value in data["bounds"].items():
@@ -136,9 +160,15 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
 def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
     """Say what training needs, in GiB."""
     gib = common.gib_text
-    saved = "activations not counted" if need["activations"] is None else f"activations {gib(need['activations'])}"
+    saved = (
+        "activations not counted"
+        if need["activations"] is None
+        else f"activations {gib(need['activations'])}"
+    )
     least = min(problem.capacity.tolist())
     room = f", of {gib(least)}" if least < UNLIMITED else ""
-    return (f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states (Adam) "
-            f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device {gib(need['per_device'])} GiB "
-            f"when spread evenly{room}")  # fmt: skip
+    return (
+        f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states (Adam) "
+        f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device {gib(need['per_device'])} GiB "
+        f"when spread evenly{room}"
+    )

@@ -1,14 +1,16 @@
-"""SIGINT and SIGTERM: whatever runs, the best so far is kept and the process ends within three seconds.
+"""SIGINT and SIGTERM: whatever runs, the best so far is kept and the process ends within three
+seconds.
 
-A signal raises KeyboardInterrupt in the main thread, which the commands turn into results. Python can do that only
-between two of its own instructions; where a compiled call takes longer, a watching thread, woken by the signal itself,
-lets the command rescue what it has and ends the process.
+A signal raises KeyboardInterrupt in the main thread, which the commands turn into results. Python
+can do that only between two of its own instructions; where a compiled call takes longer, a watching
+thread, woken by the signal itself, lets the command rescue what it has and ends the process.
 
-Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half made, and what then
-evaluates or compiles stumbles over them; one in the Python code with which a kernel makes its named tuple of results is
-not looked for there. Inside numba, and in finalizers, which drop exceptions, the signal is only noted, and told again
-when the main thread is out of it. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be
-inside them: after a signal the process ends without.
+Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half
+made, and what then evaluates or compiles stumbles over them; one in the Python code with which a
+kernel makes its named tuple of results is not looked for there. Inside numba, and in finalizers,
+which drop exceptions, the signal is only noted, and told again when the main thread is out of it.
+And the end of the interpreter takes LLVM and CP-SAT down while threads may still be inside them:
+after a signal the process ends without.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ GRACE = 1.5
 """Seconds that the main thread has to react."""
 
 RESCUE = 1.2
-"""Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that never comes free."""
+"""Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that
+never comes free."""
 
 PATIENCE = 10.0
-"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once may crash."""
+"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once
+may crash."""
 
 WATCHER = "placeopt-signals"
 """Name of the watching thread."""
@@ -75,7 +79,8 @@ def say_once() -> bool:
 
 @contextmanager
 def rescued_by(rescue: Callable[[], object]) -> Iterator[None]:
-    """Let `rescue` write and print what is known if a signal comes while the main thread cannot react."""
+    """Let `rescue` write and print what is known if a signal comes while the main thread cannot
+    react."""
     before, _State.rescue = _State.rescue, rescue
     try:
         yield
@@ -126,13 +131,18 @@ def _tell_again(number: signal.Signals) -> None:
 
 
 def _unheard(frame: FrameType | None) -> bool:
-    """Whether an exception would do harm or be lost: inside numba (its compiler's lock counts), or in a finalizer."""
+    """Whether an exception would do harm or be lost: inside numba (its compiler's lock counts), or
+    in a finalizer."""
     module = sys.modules.get("numba.core.compiler_lock")
     if module is not None and module.global_compiler_lock.is_locked():
         return True
     while frame is not None:
         name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if name.partition(".")[0] in _DEAF or function == "__del__" or (function == "cb" and "importlib" in name):
+        if (
+            name.partition(".")[0] in _DEAF
+            or function == "__del__"
+            or (function == "cb" and "importlib" in name)
+        ):
             return True
         frame = frame.f_back
     return False
@@ -140,7 +150,9 @@ def _unheard(frame: FrameType | None) -> bool:
 
 def _others_run() -> bool:
     """Whether a thread runs besides this one and the one that watches for signals."""
-    return any(t is not threading.current_thread() and t.name != WATCHER for t in threading.enumerate())
+    return any(
+        t is not threading.current_thread() and t.name != WATCHER for t in threading.enumerate()
+    )
 
 
 def _in_midst() -> bool:
@@ -150,14 +162,16 @@ def _in_midst() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; after a signal, and where a search was left behind, without taking down what threads are in."""
+    """End the process; after a signal, and where a search was left behind, without taking down what
+    threads are in."""
     if _in_midst() and threading.current_thread() is threading.main_thread():
         end_process(code)
     sys.exit(code)
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process, its exit functions called and its output written, without taking libraries down."""
+    """End the process, its exit functions called and its output written, without taking libraries
+    down."""
     if not (_in_midst() and _others_run()):
         # exit functions release compiled code, also that which a thread is in
         atexit._run_exitfuncs()
@@ -168,8 +182,11 @@ def end_process(code: int) -> NoReturn:
 
 
 def _watch(reader: int, over: threading.Event) -> None:
-    """Wait for a signal, then for the main thread to leave the block, which sets `over`, and end the process if it does not."""
-    pipe = os.fdopen(reader, "rb", buffering=0)  # stays open to the end: signals that follow are written to it, too
+    """Wait for a signal, then for the main thread to leave the block, which sets `over`, and end
+    the process if it does not."""
+    pipe = os.fdopen(
+        reader, "rb", buffering=0
+    )  # stays open to the end: signals that follow are written to it, too
     while data := pipe.read(1):
         if data[0] in _SIGNALS:
             break

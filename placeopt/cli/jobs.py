@@ -31,31 +31,51 @@ BOUND_EPISODES = 20
 
 def jobs_command(
     stream: Annotated[
-        str, typer.Argument(help="stream:ramp?beta=A&rule=uniform, FILE.json, FILE.toml or a trace FILE.csv.")
+        str,
+        typer.Argument(
+            help="stream:ramp?beta=A&rule=uniform, FILE.json, FILE.toml or a trace FILE.csv."
+        ),
     ],
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", "-p", help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas."
+            "--policy",
+            "-p",
+            help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas.",
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Streams to draw.")] = 10,
-    profiles: Annotated[Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")] = None,
-    bound: Annotated[
-        bool, typer.Option("--bound", help="Bound the blocking of any policy from below, on the first 20 streams.")
-    ] = False,
-    lookahead: Annotated[bool, typer.Option("--lookahead", help="Show the time of each model and degree.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Replaces the seed of the stream.")] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy.")
+    profiles: Annotated[
+        Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Threads; by default one per core.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for pictures, traces and results.")] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound", help="Bound the blocking of any policy from below, on the first 20 streams."
+        ),
+    ] = False,
+    lookahead: Annotated[
+        bool, typer.Option("--lookahead", help="Show the time of each model and degree.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Replaces the seed of the stream.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Threads; by default one per core.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for pictures, traces and results.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Compare policies that choose how far to split each job of a busy cluster.
 
-    Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p constant-degree:8 -n 20`
+    Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p
+    constant-degree:8 -n 20`
     """
     from placeopt.solvers.degree.policy_names import DEFAULT_POLICIES, check_policy
     from placeopt.streams.sources import load_stream
@@ -109,7 +129,10 @@ class _Comparison:
     def streams(self) -> list[JobStreamProblem]:
         """The streams that policies are judged on."""
         seed = self.problem.seed
-        return [self.problem, *(self.problem.resample(seed + i) for i in range(1, self.num_episodes))]
+        return [
+            self.problem,
+            *(self.problem.resample(seed + i) for i in range(1, self.num_episodes)),
+        ]
 
     def add(self, name: str, seconds: float | None, show: Callable[[str], None]) -> None:
         """Tune a policy and judge it on every stream; Ctrl-C keeps the episodes so far."""
@@ -121,14 +144,18 @@ class _Comparison:
         def on_progress(progress: Progress) -> None:
             show(f"{progress.evaluations} episodes of tuning")
 
-        result = tuned_result(name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress)
+        result = tuned_result(
+            name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress
+        )
         assert result.solution is not None  # every job may be refused: there always is one
         runs = [result.solution]  # the episode on the first stream
         self.results[name] = result
         try:
             if result.stop_reason == "interrupted":
                 raise KeyboardInterrupt
-            for run in simulate_each(self.streams[1:], result.solution.policy, seed=seed + 1, threads=self.workers):
+            for run in simulate_each(
+                self.streams[1:], result.solution.policy, seed=seed + 1, threads=self.workers
+            ):
                 runs.append(run)
                 show(f"{len(runs)} episodes")
         finally:
@@ -144,7 +171,11 @@ class _Comparison:
 
     def report(self, lookahead: bool) -> dict[str, Any]:
         """Return what is known for JSON."""
-        data = _report(self.problem, self.summaries, {name: result.message for name, result in self.results.items()})
+        data = _report(
+            self.problem,
+            self.summaries,
+            {name: result.message for name, result in self.results.items()},
+        )
         if self.bounds:
             data["offline_bound"] = sum(one.blocking_rate for one in self.bounds) / len(self.bounds)
             data["offline_bound_episodes"] = len(self.bounds)
@@ -153,7 +184,9 @@ class _Comparison:
         return data
 
 
-def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[str, str]) -> dict[str, Any]:
+def _report(
+    problem: JobStreamProblem, summaries: list[Summary], messages: dict[str, str]
+) -> dict[str, Any]:
     return {
         "problem": problem.name,
         "jobs": problem.num_jobs,
@@ -180,7 +213,8 @@ def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[
 
 
 def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
-    """Write a trace and a picture of the first episode of each policy, and the results; return the paths."""
+    """Write a trace and a picture of the first episode of each policy, and the results; return the
+    paths."""
     from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.jobs import chrome_trace, plot_occupancy
@@ -195,7 +229,9 @@ def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
         if interrupt.received():  # pictures take longer than a signal leaves
             continue
         with suppress(MissingExtraError):
-            written.append(write_figure(plot_occupancy(result.solution), folder / f"occupancy-{stem}.png"))
+            written.append(
+                write_figure(plot_occupancy(result.solution), folder / f"occupancy-{stem}.png")
+            )
     data["files"] = [str(path) for path in (*written, folder / "jobs.json")]
     write_text(folder / "jobs.json", json_module.dumps(data, indent=2) + "\n")
     return list(data["files"])

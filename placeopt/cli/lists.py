@@ -16,9 +16,15 @@ KINDS = ("placement", "pipeline", "jobs", "sharding", "plan")
 
 
 def solvers_command(
-    name: Annotated[str | None, typer.Argument(help="Solver to explain: its paper, use and options.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="placement, pipeline, jobs, sharding or plan.")] = None,
-    options: Annotated[str | None, typer.Option("--options", help="The same as naming the solver.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Solver to explain: its paper, use and options.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="placement, pipeline, jobs, sharding or plan.")
+    ] = None,
+    options: Annotated[
+        str | None, typer.Option("--options", help="The same as naming the solver.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
@@ -26,7 +32,9 @@ def solvers_command(
     from placeopt.solving.registry import specs
 
     if kind not in (None, *KINDS):
-        raise InputError(f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind or '', KINDS)}")
+        raise InputError(
+            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind or '', KINDS)}"
+        )
     name = name or options
     table = specs(None if name is not None else kind)
     if name is not None:
@@ -51,9 +59,14 @@ def solvers_command(
 
 def _fields(spec: SolverSpec) -> dict[str, Any]:
     return {
-        "name": spec.name, "kind": spec.kind, "objectives": list(spec.objectives), "summary": spec.summary,
-        "search": spec.search, "paper": spec.paper, "use": spec.use,
-    }  # fmt: skip
+        "name": spec.name,
+        "kind": spec.kind,
+        "objectives": list(spec.objectives),
+        "summary": spec.summary,
+        "search": spec.search,
+        "paper": spec.paper,
+        "use": spec.use,
+    }
 
 
 def _explain(spec: SolverSpec, *, json: bool) -> None:
@@ -62,10 +75,15 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
     from placeopt.solving.registry import solver_class
 
     rows = [
-        {"name": key, "type": str(item.type), "default": default_of(item), "expected": declared.expected if declared else "",
-         "meaning": declared.meaning if declared else ""}
+        {
+            "name": key,
+            "type": str(item.type),
+            "default": default_of(item),
+            "expected": declared.expected if declared else "",
+            "meaning": declared.meaning if declared else "",
+        }
         for key, (item, declared) in declared_options(solver_class(spec.name, spec.kind)).items()
-    ]  # fmt: skip
+    ]
     if json:
         common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
@@ -88,10 +106,13 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
 
 
 def clusters_command(
-    example: Annotated[bool, typer.Option("--example", help="Print a cluster file to start from.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a cluster file to start from.")
+    ] = False,
     json: common.Json = False,
 ) -> None:
-    """List ready-made clusters. Examples: `placeopt clusters`, `placeopt clusters --example > lab.toml`."""
+    """List ready-made clusters. Examples: `placeopt clusters`, `placeopt clusters --example >
+    lab.toml`."""
     from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
 
     if example:
@@ -103,9 +124,15 @@ def clusters_command(
         for name, words in names.items():
             cluster = make_cluster(name)
             devices = [
-                {"name": d.name, "kind": d.kind, "peak_flops": d.peak_flops, "memory_bandwidth": d.memory_bandwidth,
-                 "memory": d.memory} for d in cluster.devices
-            ]  # fmt: skip
+                {
+                    "name": d.name,
+                    "kind": d.kind,
+                    "peak_flops": d.peak_flops,
+                    "memory_bandwidth": d.memory_bandwidth,
+                    "memory": d.memory,
+                }
+                for d in cluster.devices
+            ]
             rows.append({"name": name, "summary": words, "devices": devices})
         common.print_json({"clusters": rows})
         return
@@ -123,16 +150,25 @@ def clusters_command(
 
 
 def generators_command(
-    name: Annotated[str | None, typer.Argument(help="Generator to explain: its options and their defaults.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Generator to explain: its options and their defaults.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
-    """List the workloads that can be generated, or explain one. Example: `placeopt generators llama`."""
+    """List the workloads that can be generated, or explain one. Example: `placeopt generators
+    llama`."""
     from placeopt.instances.generators import generator_help, generator_names
 
     names = (name.removeprefix("gen:"),) if name is not None else generator_names()
     found = {known: generator_help(known) for known in names}
     if json:
-        common.print_json({"generators": [{"name": key, "summary": s, "options": o} for key, (s, o) in found.items()]})
+        common.print_json(
+            {
+                "generators": [
+                    {"name": key, "summary": s, "options": o} for key, (s, o) in found.items()
+                ]
+            }
+        )
         return
     from rich.table import Table
 
@@ -148,4 +184,6 @@ def generators_command(
             view.add_row(f"gen:{key}", summary)
     common.console().print(view)
     if name is None:
-        common.console().print("\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to see its own.")
+        common.console().print(
+            "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to see its own."
+        )

@@ -57,9 +57,12 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
-    """Find, compare and certify device placements and pipeline schedules of ML computation graphs."""
+    """Find, compare and certify device placements and pipeline schedules of ML computation
+    graphs."""
 
 
 def _build(arguments: list[str]) -> Any:
@@ -75,8 +78,8 @@ def _build(arguments: list[str]) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit.
 
-    0 done, 1 a check failed or nothing was found, 2 bad input, 3 a solver contradicts itself, 130 or 143 interrupted by
-    SIGINT or SIGTERM.
+    0 done, 1 a check failed or nothing was found, 2 bad input, 3 a solver contradicts itself, 130
+    or 143 interrupted by SIGINT or SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     with interrupt.signals_handled():
@@ -97,11 +100,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def command() -> NoReturn:
-    """Run the command line as a process of its own, which ends at once: taking numba and CP-SAT down lasts most of a second."""
+    """Run the command line as a process of its own, which ends at once: taking numba and CP-SAT
+    down lasts most of a second."""
     try:
         main()
     except SystemExit as ended:
-        interrupt.end_process(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)
+        interrupt.end_process(
+            ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        )
     interrupt.end_process(0)
 
 

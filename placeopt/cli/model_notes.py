@@ -1,4 +1,5 @@
-"""What a report says of a model beside its times: what is assumed of its costs and links, and what it holds in memory."""
+"""What a report says of a model beside its times: what is assumed of its costs and links, and what
+it holds in memory."""
 
 from __future__ import annotations
 
@@ -25,23 +26,33 @@ SHOWN = 4
 
 def is_own_model(source: str) -> bool:
     """Whether a source is a model of the user's own: a module, or a file of a framework."""
-    return source.startswith("torch:") or Path(source.partition("?")[0]).suffix.lower() in (".onnx", ".pt2", ".xml")
+    return source.startswith("torch:") or Path(source.partition("?")[0]).suffix.lower() in (
+        ".onnx",
+        ".pt2",
+        ".xml",
+    )
 
 
 def cost_notes(graph: OpGraph) -> list[str]:
     """Say which costs of a graph are guesses: loops of unknown length, and ops of unknown shape."""
     loops: list[str] = []
     others: list[str] = []
-    for name, kind, unknown in zip(graph.op_names, graph.op_types, graph.unshaped.tolist(), strict=True):
+    for name, kind, unknown in zip(
+        graph.op_names, graph.op_types, graph.unshaped.tolist(), strict=True
+    ):
         if unknown:
             (loops if kind in LOOPS else others).append(name)
     notes = []
     if loops:
         many = "s" if len(loops) > 1 else ""
-        notes.append(f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): {_some(loops)}")
+        notes.append(
+            f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): {_some(loops)}"
+        )
     if others:
         many = "s have" if len(others) > 1 else " has"
-        notes.append(f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}")
+        notes.append(
+            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}"
+        )
     return notes
 
 
@@ -54,47 +65,82 @@ def control_note(graph: OpGraph) -> str:
 
 
 def link_note(problem: Any, result: Result[Any] | None) -> str:
-    """Say what the best placement takes on the links as the hardware shares them, where its cluster's name leaves it open."""
+    """Say what the best placement takes on the links as the hardware shares them, where its
+    cluster's name leaves it open."""
     from placeopt.instances.clusters import make_cluster
     from placeopt.makespan.evaluate import evaluate
 
     cluster = problem.name.rpartition(" on ")[2]
-    if result is None or result.solution is None or not objective_of(problem).drawn or (problem.channel >= 0).any():
+    if (
+        result is None
+        or result.solution is None
+        or not objective_of(problem).drawn
+        or (problem.channel >= 0).any()
+    ):
         return ""
-    if problem.num_devices < 2 or "contention=" in cluster or cluster.startswith("uniform") or not result.value:
+    if (
+        problem.num_devices < 2
+        or "contention=" in cluster
+        or cluster.startswith("uniform")
+        or not result.value
+    ):
         return ""
     wanted = f"{cluster}{'&' if '?' in cluster else '?'}contention=hardware"
     try:
         shared = problem.replace(channel=make_cluster(wanted).channel)
-        found = evaluate(shared, result.solution, None if result.queue == "planned" else result.queue or None, check=False)
+        found = evaluate(
+            shared,
+            result.solution,
+            None if result.queue == "planned" else result.queue or None,
+            check=False,
+        )
     except InputError:
         return ""  # a file's own cluster, which says itself what is shared
     change = found.makespan / int(result.value) - 1
-    return (f"links: transfers never wait for each other on {cluster}; on links shared as the hardware shares them this placement "
-            f'takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): --cluster "{wanted}"')  # fmt: skip
+    return (
+        f"links: transfers never wait for each other on {cluster}; on links shared as the hardware shares them this placement "
+        f'takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): --cluster "{wanted}"'
+    )
 
 
 def memory_note(problem: Any, result: Result[Any] | None) -> str:
-    """Say what the device that holds most holds under the best placement, by what it is, and the others' sums; in GiB."""
+    """Say what the device that holds most holds under the best placement, by what it is, and the
+    others' sums; in GiB."""
     from placeopt.instances.training_memory import resident_parts
     from placeopt.makespan.evaluate import evaluate
 
     if result is None or result.solution is None:
         return ""
     device = result.solution.device
-    parts = resident_parts(problem.op_names, problem.backward, problem.resident, device, problem.num_devices)
+    parts = resident_parts(
+        problem.op_names, problem.backward, problem.resident, device, problem.num_devices
+    )
     held = parts.sum(axis=1)
     timed = objective_of(problem).drawn
-    peak = evaluate(problem, result.solution, result.queue or None, check=False).peak_memory if timed else held
+    peak = (
+        evaluate(problem, result.solution, result.queue or None, check=False).peak_memory
+        if timed
+        else held
+    )
     most = int(peak.argmax())
     weights, gradients, states = parts[most].tolist()
     told = f"weights {common.gib_text(weights)}"
     if problem.backward.any():
         told += f" + gradients {common.gib_text(gradients)} + optimizer states {common.gib_text(states)}"
-    told += f" + live tensors {common.gib_text(int(peak[most] - held[most]))} at the peak" if timed else ""
+    told += (
+        f" + live tensors {common.gib_text(int(peak[most] - held[most]))} at the peak"
+        if timed
+        else ""
+    )
     room = int(problem.capacity[most])
     others = [common.gib_text(int(size)) for d, size in enumerate(peak.tolist()) if d != most]
-    rest = "" if not others else f"; the others hold {', '.join(others)}" if len(others) < 8 else "; the others hold less"
+    rest = (
+        ""
+        if not others
+        else f"; the others hold {', '.join(others)}"
+        if len(others) < 8
+        else "; the others hold less"
+    )
     limit = f" of {common.gib_text(room)}" if room < UNLIMITED else ""
     return f"memory in GiB: {problem.device_names[most]} {common.gib_text(int(peak[most]))}{limit} ({told}){rest}"
 

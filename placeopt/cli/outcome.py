@@ -32,8 +32,10 @@ class Outcome:
 
     Attributes
     ----------
-    folder : for the files, None for none. single : whether one solver was named: its JSON is the object itself.
-    own : whether the model is the user's own: the report then says what is assumed of links, and what memory holds.
+    folder : for the files, None for none. single : whether one solver was named: its JSON is the
+    object itself.
+    own : whether the model is the user's own: the report then says what is assumed of links, and
+    what memory holds.
     files : what was written. unwritten : why a file could not be written, "" if all could.
     """
 
@@ -71,7 +73,10 @@ class Outcome:
                     _print(comparison, self.files, own=self.own)
         if self.json or not comparison.results:
             for failure in comparison.failures:
-                print(f"placeopt: {failure.solver}: {' '.join(failure.message.split())}", file=sys.stderr)
+                print(
+                    f"placeopt: {failure.solver}: {' '.join(failure.message.split())}",
+                    file=sys.stderr,
+                )
         if self.unwritten:
             print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
 
@@ -91,32 +96,53 @@ class Outcome:
             written = [save(winner, folder / "result.json")]
             if isinstance(winner.solution, Placement):
                 file = folder / "placement.json"
-                written.insert(0, write_placement(file, problem, winner.solution, winner.queue or None))
+                written.insert(
+                    0, write_placement(file, problem, winner.solution, winner.queue or None)
+                )
             self.files = [str(path) for path in written]
             if pictures and isinstance(winner.solution, Placement) and objective_of(problem).drawn:
                 from placeopt.plotting.files import write_pictures
 
-                drawn = write_pictures(folder, problem, winner.solution, winner.queue or None, winner.lower_bound)
+                drawn = write_pictures(
+                    folder, problem, winner.solution, winner.queue or None, winner.lower_bound
+                )
                 self.files += [str(path) for path in drawn]
         except InputError as error:
             self.unwritten = str(error)
 
 
 def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str, Any]:
-    """One result object for one named solver; for several, the list and the best one's fields beside it."""
+    """One result object for one named solver; for several, the list and the best one's fields
+    beside it."""
     from placeopt.io.serialize import to_dict
 
     rows = [
-        {**to_dict(result), "devices_used": devices_used(result), "single_device": comparison.alone,
-         **_details(comparison.problem, result)}
+        {
+            **to_dict(result),
+            "devices_used": devices_used(result),
+            "single_device": comparison.alone,
+            **_details(comparison.problem, result),
+        }
         for result in comparison.results
     ]
-    extra = {"bounds": {} if comparison.report is None else comparison.report.bounds, "files": files}
+    extra = {
+        "bounds": {} if comparison.report is None else comparison.report.bounds,
+        "files": files,
+    }
     if single and len(rows) + len(comparison.failures) == 1:
         return {**rows[0], **extra}
     head = rows[comparison.best] if comparison.best is not None else rows[0]
-    failed = [{"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures]
-    return {**head, **extra, "results": rows, "best": comparison.best, "failures": failed, "note": comparison.note}
+    failed = [
+        {"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures
+    ]
+    return {
+        **head,
+        **extra,
+        "results": rows,
+        "best": comparison.best,
+        "failures": failed,
+        "note": comparison.note,
+    }
 
 
 def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
@@ -131,7 +157,9 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     objective = objective_of(problem)
     say = common.console().print
     if hasattr(problem, "num_ops"):
-        say(f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices")
+        say(
+            f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices"
+        )
     if comparison.report is not None and comparison.report.infeasible:
         say(f"infeasible: {comparison.report.infeasible}")
     say(table(comparison))
@@ -141,7 +169,10 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
         if result.message:
             say(f"{result.solver}: {result.message}", markup=False)
     for failure in comparison.failures:
-        say(f"{failure.solver}: {'not run' if failure.refused else 'failed'}: {failure.message}", markup=False)
+        say(
+            f"{failure.solver}: {'not run' if failure.refused else 'failed'}: {failure.message}",
+            markup=False,
+        )
     winner = comparison.winner
     if winner is None:
         return
@@ -149,8 +180,14 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     say(
         f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} ({winner.value} ticks{how})"
     )
-    proof = "the solution is optimal" if winner.status == "optimal" else f"gap {common.percent(winner.gap)}"
-    say(f"proven lower bound: {objective.text(problem, winner.lower_bound)} by {winner.bound_method}; {proof}")
+    proof = (
+        "the solution is optimal"
+        if winner.status == "optimal"
+        else f"gap {common.percent(winner.gap)}"
+    )
+    say(
+        f"proven lower bound: {objective.text(problem, winner.lower_bound)} by {winner.bound_method}; {proof}"
+    )
     if objective.baseline and not comparison.interrupted:
         say(_alone(comparison, winner))
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
@@ -160,7 +197,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
 
 
 def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
-    """Return what is assumed of links (for models of the user's own), and what memory holds (for these and for training)."""
+    """Return what is assumed of links (for models of the user's own), and what memory holds (for
+    these and for training)."""
     from placeopt.model.problem import PlacementProblem
 
     if not isinstance(problem, PlacementProblem) or not (own or problem.backward.any()):
@@ -181,11 +219,20 @@ def table(comparison: Comparison) -> Any:
         column.justify = "right"
     for i, result in enumerate(comparison.results):
         gap = result.gap if result.lower_bound else None
-        name = f"{result.solver} *" if i == comparison.best and len(comparison.results) > 1 else result.solver
+        name = (
+            f"{result.solver} *"
+            if i == comparison.best and len(comparison.results) > 1
+            else result.solver
+        )
         view.add_row(
-            name, objective.text(problem, result.value), common.percent(gap), str(devices_used(result) or "-"),
-            result.status, str(result.evaluations), f"{result.runtime:.2f} s",
-        )  # fmt: skip
+            name,
+            objective.text(problem, result.value),
+            common.percent(gap),
+            str(devices_used(result) or "-"),
+            result.status,
+            str(result.evaluations),
+            f"{result.runtime:.2f} s",
+        )
     return view
 
 

@@ -15,40 +15,76 @@ if TYPE_CHECKING:
 
 
 def plan_command(
-    model: Annotated[str, typer.Argument(help="Model: gen:NAME, a file; with --costs a name in that folder.")],
+    model: Annotated[
+        str, typer.Argument(help="Model: gen:NAME, a file; with --costs a name in that folder.")
+    ],
     cluster: Annotated[
-        str | None, typer.Option("--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5.")
+        str | None,
+        typer.Option(
+            "--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples of a step.")] = 64,
     costs: Annotated[
-        Path | None, typer.Option("--costs", help="Folder with layer tables, or a file of `placeopt profile`.")
+        Path | None,
+        typer.Option("--costs", help="Folder with layer tables, or a file of `placeopt profile`."),
     ] = None,
-    formula: Annotated[str, typer.Option("--formula", help="With --costs: predicted or published.")] = "predicted",
+    formula: Annotated[
+        str, typer.Option("--formula", help="With --costs: predicted or published.")
+    ] = "predicted",
     recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
-    mixed: Annotated[bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")] = False,
+    mixed: Annotated[
+        bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")
+    ] = False,
     schedules: Annotated[
-        str | None, typer.Option("--schedules", help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between.")
+        str | None,
+        typer.Option(
+            "--schedules",
+            help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between.",
+        ),
     ] = None,
     sharded: Annotated[
-        bool | None, typer.Option(help="Whether replicas may share the optimizer's states out.", show_default="where known")
+        bool | None,
+        typer.Option(
+            help="Whether replicas may share the optimizer's states out.",
+            show_default="where known",
+        ),
     ] = None,
     forms: Annotated[
-        str | None, typer.Option("--forms", help="Further splits of layers: sequence, expert; commas between; '' for none.",
-                                 show_default="where known")
+        str | None,
+        typer.Option(
+            "--forms",
+            help="Further splits of layers: sequence, expert; commas between; '' for none.",
+            show_default="where known",
+        ),
     ] = None,
-    evaluate: Annotated[Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")] = None,
+    evaluate: Annotated[
+        Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")
+    ] = None,
     offers: Annotated[
-        str | None, typer.Option("--offers", help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86.")
+        str | None,
+        typer.Option(
+            "--offers",
+            help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86.",
+        ),
     ] = None,
-    lose: Annotated[str | None, typer.Option("--lose", help="Plan again without hosts, as A100-40/0,A100-40/3.")] = None,
-    runner_ups: Annotated[int, typer.Option("--runner-ups", min=0, help="How many others to look for.")] = 3,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")] = None,
+    lose: Annotated[
+        str | None, typer.Option("--lose", help="Plan again without hosts, as A100-40/0,A100-40/3.")
+    ] = None,
+    runner_ups: Annotated[
+        int, typer.Option("--runner-ups", min=0, help="How many others to look for.")
+    ] = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")
+    ] = None,
     seconds: common.Seconds = 10.0,
     json: common.Json = False,
 ) -> None:
-    """Plan the training of a model: stages, degrees, recomputation, schedule, with a bound over all plans of the space.
+    """Plan the training of a model: stages, degrees, recomputation, schedule, with a bound over all
+    plans of the space.
 
-    `schedule --joint` is for block placements that need no data or tensor degrees, with schedules found block by block.
+    `schedule --joint` is for block placements that need no data or tensor degrees, with schedules
+    found block by block.
 
     Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
     """
@@ -60,10 +96,14 @@ def plan_command(
         _evaluate(model, evaluate, costs, formula, json=json)
         return
     space: dict[str, Any] = {
-        "costs": costs, "formula": formula, "recompute": recompute, "mixed": mixed, "sharded": sharded,
+        "costs": costs,
+        "formula": formula,
+        "recompute": recompute,
+        "mixed": mixed,
+        "sharded": sharded,
         "schedules": None if schedules is None else tuple(schedules.split(",")),
         "forms": None if forms is None else tuple(form for form in forms.split(",") if form),
-    }  # fmt: skip
+    }
     if offers is not None:
         compare_offers(model, offers, batch, seconds, space, json=json)
         return
@@ -99,7 +139,9 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
     from placeopt.plans.step_price import step_price
 
     if costs is None:
-        raise InputError("--evaluate: expected --costs, the folder with the layer tables of the plan's devices")
+        raise InputError(
+            "--evaluate: expected --costs, the folder with the layer tables of the plan's devices"
+        )
     given = read_measured_plan(path)
     unknown = [kind for kind in given.kinds() if kind not in KNOWN]
     if unknown:
@@ -112,14 +154,24 @@ def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json:
         raise InputError(f"'{path}': {error}") from error
     seconds, memory = price.step * problem.tick_seconds, max(stage.memory for stage in price.stages)
     if json:
-        common.print_json({
-            "problem": problem.name, "step_seconds": seconds, "peak_memory_bytes": memory,
-            "micro_batches": price.rounds, "measured_seconds": given.seconds, "measured_memory_bytes": given.memory,
-            "sources": [{"what": what, "source": source} for what, source in problem.costs.sources],
-        })  # fmt: skip
+        common.print_json(
+            {
+                "problem": problem.name,
+                "step_seconds": seconds,
+                "peak_memory_bytes": memory,
+                "micro_batches": price.rounds,
+                "measured_seconds": given.seconds,
+                "measured_memory_bytes": given.memory,
+                "sources": [
+                    {"what": what, "source": source} for what, source in problem.costs.sources
+                ],
+            }
+        )
         return
     measured = "" if given.seconds is None else f" (measured {time_text(given.seconds)})"
-    common.console().print(f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}")
+    common.console().print(
+        f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}"
+    )
 
 
 def _print(planned: Planned) -> None:
@@ -132,26 +184,50 @@ def _print(planned: Planned) -> None:
         say(f"no plan: {planned.result.message or 'none was found in time'}")
         return
     bound = planned.result.lower_bound * planned.problem.tick_seconds
-    say(f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of {planned.problem.batch} samples, "
-        f"{planned.throughput:.4g} samples/s")  # fmt: skip
-    say(f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} ({planned.result.status})")
+    say(
+        f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of {planned.problem.batch} samples, "
+        f"{planned.throughput:.4g} samples/s"
+    )
+    say(
+        f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} ({planned.result.status})"
+    )
     if planned.price_per_million is not None:
-        say(f"price per hour {planned.price_per_hour:.4g}, per million samples {planned.price_per_million:.4g}")
-    view = Table("layers", "replicas", "recompute", "period", "memory", "weights, gradients, optimizer", "activations, rest",
-                 "in flight", box=None, pad_edge=False)  # fmt: skip
-    for i, (stage, priced) in enumerate(zip(planned.plan.stages, planned.price.stages, strict=True)):
+        say(
+            f"price per hour {planned.price_per_hour:.4g}, per million samples {planned.price_per_million:.4g}"
+        )
+    view = Table(
+        "layers",
+        "replicas",
+        "recompute",
+        "period",
+        "memory",
+        "weights, gradients, optimizer",
+        "activations, rest",
+        "in flight",
+        box=None,
+        pad_edge=False,
+    )
+    for i, (stage, priced) in enumerate(
+        zip(planned.plan.stages, planned.price.stages, strict=True)
+    ):
         state = _state(planned, i)
         groups = " + ".join(group.text() for group in stage.replicas)
         view.add_row(
-            f"{stage.layers[0]}-{stage.layers[-1]}", groups, "yes" if stage.recompute else "no",
-            common.time_text(priced.period, planned.problem.tick_seconds), f"{common.gib_text(priced.memory)} GiB",
+            f"{stage.layers[0]}-{stage.layers[-1]}",
+            groups,
+            "yes" if stage.recompute else "no",
+            common.time_text(priced.period, planned.problem.tick_seconds),
+            f"{common.gib_text(priced.memory)} GiB",
             "-" if state is None else f"{common.gib_text(state)} GiB",
-            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB", str(priced.flight),
-        )  # fmt: skip
+            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB",
+            str(priced.flight),
+        )
     say(view)
     say("memory is that of the fullest device of a stage")
     states = ", sharded optimizer states" if planned.plan.sharded else ""
-    say(f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}{states}")
+    say(
+        f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}{states}"
+    )
     for line in planned.problem.space:
         say(f"  of all plans with {line}" if line is planned.problem.space[0] else f"  {line}")
     for what, source in planned.problem.costs.sources:
@@ -161,7 +237,8 @@ def _print(planned: Planned) -> None:
 
 
 def _state(planned: Planned, position: int) -> int | None:
-    """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage, where the costs tell."""
+    """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage,
+    where the costs tell."""
     from placeopt.plans.step_price import plan_load
 
     costs, plan, price = planned.problem.costs, planned.plan, planned.price

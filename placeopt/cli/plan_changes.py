@@ -1,4 +1,5 @@
-"""`placeopt plan --offers` and `--lose`: which devices to rent, and how to go on without some hosts."""
+"""`placeopt plan --offers` and `--lose`: which devices to rent, and how to go on without some
+hosts."""
 
 from __future__ import annotations
 
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     from placeopt.planning.planned import Planned
 
 
-def compare_offers(model: str, text: str, batch: int, seconds: float, space: dict[str, Any], *, json: bool) -> None:
-    """Print the best plan of every offer and pair of offers, and which is the fastest and which the cheapest."""
+def compare_offers(
+    model: str, text: str, batch: int, seconds: float, space: dict[str, Any], *, json: bool
+) -> None:
+    """Print the best plan of every offer and pair of offers, and which is the fastest and which the
+    cheapest."""
     from pathlib import Path
 
     from placeopt.model.errors import InputError
@@ -33,20 +37,30 @@ def compare_offers(model: str, text: str, batch: int, seconds: float, space: dic
         raise InputError("--offers: no plan fits the memory of any of them")
     best = {key: value for key, value in best_of(found).items() if value is not None}
     rows = [
-        {"devices": one.problem.name, "step_seconds": one.step_seconds, "gap": one.result.gap, "throughput": one.throughput,
-         "price_per_hour": one.price_per_hour, "price_per_million_samples": one.price_per_million,
-         "plan": "" if one.plan is None else one.plan.text()}
+        {
+            "devices": one.problem.name,
+            "step_seconds": one.step_seconds,
+            "gap": one.result.gap,
+            "throughput": one.throughput,
+            "price_per_hour": one.price_per_hour,
+            "price_per_million_samples": one.price_per_million,
+            "plan": "" if one.plan is None else one.plan.text(),
+        }
         for one in found
-    ]  # fmt: skip
+    ]
     if json:
-        common.print_json({"offers": rows, **{key: value.problem.name for key, value in best.items()}})
+        common.print_json(
+            {"offers": rows, **{key: value.problem.name for key, value in best.items()}}
+        )
         return
     for row, one in zip(rows, found, strict=True):
         what = ", ".join(key for key, value in best.items() if value is one)
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
         common.console().print(
             f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, {price} per million samples, "
-            f"gap {common.percent(one.result.gap)}" + (f" ({what})" if what else "") + f"\n  {row['plan']}"
+            f"gap {common.percent(one.result.gap)}"
+            + (f" ({what})" if what else "")
+            + f"\n  {row['plan']}"
         )
 
 
@@ -58,7 +72,9 @@ def parse_hosts(text: str) -> dict[str, tuple[int, ...]]:
     for part in text.split(","):
         match = re.fullmatch(r"(.+)/(\d+)", part.strip())
         if match is None:
-            raise InputError(f"--lose: expected KIND/HOST, as A100-40/0 for its first host, received '{part}'")
+            raise InputError(
+                f"--lose: expected KIND/HOST, as A100-40/0 for its first host, received '{part}'"
+            )
         found[match[1]] = (*found.get(match[1], ()), int(match[2]))
     return found
 
@@ -69,7 +85,8 @@ class Remainder:
 
     Attributes
     ----------
-    moved : bytes that devices have to be given. parts : which device takes the part of which, by name.
+    moved : bytes that devices have to be given. parts : which device takes the part of which, by
+    name.
     """
 
     planned: Planned
@@ -90,7 +107,8 @@ class Remainder:
 
 
 def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: float) -> Remainder:
-    """Return the plan on the hosts that are left, of those near the best one that with the fewest bytes to move."""
+    """Return the plan on the hosts that are left, of those near the best one that with the fewest
+    bytes to move."""
     from placeopt.model.errors import InputError
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
     from placeopt.plans.tabled_costs import TabledStepCosts
@@ -98,10 +116,14 @@ def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: fl
     for kind, numbers in lost.items():
         pool = planned.problem.pool(kind)
         if max(numbers) * pool.per_host >= pool.count:
-            raise InputError(f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received {max(numbers)}")
+            raise InputError(
+                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received {max(numbers)}"
+            )
     costs = planned.problem.costs
     if not isinstance(costs, TabledStepCosts):
-        raise InputError(f"--lose: the cost model '{costs.name}' does not say the parameters of layers")
+        raise InputError(
+            f"--lose: the cost model '{costs.name}' does not say the parameters of layers"
+        )
     parameters = layer_parameters(costs)
     after, moved = plan_after_loss(planned, dict(lost), parameters, seconds=seconds)
     return Remainder(after, moved, device_moves(planned, after, parameters, dict(lost)))

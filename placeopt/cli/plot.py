@@ -18,7 +18,8 @@ def plot_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json.")
+        Path,
+        typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json."),
     ] = Path("gantt.png"),
     queue: common.Queue = None,
     json: common.Json = False,
@@ -33,11 +34,15 @@ def plot_command(
     from placeopt.model.placement import Placement
 
     if out.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'")
+        raise InputError(
+            f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'"
+        )
     problem = options.load()
     given, named, _ = read_solution(problem, placement)
     if not isinstance(given, Placement):
-        raise InputError(f"'{placement}' is no placement; draw a pipeline with placeopt schedule --out FOLDER")
+        raise InputError(
+            f"'{placement}' is no placement; draw a pipeline with placeopt schedule --out FOLDER"
+        )
     run = evaluate(problem, given, queue or named or None, check=False)
     if out.suffix.lower() == ".json":
         import json as json_module

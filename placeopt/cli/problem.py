@@ -17,17 +17,37 @@ from placeopt.cli.model_notes import cost_notes, is_own_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Objective = Annotated[str | None, typer.Option("--objective", help="makespan (default), period or latency.")]
-Memory = Annotated[str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")]
-Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
-Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
-Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
-Replicas = Annotated[int | None, typer.Option("--max-replicas", min=1, help="Period: most devices that share a stage.")]
-Groups = Annotated[
-    int | None, typer.Option("--device-groups", min=1, help="Period: equal groups of devices, each with an uplink.")
+Objective = Annotated[
+    str | None, typer.Option("--objective", help="makespan (default), period or latency.")
 ]
-Overlap = Annotated[bool, typer.Option("--overlap", help="Period: transfers run beside computation.")]
-Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")
+]
+Contiguity = Annotated[
+    str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")
+]
+Pipeline = Annotated[
+    str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")
+]
+Slots = Annotated[
+    int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option("--max-replicas", min=1, help="Period: most devices that share a stage."),
+]
+Groups = Annotated[
+    int | None,
+    typer.Option(
+        "--device-groups", min=1, help="Period: equal groups of devices, each with an uplink."
+    ),
+]
+Overlap = Annotated[
+    bool, typer.Option("--overlap", help="Period: transfers run beside computation.")
+]
+Profiles = Annotated[
+    str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
+]
 
 
 @dataclass(frozen=True)
@@ -56,8 +76,18 @@ class ProblemOptions:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
-        words = ("objective", "format", "memory", "contiguity", "pipeline", "slots", "max_replicas", "device_groups", "group",
-                 "profiles")  # fmt: skip
+        words = (
+            "objective",
+            "format",
+            "memory",
+            "contiguity",
+            "pipeline",
+            "slots",
+            "max_replicas",
+            "device_groups",
+            "group",
+            "profiles",
+        )
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
         if self.overlap:
             given["overlap"] = True
@@ -69,7 +99,8 @@ class ProblemOptions:
         return load(self.source, self.cluster, **given)
 
     def given(self, problem: Any, path: Path) -> Any:
-        """Return a solution's file, read once, or the placement in it where only the source can tell what it says."""
+        """Return a solution's file, read once, or the placement in it where only the source can
+        tell what it says."""
         from placeopt.instances.readers.dnn_split import is_split, read_split
         from placeopt.io.placement_file import open_placement
         from placeopt.model.objective import objective_of
@@ -80,12 +111,22 @@ class ProblemOptions:
         return read_split(path, self.source, problem, file.data) if is_split(file.data) else file
 
     def _from_graph(self, given: dict[str, Any]) -> Any:
-        """Load a placement of the user's own model, or with measured op times, and say what its costs rest on."""
+        """Load a placement of the user's own model, or with measured op times, and say what its
+        costs rest on."""
         from placeopt.api import load
         from placeopt.instances.clusters import make_cluster
         from placeopt.instances.sources import load_graph, with_costs
 
-        choices = ("objective", "memory", "contiguity", "pipeline", "slots", "max_replicas", "device_groups", "overlap")
+        choices = (
+            "objective",
+            "memory",
+            "contiguity",
+            "pipeline",
+            "slots",
+            "max_replicas",
+            "device_groups",
+            "overlap",
+        )
         fields = {key: given.pop(key) for key in choices if key in given}
         graph, bundled = load_graph(self.source, **given)
         cluster = bundled if self.cluster is None else make_cluster(self.cluster)
@@ -101,7 +142,8 @@ class ProblemOptions:
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose first parameter is a ProblemOptions the options that these are made of."""
+    """Give a command whose first parameter is a ProblemOptions the options that these are made
+    of."""
     own = list(inspect.signature(command).parameters.values())[1:]
     hints = get_type_hints(command, include_extras=True)
     shared = list(inspect.signature(ProblemOptions).parameters.values())

@@ -20,19 +20,38 @@ SHOWN = 12
 
 
 def profile_command(
-    model: Annotated[str, typer.Argument(help="ONNX file, .pt2 archive or torch:FILE.py:NAME.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Cost file to write (JSON).")] = Path("costs.json"),
+    model: Annotated[
+        str,
+        typer.Argument(help="ONNX file, .pt2 archive or torch:FILE.py:NAME.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Cost file to write (JSON).")] = Path(
+        "costs.json"
+    ),
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON).")
+        Path | None,
+        typer.Option(
+            "--trace", help="Read this trace instead: ONNX Runtime, Kineto or Chakra (JSON)."
+        ),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Executions that count; the median does.")] = 10,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads inside an operator.")] = 1,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Executions that count; the median does.")
+    ] = 10,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, help="Threads inside an operator.")
+    ] = 1,
     device: Annotated[str, typer.Option("--device", help="torch: cpu or cuda:0.")] = "cpu",
     kind: Annotated[
-        str | None, typer.Option("--kind", help="Kind of device the times are of, as clusters name it: cpu, A100, ...")
+        str | None,
+        typer.Option(
+            "--kind", help="Kind of device the times are of, as clusters name it: cpu, A100, ..."
+        ),
     ] = None,
-    inputs: Annotated[Path | None, typer.Option("--inputs", help="ONNX: .npz file of the inputs.")] = None,
-    keep: Annotated[Path | None, typer.Option("--keep-trace", help="Where to write the profiler's own trace.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="ONNX: .npz file of the inputs.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep-trace", help="Where to write the profiler's own trace.")
+    ] = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     format: common.Format = None,
@@ -45,8 +64,12 @@ def profile_command(
     from placeopt.instances.op_cost_file import read_costs, write_costs
     from placeopt.model.errors import ExecutionError
 
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells of its starts and ends
-    graph, _ = common.load_graph(model, format=format, training=False, dim=dim, trip_count=trip_count)
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "6"
+    )  # else torch's profiler tells of its starts and ends
+    graph, _ = common.load_graph(
+        model, format=format, training=False, dim=dim, trip_count=trip_count
+    )
     try:
         if trace is not None:
             costs = read_costs(trace, graph, kind)
@@ -57,14 +80,27 @@ def profile_command(
         raise InputError(str(error)) from error
     write_costs(out, costs)
     if json:
-        common.print_json({"file": str(out), "kind": costs.kind, "counts": costs.counts(), "seconds": sum(costs.seconds.values())})
+        common.print_json(
+            {
+                "file": str(out),
+                "kind": costs.kind,
+                "counts": costs.counts(),
+                "seconds": sum(costs.seconds.values()),
+            }
+        )
         return
     _say(graph, costs)
     print(f"wrote {out}")
 
 
 def _measure(
-    model: str, graph: OpGraph, how: dict[str, Any], device: str, kind: str | None, dims: dict[str, int], inputs: Path | None
+    model: str,
+    graph: OpGraph,
+    how: dict[str, Any],
+    device: str,
+    kind: str | None,
+    dims: dict[str, int],
+    inputs: Path | None,
 ) -> OpCosts:
     from placeopt.exports.job import alias_of
     from placeopt.programs.onnx_program import is_onnx_program, onnx_program
@@ -74,16 +110,24 @@ def _measure(
 
     if is_torch_program(model):
         if inputs is not None:
-            raise InputError("--inputs is for ONNX models; a torch module brings its example inputs")
+            raise InputError(
+                "--inputs is for ONNX models; a torch module brings its example inputs"
+            )
         program = torch_program(model)
-        return torch_op_seconds(program, graph, alias_of(model, graph, program), kind=kind or "", device=device, **how)
+        return torch_op_seconds(
+            program, graph, alias_of(model, graph, program), kind=kind or "", device=device, **how
+        )
     if is_onnx_program(model):
         if device != "cpu":
-            raise InputError(f"--device: ONNX models are profiled on the CPU, received '{device}'; give --trace for other devices")
+            raise InputError(
+                f"--device: ONNX models are profiled on the CPU, received '{device}'; give --trace for other devices"
+            )
         onnx = onnx_program(model)
         return onnx_op_seconds(onnx, feeds_of(onnx, dims, inputs), graph, kind=kind or "cpu", **how)
-    raise InputError(f"'{model}': expected a model that can be run (torch:FILE.py:NAME, .pt2 or .onnx); "
-                     "give --trace for what a profiler measured")  # fmt: skip
+    raise InputError(
+        f"'{model}': expected a model that can be run (torch:FILE.py:NAME, .pt2 or .onnx); "
+        "give --trace for what a profiler measured"
+    )
 
 
 def _say(graph: OpGraph, costs: OpCosts) -> None:
@@ -96,12 +140,21 @@ def _say(graph: OpGraph, costs: OpCosts) -> None:
     kinds = dict(zip(graph.op_names, graph.op_types, strict=True))
     for name in sorted(costs.seconds, key=lambda name: -costs.seconds[name])[:SHOWN]:
         seconds = costs.seconds[name]
-        view.add_row(name, kinds.get(name, ""), common.time_text(seconds, 1.0), f"{100 * seconds / max(total, 1e-300):.1f} %",
-                     costs.how[name])  # fmt: skip
+        view.add_row(
+            name,
+            kinds.get(name, ""),
+            common.time_text(seconds, 1.0),
+            f"{100 * seconds / max(total, 1e-300):.1f} %",
+            costs.how[name],
+        )
     say(view)
     counts = ", ".join(f"{count} {word}" for word, count in costs.counts().items())
-    say(f"{len(costs.seconds)} ops on {costs.kind}: {counts}; {common.time_text(total, 1.0)} one after the other")
+    say(
+        f"{len(costs.seconds)} ops on {costs.kind}: {counts}; {common.time_text(total, 1.0)} one after the other"
+    )
     if costs.device is not None:
         device = costs.device
-        say(f"fitted: {common.count_text(device.peak_flops)}flop/s, {common.bytes_text(device.memory_bandwidth)}/s, "
-            f"{common.time_text(device.launch_overhead, 1.0)} per op")  # fmt: skip
+        say(
+            f"fitted: {common.count_text(device.peak_flops)}flop/s, {common.bytes_text(device.memory_bandwidth)}/s, "
+            f"{common.time_text(device.launch_overhead, 1.0)} per op"
+        )

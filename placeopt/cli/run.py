@@ -28,38 +28,65 @@ if TYPE_CHECKING:
 def run_command(
     source: common.Source,
     placement: Annotated[
-        str, typer.Argument(help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False)
+        str,
+        typer.Argument(
+            help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False
+        ),
     ],
     cluster: common.ClusterOption = None,
     runtime: Annotated[
         str | None,
-        typer.Option("--runtime", help="model (its own operators; default where it can be run), or synthetic operators on "
-                     "dask, torch (CUDA devices) or serial."),
+        typer.Option(
+            "--runtime",
+            help="model (its own operators; default where it can be run), or synthetic operators on "
+            "dask, torch (CUDA devices) or serial.",
+        ),
     ] = None,
-    devices: Annotated[str | None, typer.Option("--devices", help="model: torch devices, such as cuda:0,cuda:1.")] = None,
-    inputs: Annotated[Path | None, typer.Option("--inputs", help="ONNX model: .npz file of its inputs.")] = None,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="model: torch devices, such as cuda:0,cuda:1.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", help="ONNX model: .npz file of its inputs.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Devices of the runtime; default: the cluster's, or 2.")
+        int | None,
+        typer.Option(
+            "--workers", min=1, help="Devices of the runtime; default: the cluster's, or 2."
+        ),
     ] = None,
-    scheduler: Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Executions; the median counts.")] = 5,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Executions; the median counts.")
+    ] = 5,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure op times and transfers first; simulate with them too.")
+        bool,
+        typer.Option(
+            "--calibrate", help="Measure op times and transfers first; simulate with them too."
+        ),
     ] = False,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare results with a serial execution.")] = True,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare results with a serial execution.")
+    ] = True,
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     seed: common.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for run.json, timeline.csv, placement.json and gantt.png.")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for run.json, timeline.csv, placement.json and gantt.png."
+        ),
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Execute a placement on real workers: measured and simulated makespan, and the timeline of every op.
+    """Execute a placement on real workers: measured and simulated makespan, and the timeline of
+    every op.
 
-    A torch module or an ONNX model runs its own operators, and its results are compared with the unsplit model's.
+    A torch module or an ONNX model runs its own operators, and its results are compared with the
+    unsplit model's.
 
     Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
@@ -67,8 +94,12 @@ def run_command(
 
     name = runtime_name(runtime, source, scheduler)
     if name == "model" and training:
-        raise InputError("--training: a model's own operators are run forward; use --runtime dask for synthetic ones")
-    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
+        raise InputError(
+            "--training: a model's own operators are run forward; use --runtime dask for synthetic ones"
+        )
+    graph, bundled = common.load_graph(
+        source, format=format, training=training, dim=dim, trip_count=trip_count
+    )
     folder = common.out_folder(out)
     hosts = bundled
     if cluster is not None:
@@ -79,8 +110,11 @@ def run_command(
         hosts = cluster_told(Path(placement), graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
-        with (nullcontext(model_runtime(source, graph, count, devices, common.dims(dim), inputs)) if name == "model"
-              else open_runtime(name, count, scheduler)) as chosen:  # fmt: skip
+        with (
+            nullcontext(model_runtime(source, graph, count, devices, common.dims(dim), inputs))
+            if name == "model"
+            else open_runtime(name, count, scheduler)
+        ) as chosen:
             simulated_on, warning = played(hosts, chosen)
             kind = _PartsExecution if hasattr(chosen, "parts") else _Execution
             execution = kind(graph, simulated_on or chosen.cluster(), seed)
@@ -111,7 +145,9 @@ class _Execution:
     problems: dict[str, PlacementProblem] = field(default_factory=dict)
     measurement: Measurement = field(init=False)
 
-    def measure(self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
+    def measure(
+        self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool
+    ) -> None:
         """Calibrate if asked to, find the placement, and execute it."""
         from placeopt.model.cost_model import lower
         from placeopt.runtime import calibrate as calibration_of
@@ -119,8 +155,12 @@ class _Execution:
 
         self.problems["nominal"] = lower(self.graph, self.cluster)
         if calibrate:
-            self.learned = calibration_of(runtime, [self.graph], repeat=2, seed=self.seed, cluster=self.cluster)
-            self.problems |= {mode: self.learned.problem(self.graph, mode) for mode in ("fitted", "measured")}
+            self.learned = calibration_of(
+                runtime, [self.graph], repeat=2, seed=self.seed, cluster=self.cluster
+            )
+            self.problems |= {
+                mode: self.learned.problem(self.graph, mode) for mode in ("fitted", "measured")
+            }
         problem = list(self.problems.values())[-1]
         given = with_ranks(problem, _placement(placement, problem, self.seed))
         self.measurement = runtime.run(self.graph, given, repeat=repeat, check=check)
@@ -130,13 +170,18 @@ class _Execution:
         from placeopt.makespan.evaluate import evaluate
 
         given = self.measurement.placement
-        return {mode: evaluate(problem, given, "priority", check=False) for mode, problem in self.problems.items()}
+        return {
+            mode: evaluate(problem, given, "priority", check=False)
+            for mode, problem in self.problems.items()
+        }
 
 
 class _PartsExecution(_Execution):
     """A model of which whole parts are measured: the graph becomes that of the parts."""
 
-    def measure(self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
+    def measure(
+        self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool
+    ) -> None:
         """Find the placement, cut the model by it, and execute the parts."""
         from placeopt.instances.cost_fit import with_measured_times
         from placeopt.model.cost_model import lower
@@ -144,7 +189,9 @@ class _PartsExecution(_Execution):
 
         fine = {"nominal": self.graph}
         if calibrate:
-            seconds = onnx_op_seconds(runtime.program, runtime.feeds, self.graph, repeat=max(3, repeat)).seconds
+            seconds = onnx_op_seconds(
+                runtime.program, runtime.feeds, self.graph, repeat=max(3, repeat)
+            ).seconds
             kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
             measured = self.graph
             for kind in kinds:
@@ -193,12 +240,17 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
     if result.solution is None:
-        raise InputError(f"{placement}: found no placement of '{problem.name}' ({result.message or result.status})")
+        raise InputError(
+            f"{placement}: found no placement of '{problem.name}' ({result.message or result.status})"
+        )
     return result.solution
 
 
 def _describe(
-    graph: OpGraph, measurement: Measurement, simulated: dict[str, Evaluation], learned: Calibration | None
+    graph: OpGraph,
+    measurement: Measurement,
+    simulated: dict[str, Evaluation],
+    learned: Calibration | None,
 ) -> dict[str, Any]:
     """Return everything for JSON; the timeline is that of the execution nearest to the median."""
     typical, names = measurement.typical, measurement.device_names
@@ -206,34 +258,56 @@ def _describe(
     predictions = {}
     for mode, run in simulated.items():
         seconds = run.makespan * run.problem.tick_seconds
-        predictions[mode] = {"makespan": run.makespan, "seconds": seconds, "relative_error": seconds / measurement.makespan - 1}
+        predictions[mode] = {
+            "makespan": run.makespan,
+            "seconds": seconds,
+            "relative_error": seconds / measurement.makespan - 1,
+        }
     times = zip(
-        graph.op_names, measurement.placement.device.tolist(), measurement.start[typical].tolist(),
-        measurement.finish[typical].tolist(), strict=True,
-    )  # fmt: skip
+        graph.op_names,
+        measurement.placement.device.tolist(),
+        measurement.start[typical].tolist(),
+        measurement.finish[typical].tolist(),
+        strict=True,
+    )
     data: dict[str, Any] = {
         "problem": list(simulated.values())[-1].problem.name,
         "runtime": measurement.runtime,
         "seconds": measurement.makespan,
         "measured": {
-            "seconds": measurement.makespan, "repeats": measurement.makespans, "spread": measurement.spread,
-            "wall": measurement.wall, "checked": measurement.checked,
+            "seconds": measurement.makespan,
+            "repeats": measurement.makespans,
+            "spread": measurement.spread,
+            "wall": measurement.wall,
+            "checked": measurement.checked,
         },
         "simulated": predictions,
-        "timeline": [{"op": op, "device": names[d], "start": start, "finish": end} for op, d, start, end in times],
+        "timeline": [
+            {"op": op, "device": names[d], "start": start, "finish": end}
+            for op, d, start, end in times
+        ],
         "transfers": [
-            {"tensor": int(t), "op": graph.op_names[int(graph.producer[int(t)])], "destination": names[int(d)],
-             "start": start, "finish": end}
+            {
+                "tensor": int(t),
+                "op": graph.op_names[int(graph.producer[int(t)])],
+                "destination": names[int(d)],
+                "start": start,
+                "finish": end,
+            }
             for _, t, d, start, end in rows.tolist()
         ],
-    }  # fmt: skip
+    }
     if learned is not None:
         data["calibration"] = learned.summary()
     return data
 
 
 def _write(
-    folder: Path, graph: OpGraph, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
+    folder: Path,
+    graph: OpGraph,
+    measurement: Measurement,
+    simulated: dict[str, Evaluation],
+    data: dict[str, Any],
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
     from placeopt.io.placement_file import write_placement
@@ -247,12 +321,18 @@ def _write(
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["op", "device", "start", "finish", "simulated_start", "simulated_finish"])
     tick = run.problem.tick_seconds
-    for row, start, end in zip(data["timeline"], run.start.tolist(), run.finish.tolist(), strict=True):
+    for row, start, end in zip(
+        data["timeline"], run.start.tolist(), run.finish.tolist(), strict=True
+    ):
         times = (row["start"], row["finish"], start * tick, end * tick)
         writer.writerow([row["op"], row["device"], *(f"{x:.9f}" for x in times)])
-    files = [write_text(folder / "timeline.csv", stream.getvalue()),
-             write_placement(folder / "placement.json", run.problem, measurement.placement, "priority")]  # fmt: skip
-    figure = comparison_figure([("simulated", run), ("measured", timeline(run.problem, measurement))])
+    files = [
+        write_text(folder / "timeline.csv", stream.getvalue()),
+        write_placement(folder / "placement.json", run.problem, measurement.placement, "priority"),
+    ]
+    figure = comparison_figure(
+        [("simulated", run), ("measured", timeline(run.problem, measurement))]
+    )
     write_figure(figure, folder / "gantt.png")
     files += [folder / "gantt.png", folder / "run.json"]
     names = [str(path) for path in files]
@@ -266,14 +346,26 @@ def _say(data: dict[str, Any]) -> None:
 
     say = common.console().print
     measured = data["measured"]
-    whole = "the unsplit model's" if data["runtime"] in ("module", "onnxruntime") else "the serial ones"
+    whole = (
+        "the unsplit model's" if data["runtime"] in ("module", "onnxruntime") else "the serial ones"
+    )
     checked = f", results equal {whole}" if measured["checked"] else ""
-    say(f"measured {common.time_text(measured['seconds'], 1.0)}  (median of {len(measured['repeats'])}, "
-        f"+-{100 * measured['spread']:.1f} %{checked})")  # fmt: skip
+    say(
+        f"measured {common.time_text(measured['seconds'], 1.0)}  (median of {len(measured['repeats'])}, "
+        f"+-{100 * measured['spread']:.1f} %{checked})"
+    )
     view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
-    words = {"nominal": "nominal costs", "fitted": "fitted constants", "measured": "measured op times"}
+    words = {
+        "nominal": "nominal costs",
+        "fitted": "fitted constants",
+        "measured": "measured op times",
+    }
     for mode, row in data["simulated"].items():
-        view.add_row(words[mode], common.time_text(row["seconds"], 1.0), f"{100 * row['relative_error']:+.1f} %")
+        view.add_row(
+            words[mode],
+            common.time_text(row["seconds"], 1.0),
+            f"{100 * row['relative_error']:+.1f} %",
+        )
     say(view)
     if "calibration" in data:
         found = data["calibration"]

@@ -17,7 +17,8 @@ KINDS = ("model", "dask", "torch", "serial")
 
 
 def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
-    """Return the runtime to use: the model's own operators where the source is a model that can be run."""
+    """Return the runtime to use: the model's own operators where the source is a model that can be
+    run."""
     from placeopt.programs.onnx_program import is_onnx_program
     from placeopt.programs.torch_program import is_torch_program
 
@@ -27,13 +28,20 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
     if given not in KINDS:
         raise InputError(f"--runtime: expected {', '.join(KINDS)}, received '{given}'")
     if given == "model" and not own:
-        raise InputError(f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or .onnx); "
-                         "the others run synthetic operators of the same sizes")  # fmt: skip
+        raise InputError(
+            f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or .onnx); "
+            "the others run synthetic operators of the same sizes"
+        )
     return given
 
 
 def model_runtime(
-    source: str, graph: OpGraph, count: int, devices: str | None, dims: dict[str, int], inputs: Path | None
+    source: str,
+    graph: OpGraph,
+    count: int,
+    devices: str | None,
+    dims: dict[str, int],
+    inputs: Path | None,
 ) -> ModuleRuntime | OnnxSessions:
     """Return what runs a torch module or an ONNX model on `count` devices."""
     from placeopt.programs.torch_program import is_torch_program, torch_program
@@ -44,9 +52,13 @@ def model_runtime(
         from placeopt.runtime.module_runtime import ModuleRuntime
 
         if inputs is not None:
-            raise InputError("--inputs is for ONNX models; a torch module brings its example inputs")
+            raise InputError(
+                "--inputs is for ONNX models; a torch module brings its example inputs"
+            )
         program = torch_program(source)
-        return ModuleRuntime(program, names or _torch_devices(count), alias_of(source, graph, program))
+        return ModuleRuntime(
+            program, names or _torch_devices(count), alias_of(source, graph, program)
+        )
     from placeopt.programs.onnx_program import onnx_program
     from placeopt.runtime.onnx_sessions import OnnxSessions, feeds_of
 
@@ -57,7 +69,9 @@ def model_runtime(
 def _devices(text: str | None, count: int) -> tuple[str, ...]:
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if names and len(names) != count:
-        raise InputError(f"--devices: expected {count} names, one per device of the placement, received {len(names)}")
+        raise InputError(
+            f"--devices: expected {count} names, one per device of the placement, received {len(names)}"
+        )
     return names
 
 
@@ -73,7 +87,8 @@ def _torch_devices(count: int) -> tuple[str, ...]:
 def played(cluster: Cluster | None, runtime: Any) -> tuple[Cluster | None, str]:
     """Return the cluster to simulate with, and a warning where CPUs play devices of another kind.
 
-    The times of such a cluster say nothing about a run on CPUs: the runtime's own devices are simulated, under its names.
+    The times of such a cluster say nothing about a run on CPUs: the runtime's own devices are
+    simulated, under its names.
     """
     if cluster is None or any(name.startswith("cuda") for name in getattr(runtime, "devices", ())):
         return cluster, ""
@@ -85,7 +100,10 @@ def played(cluster: Cluster | None, runtime: Any) -> tuple[Cluster | None, str]:
     own = runtime.cluster()
     if own.num_devices != cluster.num_devices:
         return cluster, ""
-    devices = tuple(replace(device, name=old.name) for device, old in zip(own.devices, cluster.devices, strict=True))
+    devices = tuple(
+        replace(device, name=old.name)
+        for device, old in zip(own.devices, cluster.devices, strict=True)
+    )
     shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
     return replace(own, devices=devices), (
         f"CPU workers play {shown} here: their times are those of this machine, and so are the simulated ones beside them; "

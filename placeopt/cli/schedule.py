@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
 
 LARGER_SECONDS = 5.0
-"""Most seconds for patterns of one micro-batch more, where the best pattern found may not be the best of all."""
+"""Most seconds for patterns of one micro-batch more, where the best pattern found may not be the
+best of all."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +61,44 @@ def schedule_command(
         ),
     ],
     solver: Annotated[
-        list[str] | None, typer.Option("--solver", "-s", help="Solver to run; repeatable or separated by commas.")
+        list[str] | None,
+        typer.Option("--solver", "-s", help="Solver to run; repeatable or separated by commas."),
     ] = None,
     micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", "-n", min=1, help="Micro-batches of the finite schedule.")
+        int | None,
+        typer.Option("--micro-batches", "-n", min=1, help="Micro-batches of the finite schedule."),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", help="Capacity of every device, or one per device: 4,4,3,3; of a model 16GiB.")
+        str | None,
+        typer.Option(
+            "--memory",
+            help="Capacity of every device, or one per device: 4,4,3,3; of a model 16GiB.",
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", "-t", min=0, help="Time limit of each solver.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", "-t", min=0, help="Time limit of each solver.")
+    ] = 60.0,
     repetend_size: Annotated[
-        int, typer.Option("--repetend-size", "-k", min=0, help="Micro-batches per repetend (K); 0 tries 1 to 4.")
+        int,
+        typer.Option(
+            "--repetend-size", "-k", min=0, help="Micro-batches per repetend (K); 0 tries 1 to 4."
+        ),
     ] = 1,
     mode: Annotated[str | None, typer.Option("--mode", help="train or infer.")] = None,
     cluster: common.ClusterOption = None,
-    split: Annotated[bool, typer.Option("--split", help="Model: cut backward passes into I and W.")] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="Model: recompute activations.")] = False,
+    split: Annotated[
+        bool, typer.Option("--split", help="Model: cut backward passes into I and W.")
+    ] = False,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Model: recompute activations.")
+    ] = False,
     shapes: Annotated[
-        str | None, typer.Option("--shape", "--shapes", help="Model: V (default), wave, X, M, K or T; with --joint several.")
+        str | None,
+        typer.Option(
+            "--shape",
+            "--shapes",
+            help="Model: V (default), wave, X, M, K or T; with --joint several.",
+        ),
     ] = None,
     group: common.Group = None,
     costs: common.Costs = None,
@@ -85,59 +106,101 @@ def schedule_command(
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
     joint: Annotated[
-        bool, typer.Option("--joint", help="Model: choose stages, shape, micro-batch size and recomputation, too.")
+        bool,
+        typer.Option(
+            "--joint", help="Model: choose stages, shape, micro-batch size and recomputation, too."
+        ),
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="With --joint: samples per step.")] = 64,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="With --joint: samples per step.")
+    ] = 64,
     micro_batch_sizes: Annotated[
-        str, typer.Option("--micro-batch-sizes", help="With --joint: samples per micro-batch to try.")
+        str,
+        typer.Option("--micro-batch-sizes", help="With --joint: samples per micro-batch to try."),
     ] = "1,2,4",
     transfers: Annotated[
-        str | None, typer.Option("--transfers", help="How schedules do where transfers take a channel, or are blocking.")
+        str | None,
+        typer.Option(
+            "--transfers", help="How schedules do where transfers take a channel, or are blocking."
+        ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
+        list[str] | None,
+        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
     ] = None,
     initial: Annotated[
-        Path | None, typer.Option("--initial", help="Schedule to start from: a schedule.json of --out.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--initial",
+            help="Schedule to start from: a schedule.json of --out.",
+            show_default=False,
+        ),
     ] = None,
     seed: common.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for picture, trace, PyTorch CSV, starts, JSON, and a model's cut.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for picture, trace, PyTorch CSV, starts, JSON, and a model's cut.",
+        ),
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Schedule micro-batches on pipeline stages: shortest repeating pattern, proved; or a known schedule.
+    """Schedule micro-batches on pipeline stages: shortest repeating pattern, proved; or a known
+    schedule.
 
-    A model is cut into stages first; the cut is written beside the schedule. With --joint the time of a step over a batch
-    decides, and the runner-up is named with the reason why it lost.
+    A model is cut into stages first; the cut is written beside the schedule. With --joint the time
+    of a step over a batch decides, and the runner-up is named with the reason why it lost.
 
-    Example: `placeopt schedule "shape:V?devices=4&memory=4" --solver repetend --solver 1f1b --micro-batches 16`
+    Example: `placeopt schedule "shape:V?devices=4&memory=4" --solver repetend --solver 1f1b
+    --micro-batches 16`
     """
     folder = common.out_folder(out)
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
-    given = _Model(source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs)
+    given = _Model(
+        source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
+    )
     if joint:
         if split or recompute or option or transfers or micro_batches is not None:
-            raise InputError("--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
-                             "--micro-batches")  # fmt: skip
-        wanted = {"batch": batch, "mode": mode or "train", "micro_batches": _sizes(micro_batch_sizes),
-                  "shapes": tuple(_words([shapes or ",".join(CUT_SHAPES)])), "solvers": tuple(_words(solver)),
-                  "memory": _one_size(memory), "seconds": min(seconds, 10.0), "seed": seed}  # fmt: skip
+            raise InputError(
+                "--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
+                "--micro-batches"
+            )
+        wanted = {
+            "batch": batch,
+            "mode": mode or "train",
+            "micro_batches": _sizes(micro_batch_sizes),
+            "shapes": tuple(_words([shapes or ",".join(CUT_SHAPES)])),
+            "solvers": tuple(_words(solver)),
+            "memory": _one_size(memory),
+            "seconds": min(seconds, 10.0),
+            "seed": seed,
+        }
         _choose(given, wanted, folder, json=json)
         return
     shown = _load(given)
     if transfers is not None:
-        with_transfers(shown.problem, transfers)  # refuses a word that it does not know before anything runs
+        with_transfers(
+            shown.problem, transfers
+        )  # refuses a word that it does not know before anything runs
     known = None if initial is None else _initial(initial)
     settings = common.options(option)
     names = _words(solver) or ["repetend"]
     if settings and len(names) > 1:
         raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
-    solvers = [make_solver(name, "pipeline", **({"size": repetend_size} if name == "repetend" else {}) | settings)
-               for name in names]  # fmt: skip
+    solvers = [
+        make_solver(
+            name, "pipeline", **({"size": repetend_size} if name == "repetend" else {}) | settings
+        )
+        for name in names
+    ]
     outcomes = _run_all(shown.problem, solvers, seconds, seed, known)
     best = _best(shown.problem, names, outcomes)
-    objects = [schedule_report.outcome_object(name, outcome, shown) for name, outcome in zip(names, outcomes, strict=True)]
+    objects = [
+        schedule_report.outcome_object(name, outcome, shown)
+        for name, outcome in zip(names, outcomes, strict=True)
+    ]
     for outcome, data in zip(outcomes, objects, strict=True):
         _try_larger(shown.problem, outcome, data, seconds, seed)
         _execute(outcome, data, transfers)
@@ -155,7 +218,9 @@ def schedule_command(
 
 
 def shapes_command(
-    devices: Annotated[int, typer.Option("--devices", "-d", min=1, help="Devices to show the bounds for.")] = 4,
+    devices: Annotated[
+        int, typer.Option("--devices", "-d", min=1, help="Devices to show the bounds for.")
+    ] = 4,
     json: common.Json = False,
 ) -> None:
     """List the placement shapes with their lower bounds on the period.
@@ -177,7 +242,10 @@ def shapes_command(
         rows.append(row)
     if json:
         fields = ShapeOptions.__dataclass_fields__.values()
-        options = {field.name: field.default for field in fields} | {"memory": None, "micro_batches": 8}
+        options = {field.name: field.default for field in fields} | {
+            "memory": None,
+            "micro_batches": 8,
+        }
         common.print_json({"devices": devices, "shapes": rows, "options": options})
         return
     from rich.table import Table
@@ -190,45 +258,78 @@ def shapes_command(
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
     console = common.console()
     console.print(table)
-    console.print("options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0", markup=False)
+    console.print(
+        "options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0",
+        markup=False,
+    )
 
 
 def _load(given: _Model) -> Shown:
     """Return the pipeline problem, of a model with its cut."""
-    if given.cluster is None and not given.source.startswith(("torch:", "gen:", "onnx:")) and not given.source.endswith(".onnx"):
+    if (
+        given.cluster is None
+        and not given.source.startswith(("torch:", "gen:", "onnx:"))
+        and not given.source.endswith(".onnx")
+    ):
         return Shown(_table(given))
     if given.cluster is None:
-        raise InputError(f"'{given.source}' is a model: give its devices with --cluster, for example --cluster 4xA100")
+        raise InputError(
+            f"'{given.source}' is a model: give its devices with --cluster, for example --cluster 4xA100"
+        )
     if given.source.startswith("shape:"):
-        raise InputError(f"--cluster is for models; '{given.source}' brings its own devices (devices=N)")
+        raise InputError(
+            f"--cluster is for models; '{given.source}' brings its own devices (devices=N)"
+        )
     mode, shape_name = given.mode or "train", given.shapes or "V"
     if shape_name not in CUT_SHAPES:
         hint = "; give --joint to try several" if "," in shape_name else ""
-        raise InputError(f"--shape: expected one of {', '.join(CUT_SHAPES)}, received '{shape_name}'{hint}")
+        raise InputError(
+            f"--shape: expected one of {', '.join(CUT_SHAPES)}, received '{shape_name}'{hint}"
+        )
     memory = None if given.memory is None else common.byte_sizes(given.memory, "--memory")
-    model = cut_source(given.source, given.cluster, shape=shape_name, mode=mode, memory=memory, costs=given.costs, **given.reader)
+    model = cut_source(
+        given.source,
+        given.cluster,
+        shape=shape_name,
+        mode=mode,
+        memory=memory,
+        costs=given.costs,
+        **given.reader,
+    )
     problem = model.cut.problem(mode=mode, recompute=given.recompute, split=given.split)
     if given.micro_batches is not None:
         problem = problem.replace(micro_batches=given.micro_batches)
-    return Shown(problem, model, tuple(model.rows(mode=mode, recompute=given.recompute, split=given.split)))
+    return Shown(
+        problem, model, tuple(model.rows(mode=mode, recompute=given.recompute, split=given.split))
+    )
 
 
 def _table(given: _Model) -> PipelineProblem:
     """Return the problem of a shape or a block table."""
     for option, value in (
-        ("--split", given.split), ("--recompute", given.recompute), ("--shape", given.shapes), ("--costs", given.costs),
-        ("--group", given.reader["group"]), ("--dim", given.reader.get("dims")),
-    ):  # fmt: skip
+        ("--split", given.split),
+        ("--recompute", given.recompute),
+        ("--shape", given.shapes),
+        ("--costs", given.costs),
+        ("--group", given.reader["group"]),
+        ("--dim", given.reader.get("dims")),
+    ):
         if value:
-            raise InputError(f"{option} is for models with --cluster; '{given.source}' is none (of shapes: shape:V?split=1)")
+            raise InputError(
+                f"{option} is for models with --cluster; '{given.source}' is none (of shapes: shape:V?split=1)"
+            )
     limits: Any = None
     if given.memory is not None:
         try:
             values = [int(float(part)) for part in given.memory.split(",")]
         except (ValueError, OverflowError):
-            raise InputError(f"--memory: expected whole numbers such as 4 or 4,4,3,3, received '{given.memory}'") from None
+            raise InputError(
+                f"--memory: expected whole numbers such as 4 or 4,4,3,3, received '{given.memory}'"
+            ) from None
         limits = values[0] if len(values) == 1 else values
-    return load_pipeline(given.source, memory=limits, micro_batches=given.micro_batches, mode=given.mode)
+    return load_pipeline(
+        given.source, memory=limits, micro_batches=given.micro_batches, mode=given.mode
+    )
 
 
 def _words(texts: list[str] | None) -> list[str]:
@@ -240,7 +341,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--micro-batch-sizes: expected whole numbers such as 1,2,4, received '{text}'") from None
+        raise InputError(
+            f"--micro-batch-sizes: expected whole numbers such as 1,2,4, received '{text}'"
+        ) from None
 
 
 def _one_size(memory: str | None) -> int | None:
@@ -248,7 +351,9 @@ def _one_size(memory: str | None) -> int | None:
         return None
     sizes = common.byte_sizes(memory, "--memory")
     if len(sizes) > 1:
-        raise InputError(f"--memory: with --joint, expected bytes per device, one number for all, received '{memory}'")
+        raise InputError(
+            f"--memory: with --joint, expected bytes per device, one number for all, received '{memory}'"
+        )
     return sizes[0]
 
 
@@ -257,13 +362,19 @@ def _initial(path: Path) -> PipelineSchedule:
     found = serialize.load(path)
     found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
-        raise InputError(f"--initial '{path}': expected a pipeline schedule or a result with one, "
-                         f"received a {type(found).__name__}")  # fmt: skip
+        raise InputError(
+            f"--initial '{path}': expected a pipeline schedule or a result with one, "
+            f"received a {type(found).__name__}"
+        )
     return found
 
 
 def _run_all(
-    problem: PipelineProblem, solvers: list[Any], seconds: float, seed: int, initial: PipelineSchedule | None
+    problem: PipelineProblem,
+    solvers: list[Any],
+    seconds: float,
+    seed: int,
+    initial: PipelineSchedule | None,
 ) -> list[Result[PipelineSchedule] | Refused]:
     """Run every solver; one that does not take the problem gives its reason instead of a result."""
     outcomes: list[Result[PipelineSchedule] | Refused] = []
@@ -271,13 +382,17 @@ def _run_all(
         try:
             if interrupt.received():
                 raise Refused("interrupted before its turn")
-            outcomes.append(schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial))
+            outcomes.append(
+                schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial)
+            )
         except Refused as error:
             outcomes.append(error)
     return outcomes
 
 
-def _best(problem: PipelineProblem, names: list[str], outcomes: list[Result[PipelineSchedule] | Refused]) -> int:
+def _best(
+    problem: PipelineProblem, names: list[str], outcomes: list[Result[PipelineSchedule] | Refused]
+) -> int:
     """Return the place of the outcome with the smallest (makespan, period).
 
     Raises
@@ -285,20 +400,36 @@ def _best(problem: PipelineProblem, names: list[str], outcomes: list[Result[Pipe
     InputError
         If no solver found a schedule; the message has every one's reason.
     """
-    found = [((outcome.solution.makespan, outcome.solution.period), at) for at, outcome in enumerate(outcomes)
-             if isinstance(outcome, Result) and outcome.solution is not None]  # fmt: skip
+    found = [
+        ((outcome.solution.makespan, outcome.solution.period), at)
+        for at, outcome in enumerate(outcomes)
+        if isinstance(outcome, Result) and outcome.solution is not None
+    ]
     if not found:
-        words = (outcome.message if isinstance(outcome, Result) else str(outcome) for outcome in outcomes)
-        raise InputError(f"no schedule of '{problem.name}': "
-                         + "; ".join(f"{name}: {why}" for name, why in zip(names, words, strict=True)))  # fmt: skip
+        words = (
+            outcome.message if isinstance(outcome, Result) else str(outcome) for outcome in outcomes
+        )
+        raise InputError(
+            f"no schedule of '{problem.name}': "
+            + "; ".join(f"{name}: {why}" for name, why in zip(names, words, strict=True))
+        )
     return min(found)[1]
 
 
 def _try_larger(
-    problem: PipelineProblem, outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], seconds: float, seed: int
+    problem: PipelineProblem,
+    outcome: Result[PipelineSchedule] | Refused,
+    data: dict[str, Any],
+    seconds: float,
+    seed: int,
 ) -> None:
-    """Try patterns of one micro-batch more where what was proved holds for one size only, and tell what came of it."""
-    if not isinstance(outcome, Result) or outcome.solution is None or data.get("period_bound_holds_for") == "every K":
+    """Try patterns of one micro-batch more where what was proved holds for one size only, and tell
+    what came of it."""
+    if (
+        not isinstance(outcome, Result)
+        or outcome.solution is None
+        or data.get("period_bound_holds_for") == "every K"
+    ):
         return
     if interrupt.received():
         return
@@ -307,44 +438,71 @@ def _try_larger(
     other = schedule_result(problem, "repetend", size=size, seconds=limit, seed=seed)
     period = None if other.solution is None else float(other.solution.period)
     found = size if other.solution is None else other.solution.pattern.size
-    data["larger_pattern"] = {"size": found, "period": period, "seconds": time.perf_counter() - started}
+    data["larger_pattern"] = {
+        "size": found,
+        "period": period,
+        "seconds": time.perf_counter() - started,
+    }
     if period is not None and Fraction(other.solution.period) < outcome.solution.period:  # type: ignore[union-attr]
         data["period_status"] += f", K = {found} is shorter"
 
 
-def _execute(outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], transfers: str | None) -> None:
+def _execute(
+    outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], transfers: str | None
+) -> None:
     """Tell how long a schedule takes where transfers occupy channels or devices."""
     if transfers is None or not isinstance(outcome, Result) or outcome.solution is None:
         return
     there = executed(outcome.solution, transfers)
-    data["transfers"] = {"mode": transfers, "makespan": there.makespan, "ratio": there.makespan / outcome.solution.makespan}
+    data["transfers"] = {
+        "mode": transfers,
+        "makespan": there.makespan,
+        "ratio": there.makespan / outcome.solution.makespan,
+    }
 
 
 def _write(
-    shown: Shown, outcomes: list[Result[PipelineSchedule] | Refused], objects: list[dict[str, Any]], folder: Path | None
+    shown: Shown,
+    outcomes: list[Result[PipelineSchedule] | Refused],
+    objects: list[dict[str, Any]],
+    folder: Path | None,
 ) -> tuple[list[str], list[str]]:
     """Write the cut and every schedule; return the files and the reasons for those left out."""
     if folder is None:
         return [], []
     files, skipped = schedule_report.write_cut(shown.model, folder)
     for outcome, data in zip(outcomes, objects, strict=True):
-        single, picture = len(objects) == 1, not interrupt.received()  # a picture takes longer than a signal leaves
-        written, left = schedule_report.write_schedule(outcome, data, folder, single=single, picture=picture)
+        single, picture = (
+            len(objects) == 1,
+            not interrupt.received(),
+        )  # a picture takes longer than a signal leaves
+        written, left = schedule_report.write_schedule(
+            outcome, data, folder, single=single, picture=picture
+        )
         data["files"], data["skipped"] = [*files, *written], [*skipped, *left]
     every = [name for data in objects for name in data["files"]]
-    return list(dict.fromkeys(every)), list(dict.fromkeys(reason for data in objects for reason in data["skipped"]))
+    return list(dict.fromkeys(every)), list(
+        dict.fromkeys(reason for data in objects for reason in data["skipped"])
+    )
 
 
 def _choose(given: _Model, wanted: dict[str, Any], folder: Path | None, *, json: bool) -> None:
-    """Choose stages, shape and the rest, print the candidates and write the best schedule and its cut."""
+    """Choose stages, shape and the rest, print the candidates and write the best schedule and its
+    cut."""
     if given.cluster is None or given.source.startswith("shape:"):
-        raise InputError("--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; "
-                         f"received '{given.source}'")  # fmt: skip
+        raise InputError(
+            "--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; "
+            f"received '{given.source}'"
+        )
     if given.costs is not None:
-        raise InputError("--joint and --costs: times are measured for one micro-batch size; leave out one of the two")
+        raise InputError(
+            "--joint and --costs: times are measured for one micro-batch size; leave out one of the two"
+        )
     reader = {key: value for key, value in given.reader.items() if value is not None}
     model = load_graph(given.source, **reader)[0] if reader else given.source
-    chosen = choose_pipeline(model, given.cluster, **{key: value for key, value in wanted.items() if value != ()})
+    chosen = choose_pipeline(
+        model, given.cluster, **{key: value for key, value in wanted.items() if value != ()}
+    )
     best = chosen.best
     assert best.result is not None
     assert best.problem is not None

@@ -1,4 +1,5 @@
-"""`placeopt shard`: a layout for every op and weight of a model on a mesh of devices, with its proven gap."""
+"""`placeopt shard`: a layout for every op and weight of a model on a mesh of devices, with its
+proven gap."""
 
 from __future__ import annotations
 
@@ -18,19 +19,31 @@ DEFAULT_CLUSTER = "8xA100"
 
 def shard_command(
     source: common.Source,
-    mesh: Annotated[str, typer.Option("--mesh", "-m", help="Sizes of the mesh axes, the last within a host: 2x4.")] = "2x4",
-    cluster: Annotated[str, typer.Option("--cluster", "-c", help="Devices that fill the mesh in order.")] = DEFAULT_CLUSTER,
-    training: Annotated[bool, typer.Option("--training", help="Count forward and backward pass.")] = False,
-    memory: Annotated[float | None, typer.Option("--memory", min=0, help="GiB per device, if not the device's.")] = None,
+    mesh: Annotated[
+        str,
+        typer.Option("--mesh", "-m", help="Sizes of the mesh axes, the last within a host: 2x4."),
+    ] = "2x4",
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="Devices that fill the mesh in order.")
+    ] = DEFAULT_CLUSTER,
+    training: Annotated[
+        bool, typer.Option("--training", help="Count forward and backward pass.")
+    ] = False,
+    memory: Annotated[
+        float | None, typer.Option("--memory", min=0, help="GiB per device, if not the device's.")
+    ] = None,
     seconds: common.Seconds = 10.0,
     seed: common.Seed = 0,
     format: common.Format = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for problem, result and table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for problem, result and table.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
-    """Shard a model: replicate or split every op and weight, within memory, and prove how good that is.
+    """Shard a model: replicate or split every op and weight, within memory, and prove how good that
+    is.
 
     Example: `placeopt shard gen:llama?layers=1 --mesh 2x4 --cluster 8xA100 --training`
     """
@@ -41,9 +54,13 @@ def shard_command(
     from placeopt.sharding.layouts import parse_mesh
 
     folder = common.out_folder(out)
-    graph, _ = common.load_graph(source, format=format, training=False, dim=dim, trip_count=trip_count)
+    graph, _ = common.load_graph(
+        source, format=format, training=False, dim=dim, trip_count=trip_count
+    )
     limit = None if memory is None else int(memory * 2**30)
-    model = sharding_model(graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit)
+    model = sharding_model(
+        graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit
+    )
     result = solve(model.problem, seconds=seconds, seed=seed)
     rows = [] if result.solution is None else layout_rows(model, result.solution)
     data = _summary(model, result, megatron_layout(model), rows)
@@ -56,21 +73,33 @@ def shard_command(
     raise typer.Exit(0 if result.solution is not None else 1)
 
 
-def _summary(model: ShardingModel, result: Result[Any], reference: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(
+    model: ShardingModel, result: Result[Any], reference: Any, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
     from placeopt.io.serialize import result_fields
     from placeopt.model.objective import objective_of
     from placeopt.sharding.evaluate import total_cost, usage_profile
 
     problem = model.problem
-    details = {} if result.solution is None else objective_of(problem).details(problem, result.solution)  # type: ignore[attr-defined]
+    details = (
+        {} if result.solution is None else objective_of(problem).details(problem, result.solution)
+    )  # type: ignore[attr-defined]
     return {
-        **result_fields(result), **details, "table": rows, "training": model.training,
+        **result_fields(result),
+        **details,
+        "table": rows,
+        "training": model.training,
         "mesh": [axis.size for axis in model.axes],
-        "megatron": {"value": total_cost(problem, reference), "usage_peak": usage_profile(problem, reference).peak},
-    }  # fmt: skip
+        "megatron": {
+            "value": total_cost(problem, reference),
+            "usage_peak": usage_profile(problem, reference).peak,
+        },
+    }
 
 
-def _write(folder: Path, model: ShardingModel, result: Result[Any], rows: list[dict[str, Any]]) -> list[str]:
+def _write(
+    folder: Path, model: ShardingModel, result: Result[Any], rows: list[dict[str, Any]]
+) -> list[str]:
     """Write problem and result as JSON and the table as CSV; return the paths."""
     import csv
     import io
@@ -79,11 +108,16 @@ def _write(folder: Path, model: ShardingModel, result: Result[Any], rows: list[d
     from placeopt.model.files import write_text
 
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["op", "type", "strategy", "torch", "jax", "bytes"], lineterminator="\n")
+    writer = csv.DictWriter(
+        stream, ["op", "type", "strategy", "torch", "jax", "bytes"], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
-    paths = [save(model.problem, folder / "problem.json"), save(result, folder / "result.json"),
-             write_text(folder / "layouts.csv", stream.getvalue())]  # fmt: skip
+    paths = [
+        save(model.problem, folder / "problem.json"),
+        save(result, folder / "result.json"),
+        write_text(folder / "layouts.csv", stream.getvalue()),
+    ]
     return [str(path) for path in paths]
 
 
@@ -97,22 +131,46 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     if result.solution is None:
         say(f"{result.status}: {result.message}", markup=False)
         return
-    view = Table("op", "type", "strategy per axis", "torch placements", "jax", "per device", box=None, pad_edge=False)
+    view = Table(
+        "op",
+        "type",
+        "strategy per axis",
+        "torch placements",
+        "jax",
+        "per device",
+        box=None,
+        pad_edge=False,
+    )
     for row in data["table"]:
-        view.add_row(*(str(row[key]).replace("[", "\\[") for key in ("op", "type", "strategy", "torch", "jax")),
-                     common.bytes_text(row["bytes"]))  # fmt: skip
+        view.add_row(
+            *(
+                str(row[key]).replace("[", "\\[")
+                for key in ("op", "type", "strategy", "torch", "jax")
+            ),
+            common.bytes_text(row["bytes"]),
+        )
     say(view)
     word = "step" if model.training else "forward pass"
-    say(f"\n{word}: {text(problem, result.value)}, proven lower bound {text(problem, result.lower_bound)} "
-        f"({result.bound_method}), gap {common.percent(result.gap)}")  # fmt: skip
+    say(
+        f"\n{word}: {text(problem, result.value)}, proven lower bound {text(problem, result.lower_bound)} "
+        f"({result.bound_method}), gap {common.percent(result.gap)}"
+    )
     kept = sum(row["bytes"] for row in data["table"] if row["type"] == "weight")
     what = "weights, gradients and optimizer state" if model.training else "weights"
     limit = f"of {common.gib_text(problem.usage_limit)}" if problem.limited else "(no limit)"
-    say(f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak {limit}: "
-        f"{what} {common.gib_text(kept)}, activations {common.gib_text(data['usage_peak'] - kept)}")  # fmt: skip
+    say(
+        f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak {limit}: "
+        f"{what} {common.gib_text(kept)}, activations {common.gib_text(data['usage_peak'] - kept)}"
+    )
     other = data["megatron"]
-    fits = "" if not problem.limited or other["usage_peak"] <= problem.usage_limit else ", which does not fit"
-    say(f"Megatron's layout: {text(problem, other['value'])}, {common.bytes_text(other['usage_peak'])} per device{fits}")
+    fits = (
+        ""
+        if not problem.limited or other["usage_peak"] <= problem.usage_limit
+        else ", which does not fit"
+    )
+    say(
+        f"Megatron's layout: {text(problem, other['value'])}, {common.bytes_text(other['usage_peak'])} per device{fits}"
+    )
     for path in data.get("files", []):
         say(f"wrote {path}")
 
@@ -129,15 +187,25 @@ def describe_problem(source: str, *, json: bool) -> None:
     draft, fits = draft_of(problem)
     report = bound(problem, seconds=0.0)
     data: dict[str, Any] = {
-        "problem": problem.name, "nodes": problem.num_nodes, "edges": problem.num_edges,
-        "strategies": problem.num_strategies, "edge_costs": len(problem.edge_cost),
+        "problem": problem.name,
+        "nodes": problem.num_nodes,
+        "edges": problem.num_edges,
+        "strategies": problem.num_strategies,
+        "edge_costs": len(problem.edge_cost),
         "usage_limit": problem.usage_limit if problem.limited else None,
-        "mean_strategies": float(np.mean(problem.num_choices)), "bounds": report.bounds, "infeasible": report.infeasible,
-    }  # fmt: skip
+        "mean_strategies": float(np.mean(problem.num_choices)),
+        "bounds": report.bounds,
+        "infeasible": report.infeasible,
+    }
     if not report.infeasible:
         left = condense(draft, fits).compact
-        data["reduced"] = {"nodes": left.num_nodes, "edges": len(left.edge), "strategies": len(left.cost),
-                           "edge_costs": len(left.table), "time_points": len(left.capacity)}  # fmt: skip
+        data["reduced"] = {
+            "nodes": left.num_nodes,
+            "edges": len(left.edge),
+            "strategies": len(left.cost),
+            "edge_costs": len(left.table),
+            "time_points": len(left.capacity),
+        }
     if json:
         common.print_json(data)
         return

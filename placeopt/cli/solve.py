@@ -20,34 +20,53 @@ if TYPE_CHECKING:
 
 
 MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
-"""Time for the bound before the searches: seconds at most, and the share of a search's time; the searches prove more."""
+"""Time for the bound before the searches: seconds at most, and the share of a search's time; the
+searches prove more."""
 
 
 @takes_problem
 def solve_command(
     options: ProblemOptions,
     solver: Annotated[
-        list[str] | None, typer.Option(
-            "--solver", "-s", help="Solver to run; repeatable or separated by commas.", autocompletion=common.solver_completions,
+        list[str] | None,
+        typer.Option(
+            "--solver",
+            "-s",
+            help="Solver to run; repeatable or separated by commas.",
+            autocompletion=common.solver_completions,
         ),
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of each search.")] = None,
-    evaluations: Annotated[int | None, typer.Option("--evaluations", min=1, help="Evaluations of each search.")] = None,
-    target: Annotated[int | None, typer.Option("--target", help="Stop at this objective (ticks).")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of each search.")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option("--evaluations", min=1, help="Evaluations of each search.")
+    ] = None,
+    target: Annotated[
+        int | None, typer.Option("--target", help="Stop at this objective (ticks).")
+    ] = None,
     seed: common.Seed = 0,
-    initial: Annotated[Path | None, typer.Option("--initial", help="Placement file to start from.")] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="Trained policy file to place with.")] = None,
+    initial: Annotated[
+        Path | None, typer.Option("--initial", help="Placement file to start from.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="Trained policy file to place with.")
+    ] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
+        list[str] | None,
+        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace."),
     ] = None,
     bound_seconds: Annotated[
-        float | None, typer.Option(
-            "--bound-seconds", min=0,
+        float | None,
+        typer.Option(
+            "--bound-seconds",
+            min=0,
             help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one proves bounds.",
-        )
+        ),
     ] = None,
     json: common.Json = False,
 ) -> None:
@@ -73,9 +92,15 @@ def solve_command(
     start = None if initial is None else read_solution(problem, initial).solution
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
-    proved_later = seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers)
+    proved_later = seconds is not None and any(
+        getattr(solver, "proves", False) for _, solver in solvers
+    )
     if bound_seconds is None and not proved_later:
-        bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
+        bound_seconds = (
+            MOST_BOUND_SECONDS
+            if seconds is None
+            else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
+        )
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (
@@ -89,24 +114,36 @@ def solve_command(
             announce(stage)
 
         compare(
-            comparison, solvers, Budget(seconds, evaluations, target), seed=seed, initial=start,
-            bound_seconds=bound_seconds, announce=tell, on_progress=show, keep=outcome.keep,
+            comparison,
+            solvers,
+            Budget(seconds, evaluations, target),
+            seed=seed,
+            initial=start,
+            bound_seconds=bound_seconds,
+            announce=tell,
+            on_progress=show,
+            keep=outcome.keep,
             meanwhile=lambda found: first_table(found, solvers, quiet=json),
-        )  # fmt: skip
+        )
     with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
-        outcome.tell(comparison, pictures=not comparison.interrupted)  # they take longer than a signal leaves
+        outcome.tell(
+            comparison, pictures=not comparison.interrupted
+        )  # they take longer than a signal leaves
     code = _exit_code(comparison)
     raise typer.Exit(1 if outcome.unwritten and code == 0 else code)
 
 
 def _exit_code(comparison: Comparison) -> int:
-    """0 with a solution, 1 without, 3 where a solver contradicts itself or all failed, 130 or 143 interrupted."""
+    """0 with a solution, 1 without, 3 where a solver contradicts itself or all failed, 130 or 143
+    interrupted."""
     if comparison.interrupted:
         if not comparison.results:
             raise KeyboardInterrupt
         return interrupt.exit_code()
     failed = {failure.solver for failure in comparison.failures if not failure.refused}
-    if comparison.contradiction or (failed and all(result.solver in failed for result in comparison.results)):
+    if comparison.contradiction or (
+        failed and all(result.solver in failed for result in comparison.results)
+    ):
         return 3
     if not comparison.results:
         raise InputError(f"no solver ran: {comparison.failures[0].message}")
@@ -124,10 +161,14 @@ def _progress(problem: Any, quiet: bool) -> Iterator[tuple[Any, OnProgress | Non
         def report(progress: Progress) -> None:
             words = f"{progress.evaluations} evaluations"
             if progress.incumbent is not None:
-                gap = float(progress.incumbent - progress.lower_bound) / max(1.0, float(progress.incumbent))
-                words = (f"incumbent {objective.text(problem, progress.incumbent)}  "
-                         f"bound {objective.text(problem, progress.lower_bound)}  "
-                         f"gap {common.percent(gap)}  {words}")  # fmt: skip
+                gap = float(progress.incumbent - progress.lower_bound) / max(
+                    1.0, float(progress.incumbent)
+                )
+                words = (
+                    f"incumbent {objective.text(problem, progress.incumbent)}  "
+                    f"bound {objective.text(problem, progress.lower_bound)}  "
+                    f"gap {common.percent(gap)}  {words}"
+                )
             show(words)
 
         yield announce, report

@@ -20,27 +20,40 @@ MAX_LINES = 20
 def verify_command(
     options: ProblemOptions,
     placement: Annotated[
-        Path | None, typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.")
+        Path | None,
+        typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result."),
     ] = None,
     seconds: common.Seconds = 10.0,
     queue: common.Queue = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File for the certificate (JSON).")] = None,
-    proof: Annotated[
-        Path | None, typer.Option("--proof", help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed).")
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File for the certificate (JSON).")
     ] = None,
-    recheck: Annotated[Path | None, typer.Option("--recheck", help="Certificate to check again.")] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(
+            "--proof",
+            help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed).",
+        ),
+    ] = None,
+    recheck: Annotated[
+        Path | None, typer.Option("--recheck", help="Certificate to check again.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
-    """Verify a placement made elsewhere: violations, or a certificate with its gap to the proven bound.
+    """Verify a placement made elsewhere: violations, or a certificate with its gap to the proven
+    bound.
 
     Exit code 1 if the placement is not valid. Example:
-    `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out certificate.json`
+    `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out
+    certificate.json`
     """
     from placeopt.certify.verify import read_solution, verify
     from placeopt.model.errors import InputError
 
     if placement is None:
-        raise InputError("verify: expected a placement file after the source (JSON or CSV with op,device[,priority])")
+        raise InputError(
+            "verify: expected a placement file after the source (JSON or CSV with op,device[,priority])"
+        )
     problem = options.load()
     if recheck is not None:
         raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
@@ -60,13 +73,17 @@ def verify_command(
     raise typer.Exit(0 if certificate.feasible else 1)
 
 
-def _check_again(problem: Any, placement: Path, certificate: Path, seconds: float, *, json: bool) -> int:
+def _check_again(
+    problem: Any, placement: Path, certificate: Path, seconds: float, *, json: bool
+) -> int:
     """Print what a certificate says differently from what is found now; return the exit code."""
     from placeopt.certify.verify import recheck
 
     differences = recheck(certificate, problem, placement, seconds=seconds)
     if json:
-        common.print_json({"certificate": str(certificate), "holds": not differences, "differences": differences})
+        common.print_json(
+            {"certificate": str(certificate), "holds": not differences, "differences": differences}
+        )
     else:
         say = common.console().print
         say("the certificate holds" if not differences else "the certificate does not hold:")
@@ -94,7 +111,9 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
             common.console().print(f"certificate: {out}")
 
 
-def _write_proof(problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool) -> None:
+def _write_proof(
+    problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool
+) -> None:
     """Write a proof and say what it shows."""
     from placeopt.certify.proof import prove, write_proof
     from placeopt.model.objective import objective_of
@@ -105,7 +124,9 @@ def _write_proof(problem: Any, solution: Any, certificate: Certificate, path: Pa
         return
     shown = objective_of(problem).text(problem, data["lower_bound"])
     believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
-    common.console().print(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
+    common.console().print(
+        f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False
+    )
 
 
 def _print(problem: Any, certificate: Certificate) -> None:
@@ -116,8 +137,10 @@ def _print(problem: Any, certificate: Certificate) -> None:
         word = "optimal" if certificate.status == "optimal" else "valid"
         how = f" ({certificate.queue} execution)" if certificate.queue else ""
         say(f"{word}: {objective.name} {objective.text(problem, certificate.value)}{how}")
-        say(f"proven lower bound {objective.text(problem, certificate.lower_bound)} by {certificate.bound_method}; "
-            f"gap {common.percent(certificate.gap)}")  # fmt: skip
+        say(
+            f"proven lower bound {objective.text(problem, certificate.lower_bound)} by {certificate.bound_method}; "
+            f"gap {common.percent(certificate.gap)}"
+        )
         return
     say(f"not valid: {len(certificate.violations)} violation(s)")
     for line in certificate.violations[:MAX_LINES]:

@@ -11,10 +11,16 @@ from placeopt.cli import common
 
 
 def warm_up_command(
-    groups: Annotated[list[str] | None, typer.Argument(help="Groups of kernels; all by default.", show_default=False)] = None,
-    list_groups: Annotated[bool, typer.Option("--list", help="Say what is compiled already, and stop.")] = False,
+    groups: Annotated[
+        list[str] | None,
+        typer.Argument(help="Groups of kernels; all by default.", show_default=False),
+    ] = None,
+    list_groups: Annotated[
+        bool, typer.Option("--list", help="Say what is compiled already, and stop.")
+    ] = False,
 ) -> None:
-    """Compile all kernels, once after an installation; takes no time where they are compiled already.
+    """Compile all kernels, once after an installation; takes no time where they are compiled
+    already.
 
     Example: `placeopt warm-up`
     """
@@ -35,6 +41,10 @@ def warm_up_command(
     compile_cold(cold, done)
     left = [group.name for group in cold if not cached(group)]
     if left:
-        say(f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?")
+        say(
+            f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?"
+        )
         raise typer.Exit(1)
-    say(f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, {time.perf_counter() - started:.1f} s)")
+    say(
+        f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, {time.perf_counter() - started:.1f} s)"
+    )

@@ -1,8 +1,8 @@
 """Experiments: parallel, resumable grids of solver runs, and their reports.
 
-A study (TOML) is expanded into cells, one solver run each, keyed by a hash of everything that matters. Cells
-run on joblib's back ends; every finished one is a line of results/<study>/runs.jsonl before the next is handed
-out, so a killed study loses at most the cells in flight.
+A study (TOML) is expanded into cells, one solver run each, keyed by a hash of everything that
+matters. Cells run on joblib's back ends; every finished one is a line of results/<study>/runs.jsonl
+before the next is handed out, so a killed study loses at most the cells in flight.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Run one cell in a process of its own: whatever it does, it ends with the cell's limit and takes nobody along.
+"""Run one cell in a process of its own: whatever it does, it ends with the cell's limit and takes
+nobody along.
 
-`python -m placeopt.experiments.alone` is that process: it reads the cell from stdin and writes the row to stdout.
+`python -m placeopt.experiments.alone` is that process: it reads the cell from stdin and writes the
+row to stdout.
 """
 
 from __future__ import annotations
@@ -34,9 +36,13 @@ def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "placeopt.experiments.alone"]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     limit = None if cell.hard_timeout is None else cell.hard_timeout + START_UP
@@ -62,13 +68,17 @@ def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
     if output:
         row: dict[str, Any] = json.loads(output)
         return row
-    return failure(cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started)
+    return failure(
+        cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started
+    )
 
 
 def _cause(cell: Cell, code: int, age: float, reason: str) -> str:
     """Say why a process ended without a row."""
     limit = cell.hard_timeout
-    if limit is not None and (age >= limit + START_UP if code < 0 else code == 1 and age >= 0.95 * limit):
+    if limit is not None and (
+        age >= limit + START_UP if code < 0 else code == 1 and age >= 0.95 * limit
+    ):
         return f"hard timeout: not finished after {limit:g} s, worker ended"
     if code < 0:
         return f"worker killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")

@@ -1,8 +1,10 @@
-"""Statistics of a study's rows: best-known values, gaps, wins, performance profiles, targets, pairwise tests.
+"""Statistics of a study's rows: best-known values, gaps, wins, performance profiles, targets,
+pairwise tests.
 
 References
 ----------
-E. D. Dolan, J. J. Moré, "Benchmarking optimization software with performance profiles", Mathematical Programming 91, 2002.
+E. D. Dolan, J. J. Moré, "Benchmarking optimization software with performance profiles",
+Mathematical Programming 91, 2002.
 """
 
 from __future__ import annotations
@@ -100,11 +102,19 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
             values[key] = row
     return [
         BestKnown(
-            row["instance"], row.get("cluster") or "", row["objective"], row["value"], *bounds[key], row["label"], row["seed"],
-            row["version"], row.get("tick_seconds", 1e-9), row.get("placement"),
+            row["instance"],
+            row.get("cluster") or "",
+            row["objective"],
+            row["value"],
+            *bounds[key],
+            row["label"],
+            row["seed"],
+            row["version"],
+            row.get("tick_seconds", 1e-9),
+            row.get("placement"),
         )
         for key, row in values.items()
-    ]  # fmt: skip
+    ]
 
 
 def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
@@ -142,13 +152,20 @@ def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
                 best[i, j] = min(values[name, label])
                 runtime[i, j] = np.median(times[name, label])
     return Comparison(
-        tuple(names), tuple(labels), median, best, runtime, np.array([bounds[name] for name in names], dtype=np.float64),
-        np.array([runs[label] for label in labels]), np.array([failures[label] for label in labels]),
-    )  # fmt: skip
+        tuple(names),
+        tuple(labels),
+        median,
+        best,
+        runtime,
+        np.array([bounds[name] for name in names], dtype=np.float64),
+        np.array([runs[label] for label in labels]),
+        np.array([failures[label] for label in labels]),
+    )
 
 
 def mean_gaps(table: Comparison) -> NDArray[np.float64]:
-    """Return each solver's mean gap to the bound over the instances it solved, NaN where none; shape (solvers,)."""
+    """Return each solver's mean gap to the bound over the instances it solved, NaN where none;
+    shape (solvers,)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = (table.median - table.lower_bound[:, None]) / table.median
     gaps[table.median == 0] = 0.0
@@ -157,7 +174,8 @@ def mean_gaps(table: Comparison) -> NDArray[np.float64]:
 
 
 def wins(table: Comparison) -> NDArray[np.int64]:
-    """Return on how many instances each solver's median is the best (ties count for all); shape (solvers,)."""
+    """Return on how many instances each solver's median is the best (ties count for all); shape
+    (solvers,)."""
     winner = np.where(np.isnan(table.median), np.inf, table.median)
     top = winner.min(axis=1, keepdims=True)
     return ((winner == top) & np.isfinite(winner)).sum(axis=0)
@@ -175,8 +193,11 @@ def profile(table: Comparison, ratios: NDArray[np.float64]) -> NDArray[np.float6
     return (ratio[:, :, None] <= ratios[None, None, :] * (1 + 1e-12)).mean(axis=0)
 
 
-def to_target(rows: Iterable[dict[str, Any]], slack: float = 0.01) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """Return, per instance and solver, (share of runs, median evaluations, median seconds) to a common target.
+def to_target(
+    rows: Iterable[dict[str, Any]], slack: float = 0.01
+) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Return, per instance and solver, (share of runs, median evaluations, median seconds) to a
+    common target.
 
     The target of an instance is the best value over all runs, plus `slack`.
     """
@@ -189,7 +210,14 @@ def to_target(rows: Iterable[dict[str, Any]], slack: float = 0.01) -> dict[str, 
     hits: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for row in listed:
         name = instance_name(row)
-        hit = next(((p[1], p[0]) for p in row["trace"] if p[2] is not None and p[2] <= target.get(name, -1)), None)
+        hit = next(
+            (
+                (p[1], p[0])
+                for p in row["trace"]
+                if p[2] is not None and p[2] <= target.get(name, -1)
+            ),
+            None,
+        )
         hits[name, row["label"]].append(hit or (np.inf, np.inf))
     found: dict[str, dict[str, tuple[float, float, float]]] = defaultdict(dict)
     for (name, label), points in hits.items():
@@ -234,8 +262,8 @@ def convergence(
 def pairwise_tests(table: Comparison) -> list[tuple[str, str, int, float, float]]:
     """Compare solvers pairwise over instances: (a, b, instances, p value, effect size).
 
-    Wilcoxon signed-rank test of the relative differences of medians; the effect size is the matched-pairs
-    rank-biserial correlation, negative where a is better (smaller).
+    Wilcoxon signed-rank test of the relative differences of medians; the effect size is the
+    matched-pairs rank-biserial correlation, negative where a is better (smaller).
     """
     from scipy.stats import rankdata, wilcoxon
 

@@ -1,7 +1,8 @@
-"""The best-known archive: for every problem the best value, with its placement, and the best bound. It only improves.
+"""The best-known archive: for every problem the best value, with its placement, and the best bound.
+It only improves.
 
-Nothing enters on trust: a value is accepted when its placement, evaluated here, has it; a bound when no accepted
-value is below it.
+Nothing enters on trust: a value is accepted when its placement, evaluated here, has it; a bound
+when no accepted value is below it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Record:
     ----------
     instance, cluster, objective, training, fields : arguments that load the problem.
     problem_hash : hash of its content.
-    value, lower_bound : ticks; `queue` is the execution under which `value` holds ("" where there is none).
+    value, lower_bound : ticks; `queue` is the execution under which `value` holds ("" where there
+    is none).
     placement : packed devices and ranks (`placeopt.experiments.cell.pack_placement`).
     """
 
@@ -59,11 +61,16 @@ class Record:
     @property
     def key(self) -> str:
         """What names the problem."""
-        return json.dumps([self.instance, self.cluster, self.objective, self.training, self.fields], sort_keys=True)
+        return json.dumps(
+            [self.instance, self.cluster, self.objective, self.training, self.fields],
+            sort_keys=True,
+        )
 
     def load(self) -> Any:
         """Load the problem."""
-        return load_cell_problem(self.instance, self.cluster, self.objective, "placement", self.training, self.fields)
+        return load_cell_problem(
+            self.instance, self.cluster, self.objective, "placement", self.training, self.fields
+        )
 
     def violations(self) -> list[str]:
         """Check the record against its problem, in words; empty when every claim holds."""
@@ -72,7 +79,9 @@ class Record:
         problem = self.load()
         if problem.hash != self.problem_hash:
             return [f"{self.instance}: the problem has changed since it was archived"]
-        found = verify(problem, unpack_placement(self.placement), seconds=0.0, queue=self.queue or None)
+        found = verify(
+            problem, unpack_placement(self.placement), seconds=0.0, queue=self.queue or None
+        )
         words = [f"{self.instance}: {violation}" for violation in found.violations]
         if found.value is not None and found.value != self.value:
             words.append(f"{self.instance}: archived value {self.value}, evaluated {found.value}")
@@ -95,19 +104,30 @@ def read_archive(path: str | Path) -> dict[str, Record]:
     if not isinstance(data, dict) or (data.get("format"), data.get("version")) != (FORMAT, VERSION):
         raise InputError(f'\'{path}\': expected "format": "{FORMAT}", "version": {VERSION}')
     try:
-        records = [Record(**{k: v for k, v in entry.items() if k != "gap"}) for entry in data["records"]]
+        records = [
+            Record(**{k: v for k, v in entry.items() if k != "gap"}) for entry in data["records"]
+        ]
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}': damaged record ({error}); restore the file") from error
     return {record.key: record for record in records}
 
 
 def update_archive(path: str | Path, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Improve an archive by the rows of a study that kept its placements; return what changed, in words."""
+    """Improve an archive by the rows of a study that kept its placements; return what changed, in
+    words."""
     records = read_archive(path)
-    kept = [row for row in rows if row["kind"] == "placement" and (row.get("placement") or row["value"] is None)]
+    kept = [
+        row
+        for row in rows
+        if row["kind"] == "placement" and (row.get("placement") or row["value"] is None)
+    ]
     changes: list[str] = []
     for best in best_known(kept):
-        row = next(row for row in kept if row.get("placement") == best.placement and row["value"] == best.value)
+        row = next(
+            row
+            for row in kept
+            if row.get("placement") == best.placement and row["value"] == best.value
+        )
         changes += _improve(records, row, best.lower_bound, best.bound_method)
     if changes:
         write_archive(path, records)
@@ -116,8 +136,13 @@ def update_archive(path: str | Path, rows: Iterable[dict[str, Any]]) -> list[str
 
 def write_archive(path: str | Path, records: dict[str, Record]) -> None:
     """Write an archive, its records in the order of their keys."""
-    entries = [{**asdict(record), "gap": round(record.gap, 6)} for _, record in sorted(records.items())]
-    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n")
+    entries = [
+        {**asdict(record), "gap": round(record.gap, 6)} for _, record in sorted(records.items())
+    ]
+    write_text(
+        path,
+        json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n",
+    )
 
 
 def _archived(record: Record) -> dict[str, Any]:
@@ -129,13 +154,27 @@ def _archived(record: Record) -> dict[str, Any]:
 def _improve(records: dict[str, Record], row: dict[str, Any], bound: int, method: str) -> list[str]:
     """Replace value or bound of the row's problem where the row is better and holds."""
     new = Record(
-        row["instance"], row.get("cluster"), row["objective"], bool(row.get("training")), row.get("fields") or {},
-        row["problem_hash"], row["value"], row.get("queue") or "", bound, method, row["label"], row["seed"],
-        row["version"], row["placement"],
-    )  # fmt: skip
+        row["instance"],
+        row.get("cluster"),
+        row["objective"],
+        bool(row.get("training")),
+        row.get("fields") or {},
+        row["problem_hash"],
+        row["value"],
+        row.get("queue") or "",
+        bound,
+        method,
+        row["label"],
+        row["seed"],
+        row["version"],
+        row["placement"],
+    )
     old = records.get(new.key)
     if old is not None and old.problem_hash == new.problem_hash:
-        check_consistent([_archived(old), {**row, "lower_bound": bound, "bound_method": method}], "the archive and the rows")
+        check_consistent(
+            [_archived(old), {**row, "lower_bound": bound, "bound_method": method}],
+            "the archive and the rows",
+        )
         if old.value <= new.value and old.lower_bound >= new.lower_bound:
             return []
         proof = max(old, new, key=lambda record: record.lower_bound)

@@ -32,9 +32,21 @@ if TYPE_CHECKING:
 MAX_TRACE = 60
 
 RESULT_FIELDS = (
-    "problem", "status", "value", "value_exact", "lower_bound", "lower_bound_exact", "bound_method", "gap", "stop_reason",
-    "evaluations", "runtime", "queue", "tick_seconds", "message",
-)  # fmt: skip
+    "problem",
+    "status",
+    "value",
+    "value_exact",
+    "lower_bound",
+    "lower_bound_exact",
+    "bound_method",
+    "gap",
+    "stop_reason",
+    "evaluations",
+    "runtime",
+    "queue",
+    "tick_seconds",
+    "message",
+)
 """Fields of a Result that a row has under the same name."""
 
 
@@ -43,9 +55,11 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
 
     Parameters
     ----------
-    running : folder in which the process notes which cell it works on, so that the parent can tell what a dead
+    running : folder in which the process notes which cell it works on, so that the parent can tell
+    what a dead
         worker was doing.
-    guard : enforce the hard timeout by ending the process (impossible where cells share one process).
+    guard : enforce the hard timeout by ending the process (impossible where cells share one
+    process).
     """
     note = None if running is None else Path(running) / str(os.getpid())
     prepare([cell])  # what a fresh worker imports, compiles and loads is not the solver's time
@@ -59,7 +73,9 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
             if row["stop_reason"] == "interrupted" and signals:
                 raise KeyboardInterrupt
             if row["stop_reason"] == "interrupted":
-                row = failure(cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started)
+                row = failure(
+                    cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started
+                )
         except BaseException as error:  # a solver may raise anything; the grid goes on
             if isinstance(error, KeyboardInterrupt) and signals:
                 raise
@@ -71,7 +87,8 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
 
 
 def prepare(cells: Sequence[Cell]) -> None:
-    """Compile and load the kernels of some cells; what is wrong with a cell it says itself when it runs."""
+    """Compile and load the kernels of some cells; what is wrong with a cell it says itself when it
+    runs."""
     from placeopt.model.objective import named_objective
     from placeopt.solving.compilation import ensure, kernels_of
     from placeopt.solving.registry import make_solver
@@ -80,7 +97,9 @@ def prepare(cells: Sequence[Cell]) -> None:
     for cell in cells:
         with contextlib.suppress(InputError, SolverError):
             objective = named_objective(cell.kind, cell.objective)
-            needed += kernels_of(objective, [make_solver(cell.solver, cell.kind, **cell.options)], bounds=True)
+            needed += kernels_of(
+                objective, [make_solver(cell.solver, cell.kind, **cell.options)], bounds=True
+            )
     ensure(needed)
 
 
@@ -100,7 +119,9 @@ def _hard_timeout(limit: float | None) -> Iterator[None]:
         yield
         return
     with open(os.devnull, "w") as devnull:
-        faulthandler.dump_traceback_later(limit, exit=True, file=devnull)  # in C, without the interpreter lock
+        faulthandler.dump_traceback_later(
+            limit, exit=True, file=devnull
+        )  # in C, without the interpreter lock
         try:
             yield
         finally:
@@ -109,7 +130,8 @@ def _hard_timeout(limit: float | None) -> Iterator[None]:
 
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Yield the signals that arrive: they tell a person's Ctrl-C from a solver that raises KeyboardInterrupt."""
+    """Yield the signals that arrive: they tell a person's Ctrl-C from a solver that raises
+    KeyboardInterrupt."""
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield arrived
@@ -136,9 +158,19 @@ def _signals_noted() -> Iterator[list[int]]:
 def failure(cell: Cell, message: str, runtime: float) -> dict[str, Any]:
     """Return the row of a cell that has no result."""
     return {
-        **cell.spec(), **_where(), "status": "failed", "error": message, "value": None, "lower_bound": 0,
-        "bound_method": "none", "gap": None, "stop_reason": "", "evaluations": 0, "runtime": runtime, "trace": [],
-    }  # fmt: skip
+        **cell.spec(),
+        **_where(),
+        "status": "failed",
+        "error": message,
+        "value": None,
+        "lower_bound": 0,
+        "bound_method": "none",
+        "gap": None,
+        "stop_reason": "",
+        "evaluations": 0,
+        "runtime": runtime,
+        "trace": [],
+    }
 
 
 @lru_cache(maxsize=64)
@@ -160,11 +192,22 @@ def _solve(cell: Cell) -> dict[str, Any]:
     from placeopt.solving.registry import make_solver
     from placeopt.solving.run import run
 
-    text = json.dumps({"instance": cell.instance, "cluster": cell.cluster, "objective": cell.objective, "kind": cell.kind,
-                       "training": cell.training, "fields": cell.fields}, sort_keys=True)  # fmt: skip
+    text = json.dumps(
+        {
+            "instance": cell.instance,
+            "cluster": cell.cluster,
+            "objective": cell.objective,
+            "kind": cell.kind,
+            "training": cell.training,
+            "fields": cell.fields,
+        },
+        sort_keys=True,
+    )
     problem = _problem(text)
     solver = make_solver(cell.solver, cell.kind, **cell.options)
-    result = run(problem, solver, Budget(cell.seconds, cell.evaluations, cell.target), seed=cell.seed)
+    result = run(
+        problem, solver, Budget(cell.seconds, cell.evaluations, cell.target), seed=cell.seed
+    )
     if cell.kind == "placement":
         result = result.with_bound(_bound(text))
     found = result_fields(result)

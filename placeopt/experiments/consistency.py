@@ -1,6 +1,8 @@
-"""Whether the rows of a study can all be true: no proven bound above a value, no two optima, no solution of the infeasible.
+"""Whether the rows of a study can all be true: no proven bound above a value, no two optima, no
+solution of the infeasible.
 
-Rows speak of one problem where hash and objective are the same. A row that is "optimal" claims its value as a bound.
+Rows speak of one problem where hash and objective are the same. A row that is "optimal" claims its
+value as a bound.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ ROUNDING = 1e-9
 """Relative error that two numbers may differ by where one of them was rounded to a float."""
 
 
-CLAIMS = ("problem_hash", "objective", "instance", "label", "seed", "status", "value", "lower_bound", "bound_method")
+CLAIMS = (
+    "problem_hash",
+    "objective",
+    "instance",
+    "label",
+    "seed",
+    "status",
+    "value",
+    "lower_bound",
+    "bound_method",
+)
 """What a row must have to claim anything."""
 
 
@@ -36,11 +48,14 @@ def check_consistent(rows: Iterable[Row], where: str | Path = "these runs") -> N
     """
     words = contradiction(rows)
     if words:
-        raise InputError(f"{where}: {words}: one of them is false, remove it and its cell will run again")
+        raise InputError(
+            f"{where}: {words}: one of them is false, remove it and its cell will run again"
+        )
 
 
 def contradiction(rows: Iterable[Row]) -> str:
-    """Say in words which two rows contradict each other first; empty where none do. Rows that lack a column say nothing."""
+    """Say in words which two rows contradict each other first; empty where none do. Rows that lack
+    a column say nothing."""
     problems: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if all(key in row for key in CLAIMS):
@@ -48,7 +63,11 @@ def contradiction(rows: Iterable[Row]) -> str:
     for same in problems.values():
         words = _bound_above_value(same) or _solution_of_infeasible(same)
         if words:
-            where = f"{same[0]['instance']} on {same[0]['cluster']}" if same[0].get("cluster") else same[0]["instance"]
+            where = (
+                f"{same[0]['instance']} on {same[0]['cluster']}"
+                if same[0].get("cluster")
+                else same[0]["instance"]
+            )
             return f"{one_line(where)} ({same[0]['objective']}): results contradict each other; {words}"
     return ""
 
@@ -67,20 +86,26 @@ def number_of(row: Row, key: str) -> Number | None:
 
 
 def is_above(a: Number, b: Number) -> bool:
-    """Whether a number is above another one, by more than rounding where one is a float; numbers that are none are."""
+    """Whether a number is above another one, by more than rounding where one is a float; numbers
+    that are none are."""
     if isinstance(a, float) or isinstance(b, float):
         return not float(a) <= float(b) + ROUNDING * max(1.0, abs(float(a)), abs(float(b)))
     return a > b
 
 
 def _bound_above_value(rows: list[Row]) -> str:
-    """Compare the best value of any row with the largest bound of any row, and with the value of every optimal one."""
+    """Compare the best value of any row with the largest bound of any row, and with the value of
+    every optimal one."""
     best: tuple[Number, Row] | None = None
     proof: tuple[Number, Row] | None = None
     for row in rows:
         value, bound = number_of(row, "value"), number_of(row, "lower_bound")
         optimal = row["status"] == "optimal" and value is not None
-        claimed = value if optimal and value is not None and (bound is None or is_above(value, bound)) else bound
+        claimed = (
+            value
+            if optimal and value is not None and (bound is None or is_above(value, bound))
+            else bound
+        )
         if value is not None and (best is None or value < best[0]):
             best = value, row
         if claimed is not None and (proof is None or claimed > proof[0]):

@@ -1,4 +1,5 @@
-"""Pictures of a study: performance profile, gaps to the bound, convergence with bands over seeds."""
+"""Pictures of a study: performance profile, gaps to the bound, convergence with bands over
+seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ DASHES = ("solid", (0, (5, 2)), (0, (1, 1.4)))
 
 
 def _look(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
+    }
 
 
 def profile_figure(table: analysis.Comparison) -> Any:
@@ -31,7 +35,9 @@ def profile_figure(table: analysis.Comparison) -> Any:
     excess = np.concatenate([np.linspace(0, 1, 101), np.geomspace(1, most, 400)[1:]])
     for j, share in enumerate(analysis.profile(table, 1 + excess / 100)):
         axes.step(excess, share, where="post", label=table.solvers[j], **_look(j))
-    axes.set_xscale("symlog", linthresh=1)  # from a tenth of a per cent to twice as long on one axis
+    axes.set_xscale(
+        "symlog", linthresh=1
+    )  # from a tenth of a per cent to twice as long on one axis
     axes.set_xlim(0, most)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("above the best median, at most (%)")
@@ -43,7 +49,8 @@ def profile_figure(table: analysis.Comparison) -> Any:
 
 
 def gap_figure(table: analysis.Comparison) -> Any:
-    """Gap of every solver's median to the proven bound: one dot per instance, a bar for the mean."""
+    """Gap of every solver's median to the proven bound: one dot per instance, a bar for the
+    mean."""
     figure = new_figure(8, 1.2 + 0.32 * len(table.solvers))
     axes = figure.add_subplot()
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -53,7 +60,9 @@ def gap_figure(table: analysis.Comparison) -> Any:
     for row, j in enumerate(order):
         if not np.isnan(means[j]):
             axes.barh(row, means[j], color=COLOURS[0], alpha=0.35, height=0.7)
-            axes.plot(gaps[:, j], np.full(len(gaps), row), "o", markersize=3, color=COLOURS[0], alpha=0.7)
+            axes.plot(
+                gaps[:, j], np.full(len(gaps), row), "o", markersize=3, color=COLOURS[0], alpha=0.7
+            )
     axes.set_yticks(range(len(order)), [table.solvers[j] for j in order])
     axes.invert_yaxis()
     axes.set_xlabel("gap to the proven lower bound (%); bar: mean, dots: instances")
@@ -64,7 +73,8 @@ def gap_figure(table: analysis.Comparison) -> Any:
 
 
 def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -> Any:
-    """Incumbent against evaluations, median and quartiles over seeds; None if no run has a trace."""
+    """Incumbent against evaluations, median and quartiles over seeds; None if no run has a
+    trace."""
     curves = analysis.convergence(rows)
     names = [name for name in curves if curves[name]][:MAX_PANELS]
     if not names:
@@ -98,7 +108,14 @@ def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure.supylabel("incumbent (ticks)", fontsize=8)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=7, frameon=False)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=7,
+        frameon=False,
+    )
     return figure
 
 

@@ -15,7 +15,8 @@ class Summary:
     Attributes
     ----------
     skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
-    contradiction : two rows of the store of which at least one is false, in words; empty where there are none.
+    contradiction : two rows of the store of which at least one is false, in words; empty where
+    there are none.
     """
 
     total: int = 0
@@ -51,7 +52,9 @@ class PlainReporter:
     def begin(self, summary: Summary, known: list[dict[str, Any]]) -> None:
         """Print what there is to do."""
         self._last = self._start = time.perf_counter()
-        print(f"{summary.total} cells, {summary.skipped} finished before", file=sys.stderr, flush=True)
+        print(
+            f"{summary.total} cells, {summary.skipped} finished before", file=sys.stderr, flush=True
+        )
 
     def finished(self, summary: Summary, row: dict[str, Any]) -> None:
         """Print a line every few seconds, and one for every failure."""
@@ -67,8 +70,12 @@ class PlainReporter:
         if now - self._last >= self.every or left == 0:
             self._last = now
             rate = count / max(1e-9, now - self._start)
-            print(f"{summary.done} done, {summary.failed} failed, {left} left, {rate:.2g} cells/s, "
-                  f"{left / rate:.0f} s to go", file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"{summary.done} done, {summary.failed} failed, {left} left, {rate:.2g} cells/s, "
+                f"{left / rate:.0f} s to go",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class LiveReporter:
@@ -85,9 +92,20 @@ class LiveReporter:
         """Start the view."""
         from rich.console import Console
         from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         self._task = self._bar.add_task("cells", total=summary.total - summary.skipped)
         for row in known:
             self._note(row)
@@ -118,6 +136,8 @@ class LiveReporter:
         from rich.table import Table
 
         table = Table("largest of the best gaps", "gap", "solver", box=None, pad_edge=False)
-        for where, (gap, label) in sorted(self.best.items(), key=lambda item: -item[1][0])[: self.rows]:
+        for where, (gap, label) in sorted(self.best.items(), key=lambda item: -item[1][0])[
+            : self.rows
+        ]:
             table.add_row(where, f"{100 * gap:.2f} %", label)
         return Group(self._bar, table)

@@ -1,4 +1,5 @@
-"""`placeopt report`: tables (Markdown, CSV), pictures (PNG, SVG) and one self-contained HTML page of a study."""
+"""`placeopt report`: tables (Markdown, CSV), pictures (PNG, SVG) and one self-contained HTML page
+of a study."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 Table = tuple[list[str], list[list[str]]]
 
 
-def write_report(folder: str | Path, out: str | Path, *, parquet: bool = False) -> tuple[list[Path], dict[str, Any]]:
+def write_report(
+    folder: str | Path, out: str | Path, *, parquet: bool = False
+) -> tuple[list[Path], dict[str, Any]]:
     """Write the report of results folder `folder` into `out`; return the files and a summary.
 
     Raises
@@ -32,7 +35,9 @@ def write_report(folder: str | Path, out: str | Path, *, parquet: bool = False) 
     source = Path(folder)
     path = source if source.is_file() else source / "runs.jsonl"
     if not path.exists():
-        raise InputError(f"'{folder}': expected a folder with runs.jsonl; run 'placeopt bench STUDY.toml' first")
+        raise InputError(
+            f"'{folder}': expected a folder with runs.jsonl; run 'placeopt bench STUDY.toml' first"
+        )
     rows = cell_rows(path)
     if not rows:
         raise InputError(f"'{path}' has no runs yet; run 'placeopt bench STUDY.toml' first")
@@ -65,16 +70,30 @@ def write_report(folder: str | Path, out: str | Path, *, parquet: bool = False) 
     if parquet:
         files.append(_write_parquet(rows, out / "runs.parquet"))
     summary = {
-        "study": title, "rows": len(rows), "failed": len(failed), "instances": len(table.instances),
+        "study": title,
+        "rows": len(rows),
+        "failed": len(failed),
+        "instances": len(table.instances),
         "solvers": len(table.solvers),
-        "best": [{"instance": b.instance, "cluster": b.cluster, "objective": b.objective, "value": b.value,
-                  "lower_bound": b.lower_bound, "bound_method": b.bound_method, "gap": b.gap, "solver": b.solver}
-                 for b in best],
-    }  # fmt: skip
+        "best": [
+            {
+                "instance": b.instance,
+                "cluster": b.cluster,
+                "objective": b.objective,
+                "value": b.value,
+                "lower_bound": b.lower_bound,
+                "bound_method": b.bound_method,
+                "gap": b.gap,
+                "solver": b.solver,
+            }
+            for b in best
+        ],
+    }
     return files, summary
 
 
-# --- tables ----------------------------------------------------------------------------------------------
+# --- tables
+# ----------------------------------------------------------------------------------------------
 
 
 def solver_table(table: analysis.Comparison) -> Table:
@@ -83,21 +102,42 @@ def solver_table(table: analysis.Comparison) -> Table:
     order = np.argsort(np.where(np.isnan(gaps), np.inf, gaps), kind="stable")
     rows = [
         [
-            table.solvers[j], str(table.runs[j]), str(table.failures[j]), f"{wins[j]} / {len(table.instances)}",
-            _percent(gaps[j]), _number(_median(table.runtime[:, j]), " s"),
+            table.solvers[j],
+            str(table.runs[j]),
+            str(table.failures[j]),
+            f"{wins[j]} / {len(table.instances)}",
+            _percent(gaps[j]),
+            _number(_median(table.runtime[:, j]), " s"),
         ]
         for j in order
-    ]  # fmt: skip
-    return ["solver", "runs", "failed", "wins (median)", "mean gap to bound", "median runtime"], rows
+    ]
+    return [
+        "solver",
+        "runs",
+        "failed",
+        "wins (median)",
+        "mean gap to bound",
+        "median runtime",
+    ], rows
 
 
 def best_table(best: Sequence[analysis.BestKnown]) -> Table:
     """One line per problem: best value, bound, gap, who found it."""
     rows = [
-        [b.instance, b.cluster, b.objective, str(b.value), f"{b.value * b.tick_seconds:.6g}", str(b.lower_bound),
-         b.bound_method, _percent(b.gap), b.solver, str(b.seed)]
+        [
+            b.instance,
+            b.cluster,
+            b.objective,
+            str(b.value),
+            f"{b.value * b.tick_seconds:.6g}",
+            str(b.lower_bound),
+            b.bound_method,
+            _percent(b.gap),
+            b.solver,
+            str(b.seed),
+        ]
         for b in best
-    ]  # fmt: skip
+    ]
     head = [
         "instance",
         "cluster",
@@ -116,7 +156,11 @@ def best_table(best: Sequence[analysis.BestKnown]) -> Table:
 def value_table(table: analysis.Comparison) -> Table:
     """Median value of every solver on every instance."""
     rows = [
-        [name, _ticks(table.lower_bound[i]), *("-" if np.isnan(x) else _ticks(x) for x in table.median[i])]
+        [
+            name,
+            _ticks(table.lower_bound[i]),
+            *("-" if np.isnan(x) else _ticks(x) for x in table.median[i]),
+        ]
         for i, name in enumerate(table.instances)
     ]
     return ["instance", "lower bound", *table.solvers], rows
@@ -135,7 +179,8 @@ def target_table(rows: Sequence[dict[str, Any]]) -> Table:
 def test_table(table: analysis.Comparison) -> Table:
     """Wilcoxon tests between solvers."""
     rows = [
-        [a, b, str(count), f"{p:.3g}", f"{effect:+.2f}"] for a, b, count, p, effect in analysis.pairwise_tests(table)
+        [a, b, str(count), f"{p:.3g}", f"{effect:+.2f}"]
+        for a, b, count, p, effect in analysis.pairwise_tests(table)
     ]
     return ["a", "b", "instances", "p (Wilcoxon)", "effect (negative: a better)"], rows
 
@@ -143,7 +188,8 @@ def test_table(table: analysis.Comparison) -> Table:
 def failure_table(rows: Sequence[dict[str, Any]]) -> Table:
     """List the runs that failed, with their message."""
     return ["instance", "solver", "seed", "error"], [
-        [analysis.instance_name(row), row["label"], str(row["seed"]), row["error"]] for row in rows[:200]
+        [analysis.instance_name(row), row["label"], str(row["seed"]), row["error"]]
+        for row in rows[:200]
     ]
 
 
@@ -160,7 +206,10 @@ def markdown(title: str, tables: dict[str, Table]) -> str:
     for name, (head, rows) in tables.items():
         if rows:
             lines = [head, ["---"] * len(head), *rows]
-            body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+            body = "\n".join(
+                "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+                for line in lines
+            )
             parts.append(f"## {name}\n\n{body}\n")
     return "\n".join(parts)
 
@@ -183,7 +232,8 @@ def _median(values: Any) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-# --- pictures and the page ---------------------------------------------------------------------------------
+# --- pictures and the page
+# ---------------------------------------------------------------------------------
 
 
 def _figures(table: analysis.Comparison, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -223,7 +273,10 @@ def page(title: str, tables: dict[str, Table], drawings: dict[str, bytes]) -> st
     for name, (head, rows) in tables.items():
         if rows:
             top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-            body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in rows
+            )
             parts.append(
                 f"<h2>{html.escape(name)}</h2><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
             )
@@ -244,9 +297,14 @@ def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     import json
 
     flat = [
-        {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
+        {
+            key: json.dumps(value) if isinstance(value, dict | list) else value
+            for key, value in row.items()
+        }
         for row in rows
     ]
     keys = list(dict.fromkeys(key for row in flat for key in row))
-    pyarrow.parquet.write_table(pyarrow.table({key: [row.get(key) for row in flat] for key in keys}), path)
+    pyarrow.parquet.write_table(
+        pyarrow.table({key: [row.get(key) for row in flat] for key in keys}), path
+    )
     return path

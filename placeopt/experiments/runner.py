@@ -43,13 +43,16 @@ def run_study(
     ----------
     results : folder; the study's store is results/<name>/runs.jsonl.
     jobs : cells at a time, by default one per core.
-    backend : joblib back end: "loky", "threading", "dask" (a LocalCluster, or the scheduler at `address`) or "ray".
+    backend : joblib back end: "loky", "threading", "dask" (a LocalCluster, or the scheduler at
+    `address`) or "ray".
     retry_failed : run failed cells again.
     allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
     reporter : told about every finished cell.
     """
     check_choice("--backend", backend, BACKENDS)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     jobs = cores if jobs is None else jobs
     if jobs < 1:
         raise InputError(f"--jobs: expected at least 1, received {jobs}")
@@ -61,7 +64,11 @@ def run_study(
     started = time.perf_counter()
     with RunStore(folder) as store:
         known = latest(store.rows())
-        finished = {key for key, row in known.items() if not (retry_failed and row.get("status") == "failed")}
+        finished = {
+            key
+            for key, row in known.items()
+            if not (retry_failed and row.get("status") == "failed")
+        }
         todo = [cell for cell in cells if cell.key not in finished]
         summary.skipped = len(cells) - len(todo)
         if reporter is not None:
@@ -73,7 +80,9 @@ def run_study(
                 summary.done += row["status"] != "failed"
                 summary.failed += row["status"] == "failed"
                 if row["status"] == "failed":
-                    summary.errors.append(f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}")
+                    summary.errors.append(
+                        f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}"
+                    )
                 if reporter is not None:
                     reporter.finished(summary, row)
         except KeyboardInterrupt:
@@ -88,7 +97,9 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
     """Refuse grids whose CP-SAT workers would crowd the cores."""
     from placeopt.solving.registry import make_solver
 
-    for name, kind, options in {(c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells}:
+    for name, kind, options in {
+        (c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells
+    }:
         try:
             workers = getattr(make_solver(name, kind, **json.loads(options)), "num_workers", 1)
         except SolverError:
@@ -101,7 +112,9 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
             )
 
 
-def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+def _execute(
+    cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None
+) -> Iterator[dict[str, Any]]:
     """Yield the row of every cell, in order of completion, whatever happens to the workers."""
     waiting = {cell.key: cell for cell in cells}
     running = folder / "running"
@@ -116,17 +129,27 @@ def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: 
                 yield row
         except (KeyboardInterrupt, GeneratorExit, InputError):
             raise
-        except Exception as error:  # a worker died: joblib, dask and ray each have their own errors for that
+        except (
+            Exception
+        ) as error:  # a worker died: joblib, dask and ray each have their own errors for that
             broken = True
             reason = f"{type(error).__name__}"
         if not broken:
             break
         suspects = _suspects(running, waiting)
-        overdue = [(c, age) for c, age in suspects if c.hard_timeout is not None and age >= 0.95 * c.hard_timeout]
+        overdue = [
+            (c, age)
+            for c, age in suspects
+            if c.hard_timeout is not None and age >= 0.95 * c.hard_timeout
+        ]
         if overdue:
             for cell, age in overdue:
                 del waiting[cell.key]
-                yield failure(cell, f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended", age)
+                yield failure(
+                    cell,
+                    f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended",
+                    age,
+                )
             continue
         # Some cell killed its worker (out of memory?); each suspect is tried once more, alone.
         alone = [cell for cell, _ in suspects] or list(waiting.values())[:jobs]
@@ -136,7 +159,9 @@ def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: 
     shutil.rmtree(running, ignore_errors=True)
 
 
-def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+def _pool(
+    cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None
+) -> Iterator[dict[str, Any]]:
     from joblib import Parallel, delayed, parallel_config
 
     own_processes = backend == "loky" and jobs > 1
@@ -150,13 +175,16 @@ def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: st
         stack.enter_context(parallel_config(backend=backend, **settings))
         # Small tasks are sent to a Ray cluster together: each message costs more than a small cell.
         size: Any = "auto" if backend == "ray" else 1
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=size, pre_dispatch="3 * n_jobs")
+        parallel = Parallel(
+            n_jobs=jobs, return_as="generator_unordered", batch_size=size, pre_dispatch="3 * n_jobs"
+        )
         # Elsewhere a worker that ends takes others along, or is started again and again.
         run = [
-            delayed(run_alone)(cell) if cell.hard_timeout is not None and not own_processes
+            delayed(run_alone)(cell)
+            if cell.hard_timeout is not None and not own_processes
             else delayed(run_cell)(cell, note, own_processes)
             for cell in cells
-        ]  # fmt: skip
+        ]
         yield from parallel(run)
     if backend == "loky":
         from joblib.externals.loky import get_reusable_executor
@@ -166,7 +194,8 @@ def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: st
 
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
-    """Report what a thread raised, but for loky's own, which stumbles over its queue when the pool is ended early."""
+    """Report what a thread raised, but for loky's own, which stumbles over its queue when the pool
+    is ended early."""
     if not type(failure.thread).__module__.startswith("joblib.externals.loky"):
         threading.__excepthook__(failure)
 
@@ -191,7 +220,9 @@ def _engine(backend: str, address: str | None, jobs: int) -> AbstractContextMana
         raise MissingExtraError("distributed", "dask", "--backend dask") from error
     stack = ExitStack()
     if address is None:
-        cluster = stack.enter_context(LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None))
+        cluster = stack.enter_context(
+            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+        )
         stack.enter_context(Client(cluster))
     else:
         try:

@@ -1,7 +1,8 @@
 """The results store: runs.jsonl, one line per finished cell, appended, flushed and synced.
 
-A torn last line (a kill in the middle of a write) is cut off when the store is opened. A lock keeps a second
-process out. When the disk is full, rows wait in memory and are written as soon as there is room.
+A torn last line (a kill in the middle of a write) is cut off when the store is opened. A lock keeps
+a second process out. When the disk is full, rows wait in memory and are written as soon as there is
+room.
 """
 
 from __future__ import annotations
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
 
 _NUMBER, _MAYBE = (int, float), (int, float, type(None))
 _COLUMNS: dict[str, tuple[type, ...]] = {
-    "key": (str,), "instance": (str,), "objective": (str,), "problem_hash": (str,), "label": (str,), "seed": (int,),
-    "status": (str,), "value": _MAYBE, "lower_bound": _NUMBER, "bound_method": (str,), "evaluations": (int,),
-    "runtime": _NUMBER, "trace": (list,),
-}  # fmt: skip
+    "key": (str,),
+    "instance": (str,),
+    "objective": (str,),
+    "problem_hash": (str,),
+    "label": (str,),
+    "seed": (int,),
+    "status": (str,),
+    "value": _MAYBE,
+    "lower_bound": _NUMBER,
+    "bound_method": (str,),
+    "evaluations": (int,),
+    "runtime": _NUMBER,
+    "trace": (list,),
+}
 """Columns that every row has, with their types."""
 
 
@@ -66,7 +77,10 @@ class RunStore:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._write_unsaved()
         self._file.close()
@@ -91,7 +105,8 @@ class RunStore:
                 self.repaired = size - keep
 
     def append(self, row: dict[str, Any]) -> bool:
-        """Write a row so that it survives a kill or a crash; return False where the disk did not take it."""
+        """Write a row so that it survives a kill or a crash; return False where the disk did not
+        take it."""
         self.unsaved.append(row)
         return self._write_unsaved()
 
@@ -129,25 +144,31 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict) or not isinstance(row.get("key"), str):
-                raise InputError(f"'{path}' line {number} is damaged: remove that line, its cell will run again")
+                raise InputError(
+                    f"'{path}' line {number} is damaged: remove that line, its cell will run again"
+                )
             yield row
 
 
 def cell_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Return the last row of every cell of a runs.jsonl file, each with every column that a report needs.
+    """Return the last row of every cell of a runs.jsonl file, each with every column that a report
+    needs.
 
     Raises
     ------
     InputError
-        If a line is damaged, a row lacks a column or has one of another type, or rows contradict one another.
+        If a line is damaged, a row lacks a column or has one of another type, or rows contradict
+        one another.
     """
     rows = latest(read_rows(path))
     for key, row in rows.items():
         for column, kinds in _COLUMNS.items():
             if column not in row or not isinstance(row[column], kinds):
                 found = one_line(repr(row.get(column)), 40)
-                raise InputError(f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that line, its cell "
-                                 "will run again")  # fmt: skip
+                raise InputError(
+                    f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that line, its cell "
+                    "will run again"
+                )
     check_consistent(rows.values(), f"'{path}'")
     return list(rows.values())
 
@@ -161,7 +182,8 @@ def latest(rows: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _line_start(file: Any, end: int) -> int:
-    """Return the offset after the last newline before the last byte of the line that ends at `end`."""
+    """Return the offset after the last newline before the last byte of the line that ends at
+    `end`."""
     block, at = b"", end
     while at > 0:
         step = min(1 << 16, at)

@@ -1,4 +1,5 @@
-"""What the studies in results/ share: where the instances are, tables as CSV and Markdown, clocks."""
+"""What the studies in results/ share: where the instances are, tables as CSV and Markdown,
+clocks."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ Row = dict[str, Any]
 
 
 def data_folder(name: str = "") -> Path:
-    """Return the folder of the real instances (PLACEOPT_DATA, default ../shared/data), or one in it; it may be absent."""
+    """Return the folder of the real instances (PLACEOPT_DATA, default ../shared/data), or one in
+    it; it may be absent."""
     default = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("PLACEOPT_DATA", default)) / name
 
 
 def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> None:
-    """Write rows as CSV, whole or not at all; the columns are those of all rows in order of appearance.
+    """Write rows as CSV, whole or not at all; the columns are those of all rows in order of
+    appearance.
 
     Parameters
     ----------
@@ -37,13 +40,18 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        rounded = {key: f"{x:.{digits}g}" if isinstance(x, float) else x for key, x in row.items()} if digits else row
+        rounded = (
+            {key: f"{x:.{digits}g}" if isinstance(x, float) else x for key, x in row.items()}
+            if digits
+            else row
+        )
         writer.writerow(rounded)
     write_text(path, stream.getvalue())
 
 
 def read_csv(path: Path, numbers: bool = False) -> list[Row]:
-    """Return the rows of a CSV file, none if it is absent; cells are text unless `numbers` are asked for."""
+    """Return the rows of a CSV file, none if it is absent; cells are text unless `numbers` are
+    asked for."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -55,7 +63,11 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[
     """Return the lines of a Markdown table; floats in six digits."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        lines.append("| " + " | ".join(f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row) + " |")
+        lines.append(
+            "| "
+            + " | ".join(f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row)
+            + " |"
+        )
     return lines
 
 
@@ -84,7 +96,8 @@ class Clock:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % confidence interval of the mean of two or more values (Student's t)."""
+    """Return half the width of the 95 % confidence interval of the mean of two or more values
+    (Student's t)."""
     from scipy.stats import t
 
     return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))

@@ -1,4 +1,5 @@
-"""A study: which instances, clusters, solvers, parameters, seeds and budgets; and the cells it expands into.
+"""A study: which instances, clusters, solvers, parameters, seeds and budgets; and the cells it
+expands into.
 
 Example::
 
@@ -152,11 +153,24 @@ class Cell:
     def spec(self) -> dict[str, Any]:
         """Return the fields that describe the cell in a results file."""
         return {
-            "key": self.key, "instance": self.instance, "cluster": self.cluster, "problem_hash": self.problem_hash,
-            "objective": self.objective, "kind": self.kind, "solver": self.solver, "label": self.label,
-            "options": self.options, "seed": self.seed, "budget": {"seconds": self.seconds,
-            "evaluations": self.evaluations, "target": self.target}, "training": self.training, "fields": self.fields,
-        }  # fmt: skip
+            "key": self.key,
+            "instance": self.instance,
+            "cluster": self.cluster,
+            "problem_hash": self.problem_hash,
+            "objective": self.objective,
+            "kind": self.kind,
+            "solver": self.solver,
+            "label": self.label,
+            "options": self.options,
+            "seed": self.seed,
+            "budget": {
+                "seconds": self.seconds,
+                "evaluations": self.evaluations,
+                "target": self.target,
+            },
+            "training": self.training,
+            "fields": self.fields,
+        }
 
 
 def load_study(path: str | Path) -> Study:
@@ -170,7 +184,10 @@ def load_study(path: str | Path) -> Study:
     path = Path(path)
     try:
         table = tomllib.loads(read_text(path, max_bytes=MAX_BYTES, what="study"))
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # TOMLDecodeError, or a number of thousands of digits
         words = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
         raise InputError(f"study '{path}' is not valid TOML: {words}") from error
     table.setdefault("name", path.parent.name if path.stem == "study" else path.stem)
@@ -180,7 +197,9 @@ def load_study(path: str | Path) -> Study:
         # The deepest location is the alternative that came closest to what was meant.
         first = max(error.errors(), key=lambda e: len(e["loc"]))
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"study '{path}': {one_line(where) or 'table'}: {one_line(first['msg'], 160)}") from error
+        raise InputError(
+            f"study '{path}': {one_line(where) or 'table'}: {one_line(first['msg'], 160)}"
+        ) from error
     except RecursionError as error:
         raise InputError(f"study '{path}': nested too deeply") from error
 
@@ -190,7 +209,9 @@ def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
     found: list[str] = []
     for pattern in patterns:
         if _count(pattern) > MAX_CELLS:
-            raise InputError(f"study: '{one_line(pattern)}' stands for more than {MAX_CELLS} instances; split it")
+            raise InputError(
+                f"study: '{one_line(pattern)}' stands for more than {MAX_CELLS} instances; split it"
+            )
         for text in _braces(pattern):
             if ":" in text.split("/", 1)[0]:  # gen:..., onnx:..., shape:..., stream:...
                 found.append(text)
@@ -224,11 +245,20 @@ def _braces(text: str) -> list[str]:
     if match is None:
         return [text]
     choices = _choices(match[1])
-    return [x for choice in choices for x in _braces(f"{text[: match.start()]}{choice}{text[match.end() :]}")]
+    return [
+        x
+        for choice in choices
+        for x in _braces(f"{text[: match.start()]}{choice}{text[match.end() :]}")
+    ]
 
 
 def load_cell_problem(
-    instance: str, cluster: str | None, objective: str, kind: str, training: bool, fields: dict[str, Any]
+    instance: str,
+    cluster: str | None,
+    objective: str,
+    kind: str,
+    training: bool,
+    fields: dict[str, Any],
 ) -> Any:
     """Load the problem of a cell."""
     if kind == "placement":
@@ -262,44 +292,85 @@ def expand(study: Study) -> list[Cell]:
     Raises
     ------
     InputError
-        If a solver, option, instance or cluster is not understood, or the grid is larger than a million cells.
+        If a solver, option, instance or cluster is not understood, or the grid is larger than a
+        million cells.
     """
     instances = expand_instances(study.instances, study.folder)
     clusters: list[str | None] = list(study.clusters) or [None]
-    runs = sum(len(_seeds(entry.seeds or study.seeds)) * entry.num_configurations for entry in study.solvers)
+    runs = sum(
+        len(_seeds(entry.seeds or study.seeds)) * entry.num_configurations
+        for entry in study.solvers
+    )
     if runs * len(instances) * len(clusters) * len(study.objectives) > MAX_CELLS:
         raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
     cells: dict[str, Cell] = {}
-    objectives = study.objectives if study.kind == "placement" else [""]  # the others name their own
+    objectives = (
+        study.objectives if study.kind == "placement" else [""]
+    )  # the others name their own
     for instance, cluster, objective in itertools.product(instances, clusters, objectives):
-        problem = load_cell_problem(instance, cluster, objective, study.kind, study.training, study.fields)
+        problem = load_cell_problem(
+            instance, cluster, objective, study.kind, study.training, study.fields
+        )
         for cell in _cells_of(study, instance, cluster, problem.objective, problem):
             cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 
-def _cells_of(study: Study, instance: str, cluster: str | None, objective: str, problem: Any) -> Iterator[Cell]:
+def _cells_of(
+    study: Study, instance: str, cluster: str | None, objective: str, problem: Any
+) -> Iterator[Cell]:
     """Yield the cells of one problem."""
     digest = content_hash(problem)
     for entry in study.solvers:
         for label, options in entry.configurations():
             version = _checked(entry.name, study.kind, options, problem)
             for seed in _seeds(entry.seeds or study.seeds):
-                seconds = entry.seconds if entry.seconds is not None or entry.evaluations else study.seconds
-                evaluations = entry.evaluations or (study.evaluations if entry.seconds is None else None)
+                seconds = (
+                    entry.seconds
+                    if entry.seconds is not None or entry.evaluations
+                    else study.seconds
+                )
+                evaluations = entry.evaluations or (
+                    study.evaluations if entry.seconds is None else None
+                )
                 what = [
-                    digest, study.kind, entry.name, options, seed, seconds, evaluations, study.target, __version__, *version
-                ]  # fmt: skip
+                    digest,
+                    study.kind,
+                    entry.name,
+                    options,
+                    seed,
+                    seconds,
+                    evaluations,
+                    study.target,
+                    __version__,
+                    *version,
+                ]
                 key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
                 yield Cell(
-                    key, instance, cluster, digest, objective, study.kind, entry.name, label, options, seed, seconds,
-                    evaluations, study.target, study.training, study.fields, study.folder, study.keep_placements,
+                    key,
+                    instance,
+                    cluster,
+                    digest,
+                    objective,
+                    study.kind,
+                    entry.name,
+                    label,
+                    options,
+                    seed,
+                    seconds,
+                    evaluations,
+                    study.target,
+                    study.training,
+                    study.fields,
+                    study.folder,
+                    study.keep_placements,
                     study.hard_timeout,
-                )  # fmt: skip
+                )
 
 
 def _checked(name: str, kind: str, options: dict[str, Any], problem: Any) -> list[str]:
-    """Check that a solver can be made and takes the problem; return its own version, where it has one.
+    """Check that a solver can be made and takes the problem; return its own version, where it has
+    one.
 
     A broken plug-in is not refused: its cells will say what is wrong, and the others go on.
     """

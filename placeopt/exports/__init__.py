@@ -1,4 +1,5 @@
-"""Exports: a placement in the form that a framework loads. One file per target; `TARGETS` lists them."""
+"""Exports: a placement in the form that a framework loads. One file per target; `TARGETS` lists
+them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""`device-map`: module path -> device, as accelerate's `dispatch_model` and transformers' `device_map` take it.
+"""`device-map`: module path -> device, as accelerate's `dispatch_model` and transformers'
+`device_map` take it.
 
-A module whose ops all share a device is named as a whole, so the map has the shortest paths. A framework with a map moves
-the inputs of every named module to its device; what a module around the named ones computes itself, it computes
-where the tensors are. So a placement can be told as a map only where such an op finds its inputs on one device, and a
-module without modules inside lies on one device. `--group block` finds placements that can be told so.
+A module whose ops all share a device is named as a whole, so the map has the shortest paths. A
+framework with a map moves the inputs of every named module to its device; what a module around the
+named ones computes itself, it computes where the tensors are. So a placement can be told as a map
+only where such an op finds its inputs on one device, and a module without modules inside lies on
+one device. `--group block` finds placements that can be told so.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ def export(job: Job) -> Exported:
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
     moved = table.moved
-    note = (f"{moved} ops between the modules run where their inputs are, not where the placement has them",) if moved else ()
+    note = (
+        (
+            f"{moved} ops between the modules run where their inputs are, not where the placement has them",
+        )
+        if moved
+        else ()
+    )
     return Exported(found, {"device_map.json": text_file(text)}, note)
 
 
@@ -56,7 +64,11 @@ class ModuleDevices:
             self.own.setdefault(call.module, []).append(i)
             for name in call.weights:
                 self.stored.setdefault(name, self.home[i])
-        for path in {*self.own, *self.program.modules, *(name.rpartition(".")[0] for name in self.stored)}:
+        for path in {
+            *self.own,
+            *self.program.modules,
+            *(name.rpartition(".")[0] for name in self.stored),
+        }:
             while path:
                 above = path.rpartition(".")[0]
                 self.children.setdefault(above, set()).add(path)
@@ -78,18 +90,27 @@ class ModuleDevices:
             names = list(dict.fromkeys(split))
             shown = ", ".join(f"'{name or '(the model itself)'}'" for name in names[:SHOWN])
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            raise InputError(f"device-map: the ops of {shown}{more} are on several devices, which no map of modules can say; "
-                             "solve again with --group block, or export --to torch")  # fmt: skip
+            raise InputError(
+                f"device-map: the ops of {shown}{more} are on several devices, which no map of modules can say; "
+                "solve again with --group block, or export --to torch"
+            )
         return found
 
     def _devices(self, path: str) -> set[int]:
         """Devices of what a module and those inside it compute or store."""
         inside = f"{path}." if path else ""
-        calls = (i for module, own in self.own.items() if module == path or module.startswith(inside) for i in own)
+        calls = (
+            i
+            for module, own in self.own.items()
+            if module == path or module.startswith(inside)
+            for i in own
+        )
         used = {self.home[i] for i in calls if not self.program.calls[i].free}
         return used | {device for name, device in self.stored.items() if name.startswith(inside)}
 
-    def _descend(self, path: str, found: dict[str, int], split: list[str], fallback: int = 0) -> None:
+    def _descend(
+        self, path: str, found: dict[str, int], split: list[str], fallback: int = 0
+    ) -> None:
         devices = self._devices(path)
         if len(devices) <= 1:
             found[path] = min(devices, default=fallback)
@@ -109,7 +130,9 @@ class ModuleDevices:
         actual: list[int] = []
         for i, call in enumerate(self.program.calls):
             named = _named(call.module, found)
-            sources = {actual[j] for j in call.inputs} | {found[name] for name in call.weights if name in found}
+            sources = {actual[j] for j in call.inputs} | {
+                found[name] for name in call.weights if name in found
+            }
             if named is not None:
                 actual.append(named)
             elif len(sources) > 1:

@@ -33,19 +33,24 @@ def export(
     Parameters
     ----------
     problem, placement : which op runs where; a Result's solution is taken.
-    to : "device-map" (dict of module paths), "torch" (a module that moves its tensors), "torch-pipeline" (stages and
-        schedule), "onnxruntime" (a runner of the model's parts), "jax" (shardings of parameters) or "csv".
-    model : the model that was placed: an ONNX file, a .pt2 archive, `torch:FILE.py:NAME` or a torch module.
+    to : "device-map" (dict of module paths), "torch" (a module that moves its tensors),
+    "torch-pipeline" (stages and
+        schedule), "onnxruntime" (a runner of the model's parts), "jax" (shardings of parameters) or
+        "csv".
+    model : the model that was placed: an ONNX file, a .pt2 archive, `torch:FILE.py:NAME` or a torch
+    module.
     inputs : example inputs of a torch module.
     devices : the framework's name of every device ("cuda:0", "cpu"), by index or by name.
     out : file or folder.
-    options : of the target; `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or micro_batches, solver and
+    options : of the target; `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or
+    micro_batches, solver and
         seconds to search for one, and stage (of every op, where a device holds several).
 
     Raises
     ------
     InputError
-        If the target is unknown, or cannot express the placement; one line that says what to change.
+        If the target is unknown, or cannot express the placement; one line that says what to
+        change.
     """
     done = make(problem, placement, to, model=model, inputs=inputs, devices=devices, **options)
     if out is not None:
@@ -54,7 +59,12 @@ def export(
 
 
 def make(
-    problem: PlacementProblem, placement: Placement | Result[Placement], to: str, *, devices: Any = None, **given: Any
+    problem: PlacementProblem,
+    placement: Placement | Result[Placement],
+    to: str,
+    *,
+    devices: Any = None,
+    **given: Any,
 ) -> Exported:
     """Return what `export` writes and returns, with its notes."""
     chosen = target(to)
@@ -62,12 +72,23 @@ def make(
     if isinstance(placement, Result):
         queue = placement.queue or None
         if placement.solution is None:
-            raise InputError(f"the result of '{placement.solver}' on '{placement.problem}' holds no placement to export")
+            raise InputError(
+                f"the result of '{placement.solver}' on '{placement.problem}' holds no placement to export"
+            )
         placement = placement.solution
     if not isinstance(placement, Placement) or len(placement.device) != problem.num_ops:
-        raise InputError(f"placement: expected the {problem.num_ops} ops of problem '{problem.name}', received "
-                         f"{len(placement.device) if isinstance(placement, Placement) else type(placement).__name__}")  # fmt: skip
+        raise InputError(
+            f"placement: expected the {problem.num_ops} ops of problem '{problem.name}', received "
+            f"{len(placement.device) if isinstance(placement, Placement) else type(placement).__name__}"
+        )
     own = {key: given.pop(key, None) for key in ("model", "inputs")}
     options = {key: value for key, value in given.items() if value is not None}
-    job = Job(problem, placement, devices=framework_devices(problem, devices), queue=queue, options=options, **own)
+    job = Job(
+        problem,
+        placement,
+        devices=framework_devices(problem, devices),
+        queue=queue,
+        options=options,
+        **own,
+    )
     return chosen.export(job)

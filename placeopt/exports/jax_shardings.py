@@ -1,9 +1,11 @@
-"""`jax`: the device of every parameter of a jax model, as `jax.sharding.SingleDeviceSharding`s by path.
+"""`jax`: the device of every parameter of a jax model, as `jax.sharding.SingleDeviceSharding`s by
+path.
 
-A placement says where whole ops run, so a parameter lies on one device: such shardings are all that it can say (no
-parameter is cut). What is written is a Python file that needs jax only: `place(parameters)` puts a tree of parameters,
-nested as the modules are, on its devices; `to_device(path, values)` moves activations to a module's device, between functions
-that are jitted each for one device.
+A placement says where whole ops run, so a parameter lies on one device: such shardings are all that
+it can say (no parameter is cut). What is written is a Python file that needs jax only:
+`place(parameters)` puts a tree of parameters, nested as the modules are, on its devices;
+`to_device(path, values)` moves activations to a module's device, between functions that are jitted
+each for one device.
 """
 
 from __future__ import annotations
@@ -70,9 +72,12 @@ def export(job: Job) -> Exported:
 
 
 def _modules(job: Job) -> dict[str, int]:
-    """Return the device of every module by path; without the model, the names of the ops tell the modules."""
+    """Return the device of every module by path; without the model, the names of the ops tell the
+    modules."""
     if is_torch_program(job.model) or is_onnx_program(job.model):
         return ModuleDevices(job.program, job.home.tolist()).shortest()
     problem = job.problem
     calls = [Call(name, "", name.replace("/", "."), ()) for name in problem.op_names]
-    return ModuleDevices(Program(problem.name, tuple(calls)), job.placement.device.tolist()).shortest()
+    return ModuleDevices(
+        Program(problem.name, tuple(calls)), job.placement.device.tolist()
+    ).shortest()

@@ -44,7 +44,8 @@ class Exported:
     notes: tuple[str, ...] = ()
 
     def write(self, out: Path) -> list[Path]:
-        """Write to `out`: the file itself where there is one file and `out` has a suffix, else into the folder."""
+        """Write to `out`: the file itself where there is one file and `out` has a suffix, else into
+        the folder."""
         if len(self.files) == 1 and out.suffix:
             folder, names = out.parent, {next(iter(self.files)): out.name}
         else:
@@ -54,7 +55,9 @@ class Exported:
             for name, write in self.files.items():
                 write(folder / names[name])
         except OSError as error:
-            raise InputError(f"--out '{out}': cannot write there: {error.strerror or error}") from error
+            raise InputError(
+                f"--out '{out}': cannot write there: {error.strerror or error}"
+            ) from error
         return [folder / name for name in names.values()]
 
 
@@ -64,7 +67,8 @@ class Job:
 
     Attributes
     ----------
-    model : the user's model: a file, `torch:FILE.py:NAME` or a module; None where only the graph is there.
+    model : the user's model: a file, `torch:FILE.py:NAME` or a module; None where only the graph is
+    there.
     devices : name in the framework of every device of the problem ("cuda:0").
     inputs : example inputs of a module.
     options : of the target.
@@ -87,8 +91,10 @@ class Job:
     def torch(self) -> TorchProgram:
         """The model as a torch program."""
         if not is_torch_program(self.model):
-            raise InputError(f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 archive of "
-                             "torch.export)")  # fmt: skip
+            raise InputError(
+                f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 archive of "
+                "torch.export)"
+            )
         return torch_program(self.model, inputs=self.inputs)
 
     @cached_property
@@ -112,7 +118,9 @@ class Job:
     def home(self) -> NDArray[np.int64]:
         """Device of every call of the program, shape (num_calls,)."""
         alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
-        return homes(self.program, {alias.get(name, name): device for name, device in self.placed.items()})
+        return homes(
+            self.program, {alias.get(name, name): device for name, device in self.placed.items()}
+        )
 
 
 def text_file(text: str) -> Callable[[Path], None]:
@@ -130,7 +138,8 @@ def is_archive(model: Any) -> bool:
 
 
 def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
-    """Return the loaded program's names of ops: an archive does not keep the names of calls with several results."""
+    """Return the loaded program's names of ops: an archive does not keep the names of calls with
+    several results."""
     from placeopt.instances.readers.torch_export import from_exported
 
     if not is_archive(model):
@@ -139,12 +148,15 @@ def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str
     return dict(zip(graph.op_names, live, strict=True)) if len(live) == graph.num_ops else {}
 
 
-def framework_devices(problem: PlacementProblem, devices: Sequence[str] | dict[str, str] | None) -> tuple[str, ...]:
+def framework_devices(
+    problem: PlacementProblem, devices: Sequence[str] | dict[str, str] | None
+) -> tuple[str, ...]:
     """Return the framework's name of every device of a problem.
 
     Parameters
     ----------
-    devices : names by index or by name; by default CPUs and workers are "cpu", and the others "cuda:0", "cuda:1", ...
+    devices : names by index or by name; by default CPUs and workers are "cpu", and the others
+    "cuda:0", "cuda:1", ...
 
     Raises
     ------
@@ -154,15 +166,21 @@ def framework_devices(problem: PlacementProblem, devices: Sequence[str] | dict[s
     names = problem.device_names
     if devices is None:
         hosts = [name.startswith(("cpu", "worker", "host")) for name in names]
-        return tuple("cpu" if host else f"cuda:{i - sum(hosts[:i])}" for i, host in enumerate(hosts))
+        return tuple(
+            "cpu" if host else f"cuda:{i - sum(hosts[:i])}" for i, host in enumerate(hosts)
+        )
     if isinstance(devices, dict):
         unknown = [name for name in devices if name not in names]
         if unknown or len(devices) < len(names):
             missing = [name for name in names if name not in devices]
-            raise InputError(f"devices: expected a name for each of {', '.join(names)}, received "
-                             f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}")  # fmt: skip
+            raise InputError(
+                f"devices: expected a name for each of {', '.join(names)}, received "
+                f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}"
+            )
         return tuple(str(devices[name]) for name in names)
     given = tuple(str(name) for name in devices)
     if len(given) != len(names):
-        raise InputError(f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}")
+        raise InputError(
+            f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}"
+        )
     return given

@@ -1,7 +1,8 @@
-"""`onnxruntime`: the model cut into one ONNX file per device and segment, a manifest, and a runner that stands alone.
+"""`onnxruntime`: the model cut into one ONNX file per device and segment, a manifest, and a runner
+that stands alone.
 
-A segment holds calls of one device that can run one after the other without waiting for another device. Weights are in
-the part that uses them, in each where several do.
+A segment holds calls of one device that can run one after the other without waiting for another
+device. Weights are in the part that uses them, in each where several do.
 """
 
 from __future__ import annotations

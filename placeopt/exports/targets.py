@@ -38,23 +38,39 @@ class Target:
                 known = f"it takes {', '.join(self.options)}" if self.options else "it takes none"
                 raise InputError(f"export to {self.name} has no option '{key}'; {known}")
         if self.needs_model and job.model is None:
-            raise InputError(f"export to {self.name} needs the model itself; give it (--model FILE, or model=...)")
-        make: Callable[[Job], Exported] = importlib.import_module(f"placeopt.exports.{self.module}").export
+            raise InputError(
+                f"export to {self.name} needs the model itself; give it (--model FILE, or model=...)"
+            )
+        make: Callable[[Job], Exported] = importlib.import_module(
+            f"placeopt.exports.{self.module}"
+        ).export
         return make(job)
 
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("device-map", "device_map", "device of every module, as accelerate and transformers take it"),
+        Target(
+            "device-map",
+            "device_map",
+            "device of every module, as accelerate and transformers take it",
+        ),
         Target("torch", "torch_module", "a torch module whose tensors move between devices"),
-        Target("torch-pipeline", "torch_pipeline", "stages and schedule for torch.distributed.pipelining",
-               options=("schedule", "micro_batches", "solver", "seconds", "stage")),
-        Target("onnxruntime", "onnxruntime_parts", "one ONNX file per device and segment, and a runner"),
-        Target("jax", "jax_shardings", "device of every parameter of a jax model", needs_model=False),
+        Target(
+            "torch-pipeline",
+            "torch_pipeline",
+            "stages and schedule for torch.distributed.pipelining",
+            options=("schedule", "micro_batches", "solver", "seconds", "stage"),
+        ),
+        Target(
+            "onnxruntime", "onnxruntime_parts", "one ONNX file per device and segment, and a runner"
+        ),
+        Target(
+            "jax", "jax_shardings", "device of every parameter of a jax model", needs_model=False
+        ),
         Target("csv", "csv_table", "op,device,priority: one line per op", needs_model=False),
     )
-}  # fmt: skip
+}
 """Every target by name."""
 
 

@@ -1,8 +1,9 @@
-"""`torch`: the captured module with its weights on their devices and a transfer wherever a tensor changes device.
+"""`torch`: the captured module with its weights on their devices and a transfer wherever a tensor
+changes device.
 
-A tensor goes once to every device that reads it. Weights keep their names, so a state dict of the original module fits;
-gradients flow through the transfers. On CUDA devices calls return before the device is done, so devices work at
-the same time, each in the order of the program.
+A tensor goes once to every device that reads it. Weights keep their names, so a state dict of the
+original module fits; gradients flow through the transfers. On CUDA devices calls return before the
+device is done, so devices work at the same time, each in the order of the program.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ def export(job: Job) -> Exported:
     notes = [f"{transfers} transfers between devices"]
     absent = [name for name in dict.fromkeys(job.devices) if not is_here(name)]
     if absent:
-        notes.append(f"{', '.join(absent)}: not on this machine; the files run where torch finds them")
+        notes.append(
+            f"{', '.join(absent)}: not on this machine; the files run where torch finds them"
+        )
     return Exported(module, files, tuple(notes))
 
 
-def placed_module(program: TorchProgram, home: Sequence[int], devices: Sequence[str]) -> tuple[Any, int]:
-    """Return a copy of the captured module that computes every call on its device, and its number of transfers.
+def placed_module(
+    program: TorchProgram, home: Sequence[int], devices: Sequence[str]
+) -> tuple[Any, int]:
+    """Return a copy of the captured module that computes every call on its device, and its number
+    of transfers.
 
     Parameters
     ----------
@@ -74,7 +80,9 @@ def moves(node: Any) -> bool:
     return isinstance(value, torch.Tensor) if value is not None else node.op != "get_attr"
 
 
-def _copy(module: Any, copies: dict[tuple[Any, str], Any], source: Any, reader: Any, device: str) -> Any:
+def _copy(
+    module: Any, copies: dict[tuple[Any, str], Any], source: Any, reader: Any, device: str
+) -> Any:
     """Return the node that holds `source` on `device`, made before its first reader there."""
     if (source, device) not in copies:
         with module.graph.inserting_before(reader):
@@ -88,8 +96,12 @@ def own_copy(module: Any) -> Any:
     import torch
 
     memo = {id(x): x for x in (*module.parameters(), *module.buffers())}
-    memo |= {id(value): value for node in module.graph.nodes if node.op == "get_attr"
-             if isinstance(value := attribute(module, node.target), torch.Tensor)}  # fmt: skip
+    memo |= {
+        id(value): value
+        for node in module.graph.nodes
+        if node.op == "get_attr"
+        if isinstance(value := attribute(module, node.target), torch.Tensor)
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own, on how its specs are copied
         return copy.deepcopy(module, memo)
@@ -99,7 +111,10 @@ def _put(module: Any, name: str, device: str) -> None:
     """Replace a stored tensor by one on `device`; tied names keep sharing one."""
     import torch
 
-    parent, leaf = attribute(module, name.rpartition(".")[0]) if "." in name else module, name.rpartition(".")[2]
+    parent, leaf = (
+        attribute(module, name.rpartition(".")[0]) if "." in name else module,
+        name.rpartition(".")[2],
+    )
     value = getattr(parent, leaf)
     if not isinstance(value, torch.Tensor) or value.device == torch.device(device):
         return

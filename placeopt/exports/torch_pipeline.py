@@ -1,12 +1,15 @@
-"""`torch-pipeline`: a placement as stages for torch.distributed.pipelining, with the schedule they run under.
+"""`torch-pipeline`: a placement as stages for torch.distributed.pipelining, with the schedule they
+run under.
 
-Devices are ranks. The ops of a device become one stage, or several where a path leaves the device and comes back. The folder
-holds pipeline.py (the stages as modules, and `build`, which makes the runtime of a rank), weights.pt, schedule.csv and
-pipeline.json (what is in each stage, and the split points for torch's own `pipeline()` where stages begin with a module).
+Devices are ranks. The ops of a device become one stage, or several where a path leaves the device
+and comes back. The folder holds pipeline.py (the stages as modules, and `build`, which makes the
+runtime of a rank), weights.pt, schedule.csv and pipeline.json (what is in each stage, and the split
+points for torch's own `pipeline()` where stages begin with a module).
 
-The stages have the sizes of the example inputs: give inputs of one micro-batch. The schedule is searched for with the
-times of the problem; where it has no backward pass, one is taken to last twice as long as the forward pass. A schedule that
-is there already (`placeopt schedule` writes it beside the cut) is taken as it is, from its JSON or its CSV.
+The stages have the sizes of the example inputs: give inputs of one micro-batch. The schedule is
+searched for with the times of the problem; where it has no backward pass, one is taken to last
+twice as long as the forward pass. A schedule that is there already (`placeopt schedule` writes it
+beside the cut) is taken as it is, from its JSON or its CSV.
 """
 
 from __future__ import annotations
@@ -73,7 +76,8 @@ def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=Fals
 
 
 def export(job: Job) -> Exported:
-    """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this module describes."""
+    """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this
+    module describes."""
     device = _together(job.problem, job.placement.device)
     parts = _parts(job, device)
     stage_of_op, homes = stage_of_ops(job.problem, device, parts)
@@ -81,11 +85,17 @@ def export(job: Job) -> Exported:
     rank_of_stage = [used.index(home) for home in homes]
     run = _run(job, device, parts, homes, rank_of_stage)
     kept = np.flatnonzero((stage_of_op >= 0) & ~job.problem.backward).tolist()
-    numbers = stage_of_calls(job.torch.program, {job.problem.op_names[i]: int(stage_of_op[i]) for i in kept}, len(homes))
+    numbers = stage_of_calls(
+        job.torch.program, {job.problem.op_names[i]: int(stage_of_op[i]) for i in kept}, len(homes)
+    )
     stages = cut_stages(job.torch, numbers, len(homes))
     extra = CODE.format(ranks=rank_of_stage, micro_batches=run.micro_batches)
-    files = saved_module("pipeline.py", "the stages of a pipeline",
-                         {f"Stage{s}": stage.module for s, stage in enumerate(stages)}, extra)  # fmt: skip
+    files = saved_module(
+        "pipeline.py",
+        "the stages of a pipeline",
+        {f"Stage{s}": stage.module for s, stage in enumerate(stages)},
+        extra,
+    )
     csv = "".join(",".join(row) + "\n" for row in run.rows)
     table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, run), indent=1) + "\n"
     files |= {"schedule.csv": text_file(csv), "pipeline.json": text_file(table)}
@@ -103,11 +113,16 @@ class _Run:
     @classmethod
     def of(cls, schedule: PipelineSchedule) -> _Run:
         """Return a schedule as the ranks run it."""
-        return cls(torch_rows(schedule), schedule.micro_batches, schedule.makespan * schedule.problem.tick_seconds)
+        return cls(
+            torch_rows(schedule),
+            schedule.micro_batches,
+            schedule.makespan * schedule.problem.tick_seconds,
+        )
 
 
 def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the devices with every backward op on that of its forward op, where autograd runs it."""
+    """Return the devices with every backward op on that of its forward op, where autograd runs
+    it."""
     index = {name: i for i, name in enumerate(problem.op_names)}
     found = device.copy()
     for op in np.flatnonzero(problem.backward).tolist():
@@ -116,20 +131,25 @@ def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[n
 
 
 def _parts(job: Job, device: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the labels that tell the stages of a device apart: those of the cut's file, else there are none."""
+    """Return the labels that tell the stages of a device apart: those of the cut's file, else there
+    are none."""
     given = job.options.get("stage")
     if given is None:
         return device
     parts = np.asarray(given, dtype=np.int64)
     if parts.shape != device.shape:
-        raise InputError(f"stage: expected one for each of {len(device)} ops, received {parts.shape}")
+        raise InputError(
+            f"stage: expected one for each of {len(device)} ops, received {parts.shape}"
+        )
     return parts
 
 
-
-
 def _run(
-    job: Job, device: NDArray[np.int64], parts: NDArray[np.int64], homes: Sequence[int], rank_of_stage: Sequence[int]
+    job: Job,
+    device: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    homes: Sequence[int],
+    rank_of_stage: Sequence[int],
 ) -> _Run:
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")
@@ -138,31 +158,49 @@ def _run(
         count = int(job.options.get("micro_batches", 2 * len(homes)))
         if count < 1:
             raise InputError(f"micro_batches: expected at least 1, received {count}")
-        return _Run.of(search(problem, job.options.get("solver", "repetend"), micro_batches=count,
-                              seconds=float(job.options.get("seconds", 10.0))))  # fmt: skip
+        return _Run.of(
+            search(
+                problem,
+                job.options.get("solver", "repetend"),
+                micro_batches=count,
+                seconds=float(job.options.get("seconds", 10.0)),
+            )
+        )
     for key in ("micro_batches", "solver", "seconds"):
         if key in job.options:
-            raise InputError(f"{key}: the schedule that is given says what runs; leave one of the two out")
+            raise InputError(
+                f"{key}: the schedule that is given says what runs; leave one of the two out"
+            )
     if isinstance(given, str | Path) and Path(given).suffix == ".csv":
         rows = read_torch_csv(given)
         ranks = ranks_of_stages(rows)
         if ranks != list(rank_of_stage):
-            raise InputError(f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
-                             f"{list(rank_of_stage)}; give the cut that the schedule was made for")  # fmt: skip
-        return _Run(rows, 1 + max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row), None)
+            raise InputError(
+                f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
+                f"{list(rank_of_stage)}; give the cut that the schedule was made for"
+            )
+        return _Run(
+            rows, 1 + max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row), None
+        )
     found = serialize.load(given) if isinstance(given, str | Path) else given
     found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
-        raise InputError(f"schedule: expected a pipeline schedule or a result with one, received {type(found).__name__}")
+        raise InputError(
+            f"schedule: expected a pipeline schedule or a result with one, received {type(found).__name__}"
+        )
     chains = chains_of(found.problem)
     if len(chains) != 1 or list(chains[0].device) != list(homes):
         shown = "; ".join(str(list(chain.device)) for chain in chains)
-        raise InputError(f"schedule: its stages are on devices {shown}, those of the placement on {list(homes)}; "
-                         "export the placement that the schedule was made for (cut.json beside it)")  # fmt: skip
+        raise InputError(
+            f"schedule: its stages are on devices {shown}, those of the placement on {list(homes)}; "
+            "export the placement that the schedule was made for (cut.json beside it)"
+        )
     return _Run.of(found)
 
 
-def _pipeline(problem: PlacementProblem, device: NDArray[np.int64], parts: NDArray[np.int64]) -> PipelineProblem:
+def _pipeline(
+    problem: PlacementProblem, device: NDArray[np.int64], parts: NDArray[np.int64]
+) -> PipelineProblem:
     """Return the pipeline problem of the placement, on the devices that it uses."""
     if problem.backward.any():
         return pipeline_of_placement(problem, device, parts=parts)
@@ -179,27 +217,45 @@ def _pipeline(problem: PlacementProblem, device: NDArray[np.int64], parts: NDArr
         back = [(f"B{order.index(v)}", lag) for (u, v), lag in sorted(edges.items()) if u == i]
         where = (used.index(pieces[i].place),)
         blocks.append(Block(f"F{s}", "F", where, max(1, ticks), (1,), tuple(after), s))
-        blocks.append(Block(f"B{s}", "B", where, max(1, BACKWARD_RATIO * ticks), (-1,), (*back, (f"F{s}", 0)), s))
+        blocks.append(
+            Block(
+                f"B{s}", "B", where, max(1, BACKWARD_RATIO * ticks), (-1,), (*back, (f"F{s}", 0)), s
+            )
+        )
     names = tuple(problem.device_names[d] for d in used)
-    return PipelineProblem.from_blocks(problem.name, blocks, names, tick_seconds=problem.tick_seconds)
+    return PipelineProblem.from_blocks(
+        problem.name, blocks, names, tick_seconds=problem.tick_seconds
+    )
 
 
 def _manifest(
-    job: Job, stages: Sequence[Stage], rank_of_stage: Sequence[int], numbers: Sequence[int], run: _Run
+    job: Job,
+    stages: Sequence[Stage],
+    rank_of_stage: Sequence[int],
+    numbers: Sequence[int],
+    run: _Run,
 ) -> dict[str, Any]:
     calls = job.torch.program.calls
     rows = []
     for s, stage in enumerate(stages):
         own = [call for call, number in zip(calls, numbers, strict=True) if number == s]
-        rows.append({
-            "rank": rank_of_stage[s], "split_point": stage.split_point, "inputs": stage.inputs, "outputs": stage.outputs,
-            "modules": list(dict.fromkeys(call.module for call in own)), "calls": [call.name for call in own],
-        })  # fmt: skip
+        rows.append(
+            {
+                "rank": rank_of_stage[s],
+                "split_point": stage.split_point,
+                "inputs": stage.inputs,
+                "outputs": stage.outputs,
+                "modules": list(dict.fromkeys(call.module for call in own)),
+                "calls": [call.name for call in own],
+            }
+        )
     return {
-        "model": job.torch.program.name, "micro_batches": run.micro_batches, "stages": rows,
+        "model": job.torch.program.name,
+        "micro_batches": run.micro_batches,
+        "stages": rows,
         "split_points": {stage.split_point: "BEGINNING" for stage in stages if stage.split_point},
         "simulated_seconds": run.seconds,
-    }  # fmt: skip
+    }
 
 
 def _notes(job: Job, numbers: Sequence[int], run: _Run) -> list[str]:
@@ -211,5 +267,7 @@ def _notes(job: Job, numbers: Sequence[int], run: _Run) -> list[str]:
             users.setdefault(name, set()).add(number)
     tied = [name for name, found in users.items() if len(found) > 1]
     if tied:
-        notes.append(f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients yourself")
+        notes.append(
+            f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients yourself"
+        )
     return notes

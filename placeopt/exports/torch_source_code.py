@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORED_DEVICES = "placeopt_devices"
-"""Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may lack."""
+"""Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may
+lack."""
 
 HEADER = '''\
 """Written by placeopt: {title}.
@@ -66,19 +67,23 @@ NESTED = '''
 '''
 
 
-def saved_module(file: str, title: str, modules: Mapping[str, Any], extra: str = "") -> dict[str, Callable[[Path], None]]:
+def saved_module(
+    file: str, title: str, modules: Mapping[str, Any], extra: str = ""
+) -> dict[str, Callable[[Path], None]]:
     """Return how to write the Python file and weights.pt.
 
     Parameters
     ----------
-    modules : GraphModules by the name of their class. One that knows how its arguments are nested takes
+    modules : GraphModules by the name of their class. One that knows how its arguments are nested
+    takes
         them so; another takes and returns a flat list of tensors.
     extra : Python code that follows the classes.
 
     Raises
     ------
     InputError
-        When the file is written, if a module holds nested graphs (control flow), which cannot be written as code.
+        When the file is written, if a module holds nested graphs (control flow), which cannot be
+        written as code.
     """
     weights = {name: _weights(module) for name, module in modules.items()}
 
@@ -103,7 +108,14 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
     lines = dict.fromkeys(_import(name, value) for name, value in needed.items())
     imports = "\n".join(line for line in lines if line)
     code = HEADER.format(title=title, first=next(iter(modules)), imports=imports and imports + "\n")
-    return code + "\n\n" + "\n\n".join(parts) + "\n\nCLASSES = {" + ", ".join(f'"{x}": {x}' for x in modules) + "}\n"
+    return (
+        code
+        + "\n\n"
+        + "\n\n".join(parts)
+        + "\n\nCLASSES = {"
+        + ", ".join(f'"{x}": {x}' for x in modules)
+        + "}\n"
+    )
 
 
 def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
@@ -114,8 +126,10 @@ def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
 
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(attribute(module, node.target), GraphModule):
-            raise InputError(f"the module holds a nested graph ('{node.target}', control flow), which cannot be written as "
-                             "code; use po.export in Python")  # fmt: skip
+            raise InputError(
+                f"the module holds a nested graph ('{node.target}', control flow), which cannot be written as "
+                "code; use po.export in Python"
+            )
     nested = hasattr(module, "_in_spec")
     graph = module.graph
     codegen = graph._codegen
@@ -124,7 +138,9 @@ def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
         made = graph.python_code("self")
     finally:
         graph.set_codegen(codegen)
-    body = made.src.strip("\n").replace("def forward(", "def _flat(" if nested else "def forward(", 1)
+    body = made.src.strip("\n").replace(
+        "def forward(", "def _flat(" if nested else "def forward(", 1
+    )
     lines = [f"    {line}".rstrip() for line in body.split("\n")]
     text = f"class {name}(torch.nn.Module):\n" + "\n".join(lines) + "\n"
     if nested:
@@ -132,8 +148,10 @@ def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
         try:
             result = pytree.treespec_dumps(module._out_spec)
         except (NotImplementedError, TypeError) as error:
-            raise InputError(f"the results of the module are of a type that cannot be written ({error}); "
-                             "return tensors, tuples or dicts") from error  # fmt: skip
+            raise InputError(
+                f"the results of the module are of a type that cannot be written ({error}); "
+                "return tensors, tuples or dicts"
+            ) from error
         text += NESTED.format(keywords=keywords, result=result)
     return text, dict(made.globals)
 
@@ -152,7 +170,8 @@ def _import(name: str, value: Any) -> str:
 
 
 def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
-    """Return (key of tied names, tensor, device, whether it is learned) by path, for what the code reads."""
+    """Return (key of tied names, tensor, device, whether it is learned) by path, for what the code
+    reads."""
     import torch
 
     first: dict[int, str] = {}

@@ -31,7 +31,9 @@ class Body:
         """Refuse entries that are not known, with the nearest that is; return the object itself."""
         for key in self.data:
             if key not in known:
-                raise InputError(f"{self.where}: '{key}' is not known; {did_you_mean(str(key), known)}")
+                raise InputError(
+                    f"{self.where}: '{key}' is not known; {did_you_mean(str(key), known)}"
+                )
         return self
 
     def has(self, key: str) -> bool:
@@ -61,7 +63,11 @@ class Body:
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number."""
         value = self.data.get(key, default) if default is not None else self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_FLOAT <= value <= MAX_FLOAT:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not -MAX_FLOAT <= value <= MAX_FLOAT
+        ):
             raise self.wrong(key, "a finite number", value)
         return float(value)
 
@@ -73,7 +79,8 @@ class Body:
         return value
 
     def each(self, read: Callable[[str], Any], *keys: str) -> dict[str, Any]:
-        """Return several entries by key, all taken in one way: `body.each(body.text, "name", "kind")`."""
+        """Return several entries by key, all taken in one way: `body.each(body.text, "name",
+        "kind")`."""
         return {key: read(key) for key in keys}
 
     def items(self, key: str) -> list[Any]:
@@ -132,7 +139,9 @@ def int_table(values: list[Any], where: str) -> NDArray[np.int64]:
         width = len(rows[0])
         for i, row in enumerate(rows):
             if not isinstance(row, list) or len(row) != width:
-                raise InputError(f"{where}[{i}]: expected a row of {width} numbers, received {show(row)}")
+                raise InputError(
+                    f"{where}[{i}]: expected a row of {width} numbers, received {show(row)}"
+                )
         flat = [x for row in rows for x in row]
     else:
         width, flat = 0, values
@@ -149,7 +158,13 @@ def int_table(values: list[Any], where: str) -> NDArray[np.int64]:
 
 def kind_of(value: Any) -> str:
     """Return what a value is, for a message."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a truth value",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 

@@ -1,8 +1,9 @@
-"""Codecs: how each class becomes versioned JSON, `{"format": "placeopt/KIND", "version": 1, ...}`, and back.
+"""Codecs: how each class becomes versioned JSON, `{"format": "placeopt/KIND", "version": 1, ...}`,
+and back.
 
-Reading checks kind, version, types and lengths before the object's own constructor checks the values. A file
-written by version N is read by every later version. A package with solution types of its own calls `register` in
-its module `codecs`, which is imported when such an object is first met.
+Reading checks kind, version, types and lengths before the object's own constructor checks the
+values. A file written by version N is read by every later version. A package with solution types of
+its own calls `register` in its module `codecs`, which is imported when such an object is first met.
 """
 
 from __future__ import annotations
@@ -38,9 +39,15 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_LATE = ("placeopt.streams.codecs", "placeopt.sharding.codecs", "placeopt.schedules.codecs", "placeopt.plans.codecs",
-         "placeopt.splits.codecs")  # fmt: skip
-"""Modules that register the codecs of packages above this one; imported when an unknown class or kind is met."""
+_LATE = (
+    "placeopt.streams.codecs",
+    "placeopt.sharding.codecs",
+    "placeopt.schedules.codecs",
+    "placeopt.plans.codecs",
+    "placeopt.splits.codecs",
+)
+"""Modules that register the codecs of packages above this one; imported when an unknown class or
+kind is met."""
 
 
 def register(codec: Codec) -> None:
@@ -59,7 +66,9 @@ def to_dict(value: Any) -> dict[str, Any]:
     """
     codec = _codec_of(type(value)) or (_register_late() and _codec_of(type(value)))
     if not codec:
-        raise InputError(f"no JSON form for {type(value).__name__}; known: {', '.join(sorted(_by_kind))}")
+        raise InputError(
+            f"no JSON form for {type(value).__name__}; known: {', '.join(sorted(_by_kind))}"
+        )
     return {"format": PREFIX + codec.kind, "version": codec.version, **codec.encode(value)}
 
 
@@ -92,7 +101,11 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
         raise InputError(f"{where}: expected a JSON object, received {kind_of(data)}")
     name = data.get("format")
     if not isinstance(name, str) or not name.startswith(PREFIX):
-        expected = f'"{PREFIX}{kind}"' if kind else "one of " + ", ".join(PREFIX + k for k in sorted(_by_kind))
+        expected = (
+            f'"{PREFIX}{kind}"'
+            if kind
+            else "one of " + ", ".join(PREFIX + k for k in sorted(_by_kind))
+        )
         raise InputError(f'{where}: "format": expected {expected}, received {show(name)}')
     found = name.removeprefix(PREFIX)
     if kind is not None and found != kind:
@@ -105,8 +118,10 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
     codec = _by_kind[found]
     version = data.get("version")
     if type(version) is not int or not 1 <= version <= codec.version:
-        raise InputError(f'{where}: "version": expected 1..{codec.version}, received {show(version)}; '
-                         "a newer placeopt wrote the file, or it is damaged")  # fmt: skip
+        raise InputError(
+            f'{where}: "version": expected 1..{codec.version}, received {show(version)}; '
+            "a newer placeopt wrote the file, or it is damaged"
+        )
     try:
         return codec.decode(Body(data, where))
     except InputError as error:
@@ -118,7 +133,9 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
 
 def save(value: Any, path: str | Path) -> Path:
     """Write `value` as JSON; the file is replaced at once."""
-    return write_text(path, json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n")
+    return write_text(
+        path, json.dumps(to_dict(value), separators=(",", ":"), allow_nan=False) + "\n"
+    )
 
 
 def load(path: str | Path, kind: str | None = None, *, max_bytes: int = MAX_BYTES) -> Any:

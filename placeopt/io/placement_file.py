@@ -1,9 +1,9 @@
 """Placement files: how a learned policy, or a person, hands over which op runs where.
 
-JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional; "stage", the pipeline stage by
-op, may stand beside them: `placeopt schedule` writes it, exports of pipelines read it). CSV: the header
-`op,device` or `op,device,priority`, one line per op. Ops and devices are given by name or by index; a
-name wins over an index that reads the same.
+JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional;
+"stage", the pipeline stage by op, may stand beside them: `placeopt schedule` writes it, exports of
+pipelines read it). CSV: the header `op,device` or `op,device,priority`, one line per op. Ops and
+devices are given by name or by index; a name wins over an index that reads the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
 
 class PlacementText(NamedTuple):
-    """A placement file that was read: what messages call it, its text, and its parsed JSON (None of a CSV file)."""
+    """A placement file that was read: what messages call it, its text, and its parsed JSON (None of
+    a CSV file)."""
 
     where: str
     text: str
@@ -52,7 +53,9 @@ def open_placement(path: str | Path | PlacementText) -> PlacementText:
     if isinstance(path, PlacementText):
         return path
     where, text = f"placement '{path}'", read_text(path, what="placement")
-    return PlacementText(where, text, parse_json(text, where) if text.lstrip()[:1] in ("{", "[") else None)
+    return PlacementText(
+        where, text, parse_json(text, where) if text.lstrip()[:1] in ("{", "[") else None
+    )
 
 
 def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) -> Placement:
@@ -63,8 +66,9 @@ def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) 
     Raises
     ------
     InputError
-        If the file is truncated, has another header, names an unknown op or device (the nearest name is
-        suggested), has an op twice or leaves one out. Constraints are not checked here: that is `verify`.
+        If the file is truncated, has another header, names an unknown op or device (the nearest
+        name is suggested), has an op twice or leaves one out. Constraints are not checked here:
+        that is `verify`.
     """
     where, text, data = open_placement(path)
     return _from_csv(text, problem, where) if data is None else _from_json(data, problem, where)
@@ -73,23 +77,30 @@ def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) 
 def _check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
     """Refuse a placement of other ops, or on devices that are not there."""
     if len(placement.device) != problem.num_ops:
-        raise InputError(f"{where}: expected {problem.num_ops} ops of problem '{problem.name}', "
-                         f"received {len(placement.device)}")  # fmt: skip
+        raise InputError(
+            f"{where}: expected {problem.num_ops} ops of problem '{problem.name}', "
+            f"received {len(placement.device)}"
+        )
     outside = (placement.device < 0) | (placement.device >= problem.num_devices)
     if outside.any():
         op = int(outside.argmax())
-        raise InputError(f"{where}: op '{problem.op_names[op]}': expected a device in "
-                         f"0..{problem.num_devices - 1}, received {int(placement.device[op])}")  # fmt: skip
+        raise InputError(
+            f"{where}: op '{problem.op_names[op]}': expected a device in "
+            f"0..{problem.num_devices - 1}, received {int(placement.device[op])}"
+        )
 
 
 def write_placement(
-    path: str | Path, problem: PlacementProblem, placement: Placement, queue: str | None = None,
+    path: str | Path,
+    problem: PlacementProblem,
+    placement: Placement,
+    queue: str | None = None,
     stage: Sequence[int] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write a placement by names: CSV where `path` ends in .csv, else JSON.
 
-    `queue` is the execution ("fifo", "priority" or "planned") under which the placement was valued, `stage` the
-    pipeline stage of every op; JSON only. The file is replaced at once.
+    `queue` is the execution ("fifo", "priority" or "planned") under which the placement was valued,
+    `stage` the pipeline stage of every op; JSON only. The file is replaced at once.
     """
     path = Path(path)
     _check_devices(problem, placement, "placement")
@@ -99,7 +110,9 @@ def write_placement(
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(CSV_HEADERS[0 if ranks is None else 1])
-        columns: list[Iterable[Any]] = [problem.op_names, devices] + ([] if ranks is None else [ranks])
+        columns: list[Iterable[Any]] = [problem.op_names, devices] + (
+            [] if ranks is None else [ranks]
+        )
         writer.writerows(zip(*columns, strict=True))
         return write_text(path, stream.getvalue())
     data: dict[str, Any] = {"problem": problem.name}
@@ -120,24 +133,30 @@ def read_queue(path: str | Path | PlacementText) -> str | None:
 
 
 def read_stages(path: str | Path, problem: PlacementProblem) -> list[int] | None:
-    """Return the pipeline stage of every op that a JSON placement file tells, None where it tells none."""
+    """Return the pipeline stage of every op that a JSON placement file tells, None where it tells
+    none."""
     where, _, data = open_placement(path)
     given = data.get("stage") if isinstance(data, dict) else None
     if given is None:
         return None
     if not isinstance(given, dict):
-        raise InputError(f'{where}: "stage": expected an object {{op: stage}}, received {given!r:.40}')
+        raise InputError(
+            f'{where}: "stage": expected an object {{op: stage}}, received {given!r:.40}'
+        )
     found = []
     for name in problem.op_names:
         stage = _whole(given.get(name))
         if stage is None or not 0 <= stage < problem.num_ops:
-            raise InputError(f'{where}: "stage" of op \'{name}\': expected 0..{problem.num_ops - 1}, '
-                             f"received {given.get(name)!r:.40}")  # fmt: skip
+            raise InputError(
+                f"{where}: \"stage\" of op '{name}': expected 0..{problem.num_ops - 1}, "
+                f"received {given.get(name)!r:.40}"
+            )
         found.append(stage)
     return found
 
 
-# --- JSON and CSV ---------------------------------------------------------------------------------------
+# --- JSON and CSV
+# ---------------------------------------------------------------------------------------
 
 
 def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
@@ -145,7 +164,9 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
         return _from_object(data, problem, where)
     if not isinstance(data, dict) or "device" not in data:
         found = f"the keys {', '.join(list(data)[:5])}" if isinstance(data, dict) else "a list"
-        raise InputError(f'{where}: expected an object with "device": {{op: device}}, received {found}')
+        raise InputError(
+            f'{where}: expected an object with "device": {{op: device}}, received {found}'
+        )
     _check_names(data, problem, where)
     table = _Table(problem, where)
     for op, device in _pairs(data["device"], "device", where):
@@ -158,7 +179,8 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
 
 
 def graph_of(name: str) -> str:
-    """Name of the graph in a problem's name: "model" of "model on 4xA100"; a placement may go to another cluster."""
+    """Name of the graph in a problem's name: "model" of "model on 4xA100"; a placement may go to
+    another cluster."""
     return name.rpartition(" on ")[0] or name
 
 
@@ -167,15 +189,17 @@ def _check_names(data: dict[str, Any], problem: PlacementProblem, where: str) ->
     Body(data, where).only(JSON_KEYS)
     named = data.get("problem", problem.name)
     if graph_of(str(named)) != graph_of(problem.name):
-        raise InputError(f"{where}: it is for problem '{named}', expected '{problem.name}'; "
-                         'change or remove "problem" if it is meant for this one')  # fmt: skip
+        raise InputError(
+            f"{where}: it is for problem '{named}', expected '{problem.name}'; "
+            'change or remove "problem" if it is meant for this one'
+        )
     _check_queue(data, where)
 
 
 def _check_queue(data: dict[str, Any], where: str) -> str | None:
     queue = data.get("queue")
     if queue is not None and queue not in QUEUES:
-        raise InputError(f"{where}: \"queue\": expected {', '.join(QUEUES)}, received {queue!r:.40}")
+        raise InputError(f'{where}: "queue": expected {", ".join(QUEUES)}, received {queue!r:.40}')
     return queue
 
 
@@ -193,7 +217,9 @@ def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) ->
     value = from_dict(data, where=where)
     if isinstance(value, Result):
         if graph_of(value.problem) != graph_of(problem.name):
-            raise InputError(f"{where}: it is for problem '{value.problem}', expected '{problem.name}'")
+            raise InputError(
+                f"{where}: it is for problem '{value.problem}', expected '{problem.name}'"
+            )
         value = value.solution
     if not isinstance(value, Placement):
         raise InputError(f"{where}: {data['format']} holds no placement")
@@ -208,14 +234,18 @@ def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
         raise InputError(f"{where}: not valid CSV: {error}") from error
     header = [cell.strip().lower() for cell in rows[0]] if rows else []
     if header not in CSV_HEADERS:
-        raise InputError(f"{where}: expected the header op,device or op,device,priority, "
-                         f"received {','.join(header)[:80] or 'an empty file'}")  # fmt: skip
+        raise InputError(
+            f"{where}: expected the header op,device or op,device,priority, "
+            f"received {','.join(header)[:80] or 'an empty file'}"
+        )
     table = _Table(problem, where)
     for number, row in enumerate(rows[1:], start=2):
         if not any(cell.strip() for cell in row):
             continue
         if len(row) != len(header):
-            raise InputError(f"{where}: line {number}: expected {len(header)} cells, received {len(row)}")
+            raise InputError(
+                f"{where}: line {number}: expected {len(header)} cells, received {len(row)}"
+            )
         cells = [cell.strip() for cell in row]
         table.add(cells[0], cells[1], f"line {number}")
         if len(header) == 3:
@@ -237,8 +267,12 @@ class _Table:
     def add(self, op: Any, device: Any, at: str) -> None:
         i = self._find(op, self.op_index, self.problem.op_names, "op", at)
         if self.device[i] != -1:
-            raise InputError(f"{self.where}: {at}: op '{self.problem.op_names[i]}' is placed twice; keep one")
-        self.device[i] = self._find(device, self.device_index, self.problem.device_names, "device", at)
+            raise InputError(
+                f"{self.where}: {at}: op '{self.problem.op_names[i]}' is placed twice; keep one"
+            )
+        self.device[i] = self._find(
+            device, self.device_index, self.problem.device_names, "device", at
+        )
 
     def rank(self, op: Any, rank: Any, at: str) -> None:
         i = self._find(op, self.op_index, self.problem.op_names, "op", at)
@@ -264,7 +298,9 @@ class _Table:
             name = self.problem.op_names[int(missing.argmax())]
             raise InputError(f"{self.where}: op '{name}' {what}{more}")
 
-    def _find(self, key: Any, index: dict[str, int], names: Sequence[str], what: str, at: str) -> int:
+    def _find(
+        self, key: Any, index: dict[str, int], names: Sequence[str], what: str, at: str
+    ) -> int:
         """Return the index of a name or an index given as a number or as text."""
         if isinstance(key, str) and key in index:
             return index[key]
@@ -273,12 +309,22 @@ class _Table:
         if value is not None:
             if 0 <= value < len(names):
                 return value
-            raise InputError(f"{where}: expected a {what} in 0..{len(names) - 1} or a name, received {key}")
+            raise InputError(
+                f"{where}: expected a {what} in 0..{len(names) - 1} or a name, received {key}"
+            )
         if not isinstance(key, str):
-            raise InputError(f"{where}: expected the name or index of a {what}, received {key!r:.40}")
+            raise InputError(
+                f"{where}: expected the name or index of a {what}, received {key!r:.40}"
+            )
         near = nearest(key, names)
-        hint = f"did you mean '{near}'?" if near else f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
-        raise InputError(f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}")
+        hint = (
+            f"did you mean '{near}'?"
+            if near
+            else f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
+        )
+        raise InputError(
+            f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}"
+        )
 
 
 def _whole(value: Any) -> int | None:

@@ -1,4 +1,5 @@
-"""Codecs of what is given: graphs, clusters and placement problems, arrays by column, neutral columns left out."""
+"""Codecs of what is given: graphs, clusters and placement problems, arrays by column, neutral
+columns left out."""
 
 from __future__ import annotations
 
@@ -65,11 +66,15 @@ def _decode_graph(body: Body) -> OpGraph:
         part = body.body("measured")
         kinds, columns_of_kind = part.texts("kinds"), part.items("ticks")
         if len(kinds) != len(columns_of_kind):
-            raise InputError(f"{part.where}: expected one list of ticks per kind, "
-                             f"received {len(columns_of_kind)} for {len(kinds)} kinds")  # fmt: skip
+            raise InputError(
+                f"{part.where}: expected one list of ticks per kind, "
+                f"received {len(columns_of_kind)} for {len(kinds)} kinds"
+            )
         for kind, column in zip(kinds, columns_of_kind, strict=True):
             if not isinstance(column, list) or len(column) != len(names):
-                raise InputError(f"{part.where}: kind '{kind}': expected {len(names)} ticks, one per op")
+                raise InputError(
+                    f"{part.where}: kind '{kind}': expected {len(names)} ticks, one per op"
+                )
         measured = int_table(columns_of_kind, part.where).reshape(len(kinds), len(names)).T
     return OpGraph(
         name=body.text("name"),
@@ -113,13 +118,16 @@ def _join(rows: list[Any], where: str) -> tuple[NDArray[np.int64], NDArray[np.in
     return pointer, int_table([x for row in rows for x in row], where)
 
 
-# --- Cluster --------------------------------------------------------------------------------------------
+# --- Cluster
+# --------------------------------------------------------------------------------------------
 
 
 def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
     return {
         "name": cluster.name,
-        "devices": [{f.name: getattr(device, f.name) for f in fields(Device)} for device in cluster.devices],
+        "devices": [
+            {f.name: getattr(device, f.name) for f in fields(Device)} for device in cluster.devices
+        ],
         "links": [{f.name: getattr(link, f.name) for f in fields(Link)} for link in cluster.links],
         "link_class": cluster.link_class.tolist(),
         "channel": cluster.channel.tolist(),
@@ -137,15 +145,30 @@ def _decode_cluster(body: Body) -> Cluster:
         for item in body.bodies("devices")
     )
     links = tuple(
-        Link(item.text("name"), item.number("latency"), item.number("bandwidth")) for item in body.bodies("links")
+        Link(item.text("name"), item.number("latency"), item.number("bandwidth"))
+        for item in body.bodies("links")
     )
-    return Cluster(body.text("name"), devices, links, body.integers("link_class"), body.integers("channel"))
+    return Cluster(
+        body.text("name"), devices, links, body.integers("link_class"), body.integers("channel")
+    )
 
 
-# --- PlacementProblem -----------------------------------------------------------------------------------
+# --- PlacementProblem
+# -----------------------------------------------------------------------------------
 
-_PROBLEM_ARRAYS = ("compute", "producer", "transfer", "link_class", "channel", "resident", "capacity",
-                   "colocation", "tensor_bytes", "io_class", "meta")  # fmt: skip
+_PROBLEM_ARRAYS = (
+    "compute",
+    "producer",
+    "transfer",
+    "link_class",
+    "channel",
+    "resident",
+    "capacity",
+    "colocation",
+    "tensor_bytes",
+    "io_class",
+    "meta",
+)
 _PROBLEM_WORDS = ("memory", "objective", "contiguity", "pipeline")
 
 
@@ -165,8 +188,12 @@ def _encode_problem(problem: PlacementProblem) -> dict[str, Any]:
 
 def _decode_problem(body: Body) -> PlacementProblem:
     pointer, consumer = _join(body.items("consumers"), f'{body.where}: "consumers"')
-    arrays: dict[str, Any] = {key: body.integers(key) for key in ("compute", "producer", "transfer")}
-    arrays.update({key: body.optional_integers(key) for key in _PROBLEM_ARRAYS if key not in arrays})
+    arrays: dict[str, Any] = {
+        key: body.integers(key) for key in ("compute", "producer", "transfer")
+    }
+    arrays.update(
+        {key: body.optional_integers(key) for key in _PROBLEM_ARRAYS if key not in arrays}
+    )
     words: dict[str, Any] = {key: body.text(key) for key in _PROBLEM_WORDS if body.has(key)}
     if not len(arrays["producer"]):  # a table without rows has lost its width
         arrays["transfer"] = arrays["transfer"].reshape(0, 1)

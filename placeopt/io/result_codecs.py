@@ -1,7 +1,7 @@
 """Codecs of what comes back: placements, schedules, budgets and results.
 
-What a Result derives from its other fields (gap, seconds, status) is written for readers of the file, computed
-again when the file is loaded, and refused where the two disagree.
+What a Result derives from its other fields (gap, seconds, status) is written for readers of the
+file, computed again when the file is loaded, and refused where the two disagree.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _decode_budget(body: Body) -> Budget:
     )
 
 
-# --- Result ---------------------------------------------------------------------------------------------
+# --- Result
+# ---------------------------------------------------------------------------------------------
 
 
 def result_fields(result: Result[Any]) -> dict[str, Any]:
@@ -81,17 +82,24 @@ def result_fields(result: Result[Any]) -> dict[str, Any]:
         "message": result.message,
         "tick_seconds": result.tick_seconds,
         "problem_hash": result.problem_hash,
-        "trace": [[p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)] for p in result.trace],
+        "trace": [
+            [p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)]
+            for p in result.trace
+        ],
     }
 
 
 def _encode_result(result: Result[Any]) -> dict[str, Any]:
-    data = {**result_fields(result), "solution": None if result.solution is None else to_dict(result.solution)}
+    data = {
+        **result_fields(result),
+        "solution": None if result.solution is None else to_dict(result.solution),
+    }
     return {**data, "digest": digest(data)}
 
 
 def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object of a result with further fields for readers of the file, which its digest covers as well."""
+    """Return the JSON object of a result with further fields for readers of the file, which its
+    digest covers as well."""
     data = {**told, **to_dict(result)}
     return {**data, "digest": digest(_covered(data))}
 
@@ -130,16 +138,25 @@ def _decode_result(body: Body) -> Result[Any]:
 
 def _refuse_changes(body: Body) -> None:
     """Refuse a result that was changed after it was written; version 1 had no digest."""
-    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(_covered(body.data)):
-        raise InputError(f"{body.where}: the result was changed after it was written (its digest differs); solve again, or "
-                         "verify its placement alone")  # fmt: skip
+    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(
+        _covered(body.data)
+    ):
+        raise InputError(
+            f"{body.where}: the result was changed after it was written (its digest differs); solve again, or "
+            "verify its placement alone"
+        )
 
 
 def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
     """Refuse a gap, seconds or status that value and bound do not give."""
     for key in ("gap", "seconds"):
         claimed, found = body.data.get(key), getattr(result, key)
-        if claimed is None or isinstance(claimed, bool) or not isinstance(claimed, int | float) or found is None:
+        if (
+            claimed is None
+            or isinstance(claimed, bool)
+            or not isinstance(claimed, int | float)
+            or found is None
+        ):
             agree = claimed is None and (found is None or key not in body.data)
         else:
             agree = math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
@@ -150,7 +167,9 @@ def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
     else:
         possible = ("optimal",) if result.value == result.lower_bound else ("feasible",)
     if result.status not in possible:
-        raise body.wrong("status", f"{' or '.join(possible)}, which value and bound give", result.status)
+        raise body.wrong(
+            "status", f"{' or '.join(possible)}, which value and bound give", result.status
+        )
 
 
 def _number(key: str, value: Any) -> dict[str, Any]:
@@ -182,7 +201,12 @@ def _rational(body: Body, key: str) -> Any:
 
 def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
     ok = isinstance(row, list) and len(row) == 4 and isinstance(row[0], int | float)
-    ok = ok and type(row[1]) is int and type(row[2]) in (int, float, type(None)) and type(row[3]) in (int, float)
+    ok = (
+        ok
+        and type(row[1]) is int
+        and type(row[2]) in (int, float, type(None))
+        and type(row[3]) in (int, float)
+    )
     if not ok:
         raise body.wrong(f"trace[{index}]", "[seconds, evaluations, incumbent, lower bound]", row)
     return TracePoint(float(row[0]), row[1], row[2], row[3])

@@ -3,7 +3,8 @@
     save(result, "result.json")
     result = load("result.json")
 
-The forms stand in `problem_codecs` and `result_codecs`; packages add theirs with `register` (see `codec`).
+The forms stand in `problem_codecs` and `result_codecs`; packages add theirs with `register` (see
+`codec`).
 """
 
 from __future__ import annotations

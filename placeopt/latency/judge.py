@@ -1,4 +1,5 @@
-"""The judge of a placement under the latency: every violation in words, in plain Python without the kernels."""
+"""The judge of a placement under the latency: every violation in words, in plain Python without the
+kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def placement_slots(problem: PlacementProblem, placement: Placement) -> NDArray[np.int64]:
-    """Slot of every op on its accelerator, 0 for ops in the pool; q or more where there are too many."""
+    """Slot of every op on its accelerator, 0 for ops in the pool; q or more where there are too
+    many."""
     slot = np.zeros(problem.num_ops, dtype=np.int64)
     if placement.priority is None:
         return slot
@@ -36,7 +38,9 @@ def latency_violations(problem: PlacementProblem, placement: Placement) -> list[
     for d in np.flatnonzero(problem.io_class >= 0).tolist():
         count = int(slot[placement.device == d].max(initial=-1)) + 1
         if count > problem.slots:
-            found.append(f"device '{problem.device_names[d]}': expected at most {problem.slots} slots, received {count}")
+            found.append(
+                f"device '{problem.device_names[d]}': expected at most {problem.slots} slots, received {count}"
+            )
     stuck = _stuck_units(problem, device, slot.tolist())
     if stuck:
         found.append(f"slots wait for each other in a circle: {', '.join(stuck)}")
@@ -46,7 +50,8 @@ def latency_violations(problem: PlacementProblem, placement: Placement) -> list[
 def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) -> list[str]:
     """Names of the accelerator slots that never start."""
     unit: list[tuple[int, ...]] = [
-        (device[v], slot[v]) if problem.io_class[device[v]] >= 0 else (v,) for v in range(problem.num_ops)
+        (device[v], slot[v]) if problem.io_class[device[v]] >= 0 else (v,)
+        for v in range(problem.num_ops)
     ]
     before: dict[tuple[int, ...], set[tuple[int, ...]]] = {u: set() for u in unit}
     for e, t in enumerate(problem.edge_tensor.tolist()):
@@ -55,7 +60,11 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
             before[b].add(a)
     for u in before:
         if len(u) == 2:
-            before[u] |= {other for other in before if len(other) == 2 and other[0] == u[0] and other[1] < u[1]}
+            before[u] |= {
+                other
+                for other in before
+                if len(other) == 2 and other[0] == u[0] and other[1] < u[1]
+            }
     free = [u for u in before if not before[u]]
     while free:
         for u in free:

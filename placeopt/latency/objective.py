@@ -27,9 +27,13 @@ class Latency(SteadyObjective):
     bound_methods: ClassVar[tuple[str, ...]] = ("path", "flow")
 
     def evaluate_batch(
-        self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
+        self,
+        problem: PlacementProblem,
+        devices: ArrayLike,
+        priorities: ArrayLike | None = None,
+        *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         """Values of many placements; `priorities` are the slots (0 by default)."""
         from placeopt.latency.evaluate import latency_batch
 
@@ -41,7 +45,9 @@ class Latency(SteadyObjective):
 
         return latency_value(problem, solution)
 
-    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+    def judge(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> list[str]:
         """Violations of the placement."""
         from placeopt.latency.judge import latency_violations
 

@@ -1,7 +1,8 @@
-"""Kernels of the latency: the value of placements in slots, and a local search over them (model in `placeopt.latency.evaluate`).
+"""Kernels of the latency: the value of placements in slots, and a local search over them (model in
+`placeopt.latency.evaluate`).
 
-Units are n + d * q + s for slot s of accelerator d, and v for op v in the pool. The search lives beside the evaluation it
-calls: numba's cache does not notice changes in another file.
+Units are n + d * q + s for slot s of accelerator d, and v for op v in the pool. The search lives
+beside the evaluation it calls: numba's cache does not notice changes in another file.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Groups(NamedTuple):
 
 
 class Cooling(NamedTuple):
-    """A cooling cycle; `serial` is the weight of the slots' durations, which tells plateaus of the critical path apart."""
+    """A cooling cycle; `serial` is the weight of the slots' durations, which tells plateaus of the
+    critical path apart."""
 
     hot: float
     cold: float
@@ -107,14 +109,21 @@ def _scratch(a: LatencyArrays) -> Scratch:
     n, k = a.compute.shape
     units = n + k * a.slots
     return Scratch(
-        np.empty(n, dtype=np.int64), np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64), np.empty(n, dtype=np.int64),
-    )  # fmt: skip
+        np.empty(n, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(units, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+    )
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_units(a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch) -> None:
+def _fill_units(
+    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
+) -> None:
     """Set the ops, the duration and the number of inputs of every unit."""
     n, k = a.compute.shape
     w.duration[:] = 0
@@ -151,7 +160,9 @@ def _fill_units(a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.in
 
 
 @numba.njit(cache=True, nogil=True)
-def latency_of(a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch) -> int:
+def latency_of(
+    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
+) -> int:
     """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
     n, k = a.compute.shape
     q = a.slots
@@ -190,8 +201,11 @@ def latency_of(a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int
 
 
 @numba.njit(cache=True, nogil=True)
-def _fits(a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], used: NDArray[np.int64]) -> bool:
-    """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is scratch (k,)."""
+def _fits(
+    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], used: NDArray[np.int64]
+) -> bool:
+    """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
+    scratch (k,)."""
     n, k = a.compute.shape
     used[:] = 0
     for v in range(n):
@@ -220,7 +234,8 @@ def latency_rows(
             value[b] = latency_of(a, devices[b], slots[b], w)
 
 
-# --- local search --------------------------------------------------------------------------------------
+# --- local search
+# --------------------------------------------------------------------------------------
 
 
 @numba.njit(cache=True, nogil=True)
@@ -234,7 +249,12 @@ def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _connected(
-    groups: Groups, x: int, wanted: int, device: NDArray[np.int64], slot: NDArray[np.int64], block: NDArray[np.int64]
+    groups: Groups,
+    x: int,
+    wanted: int,
+    device: NDArray[np.int64],
+    slot: NDArray[np.int64],
+    block: NDArray[np.int64],
 ) -> int:
     """Collect up to `wanted` groups around x in its slot; return how many."""
     lead = groups.member[groups.member_ptr[x]]
@@ -258,9 +278,15 @@ def _connected(
 
 @numba.njit(cache=True, nogil=True)
 def _move(
-    a: LatencyArrays, groups: Groups, y: int, d: int, s: int, device: NDArray[np.int64], slot: NDArray[np.int64],
+    a: LatencyArrays,
+    groups: Groups,
+    y: int,
+    d: int,
+    s: int,
+    device: NDArray[np.int64],
+    slot: NDArray[np.int64],
     used: NDArray[np.int64],
-) -> bool:  # fmt: skip
+) -> bool:
     """Move the ops of group y to slot s of device d; return whether all can run there."""
     runs = True
     for e in range(groups.member_ptr[y], groups.member_ptr[y + 1]):
@@ -275,10 +301,17 @@ def _move(
 
 @numba.njit(cache=True, nogil=True)
 def anneal_slots(
-    a: LatencyArrays, groups: Groups, device: NDArray[np.int64], slot: NDArray[np.int64], schedule: Cooling, seed: int,
-    best_device: NDArray[np.int64], best_slot: NDArray[np.int64],
-) -> int:  # fmt: skip
-    """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_* and returns its latency."""
+    a: LatencyArrays,
+    groups: Groups,
+    device: NDArray[np.int64],
+    slot: NDArray[np.int64],
+    schedule: Cooling,
+    seed: int,
+    best_device: NDArray[np.int64],
+    best_slot: NDArray[np.int64],
+) -> int:
+    """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
+    and returns its latency."""
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
     k = a.compute.shape[1]
     w = _scratch(a)
@@ -302,7 +335,10 @@ def anneal_slots(
         near = groups.near_ptr[x + 1] - groups.near_ptr[x]
         if near > 0 and np.random.random() < _NEAR:  # noqa: NPY002
             y = groups.near[groups.near_ptr[x] + np.random.randint(near)]  # noqa: NPY002
-            d, s = device[groups.member[groups.member_ptr[y]]], slot[groups.member[groups.member_ptr[y]]]
+            d, s = (
+                device[groups.member[groups.member_ptr[y]]],
+                slot[groups.member[groups.member_ptr[y]]],
+            )
         if a.pool[d]:
             s = 0
         if d == device[lead] and s == slot[lead]:

@@ -1,16 +1,19 @@
 """Coarsening: a makespan problem on a grid of time, without the ops that have no length there.
 
-Proof that the ticks of a unit times a bound of the coarse problem bound the fine one. Round all times down: let every op and
-transfer of a schedule end at floor(its end / unit) and last floor(its ticks / unit) units; then nothing starts before
-floor(its start / unit), so what followed an end still does. An op v of zero units can be left out: where u, v and w on devices d, f
-and e wait for one another, w starts at least t(u, d, f) + t(v, f, e) after the end of u, which is no less than t(v, d, e) if f is
-d, than t(u, d, e) if f is e, and than the least t of u plus the least of v if it is neither; and nothing is asked if d is e. So a
-tensor from u to w that takes the least of the three is no longer than what the schedule waits.
+Proof that the ticks of a unit times a bound of the coarse problem bound the fine one. Round all
+times down: let every op and transfer of a schedule end at floor(its end / unit) and last floor(its
+ticks / unit) units; then nothing starts before floor(its start / unit), so what followed an end
+still does. An op v of zero units can be left out: where u, v and w on devices d, f and e wait for
+one another, w starts at least t(u, d, f) + t(v, f, e) after the end of u, which is no less than
+t(v, d, e) if f is d, than t(u, d, e) if f is e, and than the least t of u plus the least of v if it
+is neither; and nothing is asked if d is e. So a tensor from u to w that takes the least of the
+three is no longer than what the schedule waits.
 
-Nothing is lost, either, where one device is best for v wherever its neighbours are: that of its only predecessor, if no transfer
-from v is longer than the one to it, and likewise for its only successor; any device if v has no predecessors, or no successors,
-and its transfers have no length either. Only such ops are left out. In sharded graphs most are like that (norms, activations,
-forms of blocks); what is left, the products and sums, is decided many times faster.
+Nothing is lost, either, where one device is best for v wherever its neighbours are: that of its
+only predecessor, if no transfer from v is longer than the one to it, and likewise for its only
+successor; any device if v has no predecessors, or no successors, and its transfers have no length
+either. Only such ops are left out. In sharded graphs most are like that (norms, activations, forms
+of blocks); what is left, the products and sums, is decided many times faster.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class Coarse:
     fine : the problem that it was made from.
     unit : ticks of a unit.
     kept : int64[problem.num_ops], its ops in the fine problem, ascending.
-    hosts : ops of the fine problem that were left out, in that order, each with the op on whose device it can be, -1 if
+    hosts : ops of the fine problem that were left out, in that order, each with the op on whose
+    device it can be, -1 if
         any will do.
     """
 
@@ -58,7 +62,8 @@ class Coarse:
         return Placement(placement.device[self.kept], ranks)
 
     def extend(self, schedule: Schedule) -> Placement:
-        """Return a placement of the fine problem with the devices and in the order of a coarse schedule."""
+        """Return a placement of the fine problem with the devices and in the order of a coarse
+        schedule."""
         fine, unit = self.fine, self.unit
         device = np.zeros(fine.num_ops, dtype=np.int64)
         device[self.kept] = schedule.device
@@ -74,17 +79,20 @@ class Coarse:
             if not kept[v]:
                 into = slice(pointer[v], pointer[v + 1])
                 link = fine.link_class[device[source[into]], device[v]]
-                wait = np.where(device[source[into]] == device[v], 0, fine.transfer[tensor[into], link] // unit)
+                wait = np.where(
+                    device[source[into]] == device[v], 0, fine.transfer[tensor[into], link] // unit
+                )
                 start[v] = finish[v] = (finish[source[into]] + wait).max(initial=0)
         order = fine.topological_order
         return Placement.from_starts(device, start, order[np.argsort(finish[order], kind="stable")])
 
 
 def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
-    """Round all times down to whole units and leave ops without length out where that changes nothing.
+    """Round all times down to whole units and leave ops without length out where that changes
+    nothing.
 
-    Contention and lives of tensors are left out. Ops that some device cannot run, that belong to a colocation group or have
-    resident bytes stay.
+    Contention and lives of tensors are left out. Ops that some device cannot run, that belong to a
+    colocation group or have resident bytes stay.
 
     Parameters
     ----------
@@ -92,18 +100,28 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
     """
     compute = np.where(problem.compute >= 0, problem.compute // unit, -1)
     before, after = _links(problem, unit)
-    hosts = _leave_out((compute == 0).all(axis=1) & (problem.colocation < 0) & (problem.resident == 0), before, after)
+    hosts = _leave_out(
+        (compute == 0).all(axis=1) & (problem.colocation < 0) & (problem.resident == 0),
+        before,
+        after,
+    )
     kept = np.setdiff1d(np.arange(problem.num_ops), [v for v, _ in hosts])
     number = np.zeros(problem.num_ops, dtype=np.int64)
     number[kept] = np.arange(len(kept))
-    pairs = [(u, v, units) for u in kept.tolist() for v, units in sorted(after[u].items(), key=lambda link: link[0])]
+    pairs = [
+        (u, v, units)
+        for u in kept.tolist()
+        for v, units in sorted(after[u].items(), key=lambda link: link[0])
+    ]
     coarse = PlacementProblem(
         name=f"coarse {problem.name}",
         compute=compute[kept],
         producer=number[[u for u, _, _ in pairs]],
         consumer_ptr=np.arange(len(pairs) + 1),
         consumer=number[[v for _, v, _ in pairs]],
-        transfer=np.array([units for _, _, units in pairs], dtype=np.int64).reshape(len(pairs), problem.transfer.shape[1]),
+        transfer=np.array([units for _, _, units in pairs], dtype=np.int64).reshape(
+            len(pairs), problem.transfer.shape[1]
+        ),
         link_class=problem.link_class,
         resident=problem.resident[kept],
         capacity=problem.capacity,
@@ -114,23 +132,30 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
 
 
 def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Links]]:
-    """Return, per op, the links from its predecessors and to its successors; of several tensors the longest counts."""
+    """Return, per op, the links from its predecessors and to its successors; of several tensors the
+    longest counts."""
     before: list[Links] = [{} for _ in range(problem.num_ops)]
     after: list[Links] = [{} for _ in range(problem.num_ops)]
     units = problem.transfer // unit
     source = problem.producer[problem.edge_tensor]
-    for u, v, tensor in zip(source.tolist(), problem.consumer.tolist(), problem.edge_tensor.tolist(), strict=True):
+    for u, v, tensor in zip(
+        source.tolist(), problem.consumer.tolist(), problem.edge_tensor.tolist(), strict=True
+    ):
         _join(before, after, u, v, units[tensor])
     return before, after
 
 
-def _join(before: list[Links], after: list[Links], u: int, v: int, units: NDArray[np.int64]) -> None:
+def _join(
+    before: list[Links], after: list[Links], u: int, v: int, units: NDArray[np.int64]
+) -> None:
     """Have v wait for u at least so long where they are on different devices."""
     known = after[u].get(v)
     after[u][v] = before[v][u] = units if known is None else np.maximum(known, units)
 
 
-def _leave_out(may_go: NDArray[np.bool_], before: list[Links], after: list[Links]) -> tuple[tuple[int, int], ...]:
+def _leave_out(
+    may_go: NDArray[np.bool_], before: list[Links], after: list[Links]
+) -> tuple[tuple[int, int], ...]:
     """Take ops out of the links; return them in that order, each with its host."""
     hosts: list[tuple[int, int]] = []
     waiting = np.flatnonzero(may_go).tolist()
@@ -146,13 +171,22 @@ def _leave_out(may_go: NDArray[np.bool_], before: list[Links], after: list[Links
         for u, first in before[v].items():
             del after[u][v]
             for w, second in after[v].items():
-                _join(before, after, u, w, np.minimum(np.minimum(first, second), first.min() + second.min()))
-        waiting += [w for w in (*before[v], *after[v]) if may_go[w]]  # with other neighbours it may go now
+                _join(
+                    before,
+                    after,
+                    u,
+                    w,
+                    np.minimum(np.minimum(first, second), first.min() + second.min()),
+                )
+        waiting += [
+            w for w in (*before[v], *after[v]) if may_go[w]
+        ]  # with other neighbours it may go now
     return tuple(hosts)
 
 
 def _host(before: Links, after: Links) -> int | None:
-    """Return the neighbour whose device is best for an op without length, wherever they all are; None if there is none."""
+    """Return the neighbour whose device is best for an op without length, wherever they all are;
+    None if there is none."""
     for near, far in ((before, after), (after, before)):
         longest = max((int(units.max()) for units in far.values()), default=0)
         if len(near) == 1:

@@ -22,7 +22,15 @@ from placeopt.model.threads import num_threads, parallel_slices
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "num_threads", "parallel_slices"]
+__all__ = [
+    "INFEASIBLE",
+    "Evaluation",
+    "best_queue",
+    "evaluate",
+    "evaluate_batch",
+    "num_threads",
+    "parallel_slices",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +41,8 @@ class Evaluation:
     ----------
     makespan : end of the last op, ticks.
     queue : the execution: "fifo", "priority" or "planned".
-    peak_memory : largest number of bytes on each device (resident and live tensors), shape (num_devices,).
+    peak_memory : largest number of bytes on each device (resident and live tensors), shape
+    (num_devices,).
     """
 
     problem: PlacementProblem
@@ -54,9 +63,14 @@ class Evaluation:
 
     @cached_property
     def transfers(self) -> NDArray[np.int64]:
-        """Rows (tensor, destination, start, finish) of every transfer, sorted by (tensor, destination)."""
+        """Rows (tensor, destination, start, finish) of every transfer, sorted by (tensor,
+        destination)."""
         problem, device = self.problem, self.placement.device
-        source = device[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
+        source = (
+            device[problem.producer[problem.edge_tensor]]
+            if problem.num_edges
+            else np.zeros(0, np.int64)
+        )
         destination = device[problem.consumer] if problem.num_edges else np.zeros(0, np.int64)
         free = (source != destination) & (problem.channel[source, destination] < 0)
         key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])
@@ -73,7 +87,15 @@ class Evaluation:
     def schedule(self) -> Schedule:
         """Start and end of every op and transfer."""
         rows = self.transfers
-        return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+        return Schedule(
+            self.placement.device,
+            self.start,
+            self.finish,
+            rows[:, 0],
+            rows[:, 1],
+            rows[:, 2],
+            rows[:, 3],
+        )
 
 
 _NO_RANKS = frozen(np.zeros((0, 0), dtype=np.int64))
@@ -81,7 +103,9 @@ _NO_RANKS = frozen(np.zeros((0, 0), dtype=np.int64))
 
 def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
     """Return the memory for the execution of one placement; none without a problem."""
-    n, k, edges = (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
+    n, k, edges = (
+        (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
+    )
     return kernels.Trace(*(np.zeros(shape, dtype=np.int64) for shape in (n, n, (4, edges), 1, k)))
 
 
@@ -105,19 +129,26 @@ def _mode(queue: str | None, has_priority: bool) -> str:
         return "priority" if has_priority else "fifo"
     check_choice("queue", queue, QUEUES)
     if queue != "fifo" and not has_priority:
-        raise InputError(f"queue '{queue}' needs a placement with priorities; use 'fifo' or add priorities")
+        raise InputError(
+            f"queue '{queue}' needs a placement with priorities; use 'fifo' or add priorities"
+        )
     return queue
 
 
 def evaluate(
-    problem: PlacementProblem, placement: Placement | ArrayLike, queue: str | None = None, *, check: bool = True
+    problem: PlacementProblem,
+    placement: Placement | ArrayLike,
+    queue: str | None = None,
+    *,
+    check: bool = True,
 ) -> Evaluation:
     """Execute a placement and return its schedule.
 
     Parameters
     ----------
     placement : a Placement, or the device of every op.
-    queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else "fifo".
+    queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else
+    "fifo".
     check : refuse placements that break colocation or capacity (compatibility is always needed).
 
     Raises
@@ -133,9 +164,20 @@ def evaluate(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InfeasiblePlacementError(f"the placement is not valid: {problems[0]}{more}")
-    ranks = _NO_RANKS if placement.priority is None or mode == "fifo" else _table(placement.priority[None, :], np.int64)
+    ranks = (
+        _NO_RANKS
+        if placement.priority is None or mode == "fifo"
+        else _table(placement.priority[None, :], np.int64)
+    )
     makespan, trace = np.empty(1, dtype=np.int64), _empty_trace(problem)
-    kernels.batch(arrays, _table(placement.device[None, :], np.int32), ranks, kernels.MODES[mode], makespan, trace)
+    kernels.batch(
+        arrays,
+        _table(placement.device[None, :], np.int32),
+        ranks,
+        kernels.MODES[mode],
+        makespan,
+        trace,
+    )
     if makespan[0] == INFEASIBLE:
         raise InfeasiblePlacementError(
             "the placement's priorities cannot be executed in 'planned' order: some op is ranked before one it "
@@ -149,7 +191,14 @@ def evaluate(
         )
     start, finish_, peak = (_read_only(array) for array in (trace.start, trace.finish, trace.peak))
     return Evaluation(
-        problem, placement, int(makespan[0]), mode, start, finish_, peak, trace.requests[:, : trace.num_requests[0]]
+        problem,
+        placement,
+        int(makespan[0]),
+        mode,
+        start,
+        finish_,
+        peak,
+        trace.requests[:, : trace.num_requests[0]],
     )
 
 
@@ -166,7 +215,8 @@ def evaluate_batch(
     Parameters
     ----------
     devices : device of every op, shape (batch, num_ops).
-    priorities : ranks, shape (batch, num_ops), or (num_ops,) for one order shared by all; None for "fifo".
+    priorities : ranks, shape (batch, num_ops), or (num_ops,) for one order shared by all; None for
+    "fifo".
     threads : number of threads, by default one per core. The result does not depend on it.
 
     Returns
@@ -178,7 +228,9 @@ def evaluate_batch(
         table = int_array(table, table.shape, "devices")
     table = _table(table, np.int32)
     if table.ndim != 2 or table.shape[1] != problem.num_ops:
-        raise InputError(f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}")
+        raise InputError(
+            f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}"
+        )
     mode = kernels.MODES[_mode(queue, priorities is not None)]
     if priorities is None or mode == kernels.FIFO:
         ranks = _NO_RANKS
@@ -193,14 +245,17 @@ def evaluate_batch(
     shared = len(ranks) < 2
 
     def run(piece: slice) -> None:
-        kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece], _NO_TRACE)
+        kernels.batch(
+            arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece], _NO_TRACE
+        )
 
     parallel_slices(run, len(table), len(table) * (problem.num_ops + problem.num_edges), threads)
     return out
 
 
 def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, str]:
-    """Return (makespan, queue) of the execution under which the placement is fastest; INFEASIBLE if under none.
+    """Return (makespan, queue) of the execution under which the placement is fastest; INFEASIBLE if
+    under none.
 
     Ties prefer the simpler execution: fifo, then priority, then planned.
     """

@@ -1,7 +1,7 @@
 """The independent judge: every violation of a placement or a schedule, in words.
 
-Plain arrays on purpose: no numba, and no code shared with the kernels that it checks. Each rule is a test of whole
-columns; words are made only for the rows that break it.
+Plain arrays on purpose: no numba, and no code shared with the kernels that it checks. Each rule is
+a test of whole columns; words are made only for the rows that break it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ MOST_WORDS = 1000
 def placement_violations(
     problem: PlacementProblem, placement: Placement, *, memory: bool = True, colocation: bool = True
 ) -> list[str]:
-    """List what is wrong with a placement: length, unknown devices, compatibility, colocation, capacity.
+    """List what is wrong with a placement: length, unknown devices, compatibility, colocation,
+    capacity.
 
-    `memory` and `colocation` switch the checks of those constraints. Dynamic peak memory depends on the
-    schedule and is judged by `schedule_violations`.
+    `memory` and `colocation` switch the checks of those constraints. Dynamic peak memory depends on
+    the schedule and is judged by `schedule_violations`.
     """
     device = placement.device
     n, k = problem.num_ops, problem.num_devices
@@ -39,7 +40,9 @@ def placement_violations(
         return [f"expected a device for each of {n} ops, received {len(device)}"]
     unknown = _rows((device < 0) | (device >= k))
     if unknown:
-        return [f"op '{names[op]}' is on device {device[op]}; devices are 0..{k - 1}" for op in unknown]
+        return [
+            f"op '{names[op]}' is on device {device[op]}; devices are 0..{k - 1}" for op in unknown
+        ]
     stuck = _rows(problem.compute[np.arange(n), device] < 0)
     found = [f"op '{names[op]}' cannot run on device '{devices[device[op]]}'" for op in stuck]
     if colocation:
@@ -57,8 +60,9 @@ def schedule_violations(problem: PlacementProblem, schedule: Schedule) -> list[s
     """List every violation of a schedule, whatever execution produced it (idling is allowed).
 
     Checked: durations, one op at a time per device, inputs present before an op starts, exactly one
-    transfer per tensor and destination that needs it, transfers after their producer, one transfer at a
-    time per channel, compatibility, colocation, capacity, and the dynamic peak where it is limited.
+    transfer per tensor and destination that needs it, transfers after their producer, one transfer
+    at a time per channel, compatibility, colocation, capacity, and the dynamic peak where it is
+    limited.
     """
     found = placement_violations(problem, Placement(schedule.device))
     if found:
@@ -73,7 +77,8 @@ def schedule_violations(problem: PlacementProblem, schedule: Schedule) -> list[s
 
 
 class _Transfers(NamedTuple):
-    """The transfers of a schedule that leave their tensor's device, sorted by key = tensor * num_devices + destination."""
+    """The transfers of a schedule that leave their tensor's device, sorted by key = tensor *
+    num_devices + destination."""
 
     key: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -129,16 +134,31 @@ def _op_violations(problem: PlacementProblem, schedule: Schedule) -> list[str]:
         for op in _rows(finish - start != expected)
     ]
     return found + _overlaps(
-        device, start, finish, lambda d: f"device '{problem.device_names[d]}'", lambda op: f"op '{name[op]}'"
+        device,
+        start,
+        finish,
+        lambda d: f"device '{problem.device_names[d]}'",
+        lambda op: f"op '{name[op]}'",
     )
 
 
-def _transfer_violations(problem: PlacementProblem, schedule: Schedule) -> tuple[_Transfers, list[str]]:
-    """Each transfer happens once, leaves its device, takes its time, follows its producer, and has its channel alone."""
+def _transfer_violations(
+    problem: PlacementProblem, schedule: Schedule
+) -> tuple[_Transfers, list[str]]:
+    """Each transfer happens once, leaves its device, takes its time, follows its producer, and has
+    its channel alone."""
     tensor, target = schedule.transfer_tensor, schedule.transfer_destination
     start, finish = schedule.transfer_start, schedule.transfer_finish
-    inside = (tensor >= 0) & (tensor < problem.num_tensors) & (target >= 0) & (target < problem.num_devices)
-    found = [f"transfer {i} is of tensor {tensor[i]} to device {target[i]}, which do not exist" for i in _rows(~inside)]
+    inside = (
+        (tensor >= 0)
+        & (tensor < problem.num_tensors)
+        & (target >= 0)
+        & (target < problem.num_devices)
+    )
+    found = [
+        f"transfer {i} is of tensor {tensor[i]} to device {target[i]}, which do not exist"
+        for i in _rows(~inside)
+    ]
     tensor, target, start, finish = tensor[inside], target[inside], start[inside], finish[inside]
     producer = problem.producer[tensor]
     source, ready = schedule.device[producer], schedule.finish[producer]
@@ -162,7 +182,8 @@ def _transfer_violations(problem: PlacementProblem, schedule: Schedule) -> tuple
         for i in _rows(away & (finish - start != expected))
     ]
     found += [
-        f"{what(i)} starts at {start[i]}, before its producer ends at {ready[i]}" for i in _rows(away & (start < ready))
+        f"{what(i)} starts at {start[i]}, before its producer ends at {ready[i]}"
+        for i in _rows(away & (start < ready))
     ]
     channel = np.where(away, problem.channel[source, target], -1)
     found += [
@@ -171,13 +192,19 @@ def _transfer_violations(problem: PlacementProblem, schedule: Schedule) -> tuple
     ]
     lane = np.flatnonzero(channel >= 0)
     found += _overlaps(
-        channel[lane], start[lane], finish[lane], lambda c: f"channel {c}", lambda i: what(int(lane[i]))
+        channel[lane],
+        start[lane],
+        finish[lane],
+        lambda c: f"channel {c}",
+        lambda i: what(int(lane[i])),
     )
     kept = order[away[order]]
     return _Transfers(key[kept], start[kept], finish[kept]), found
 
 
-def _input_violations(problem: PlacementProblem, schedule: Schedule, transfers: _Transfers) -> list[str]:
+def _input_violations(
+    problem: PlacementProblem, schedule: Schedule, transfers: _Transfers
+) -> list[str]:
     """Every input is there before its op starts, and nothing is sent to where nobody reads it."""
     device, name = schedule.device, problem.op_names
     op, tensor = problem.consumer, problem.edge_tensor
@@ -199,7 +226,11 @@ def _input_violations(problem: PlacementProblem, schedule: Schedule, transfers: 
     ]
     read = np.zeros(len(transfers.key), dtype=np.bool_)
     read[at[sent]] = True
-    unread = ~read & (transfers.position(transfers.key) == np.arange(len(read))) if not read.all() else ~read
+    unread = (
+        ~read & (transfers.position(transfers.key) == np.arange(len(read)))
+        if not read.all()
+        else ~read
+    )
     return found + [
         f"tensor {x // problem.num_devices} is sent to '{problem.device_names[x % problem.num_devices]}', where nothing "
         "reads it"
@@ -214,14 +245,17 @@ def _overlaps(
     place: Callable[[int], str],
     what: Callable[[int], str],
 ) -> list[str]:
-    """List neighbours that overlap on one resource, and intervals of no length that run inside another."""
+    """List neighbours that overlap on one resource, and intervals of no length that run inside
+    another."""
     rows = np.flatnonzero(finish > start)
     rows = rows[np.lexsort((start[rows], where[rows]))]
     first, second = rows[:-1], rows[1:]
     clash = (where[first] == where[second]) & (start[second] < finish[first])
     found = [
         f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until {finish[a]}"
-        for a, b in zip(first[clash][:MOST_WORDS].tolist(), second[clash][:MOST_WORDS].tolist(), strict=True)
+        for a, b in zip(
+            first[clash][:MOST_WORDS].tolist(), second[clash][:MOST_WORDS].tolist(), strict=True
+        )
     ]
     empty = np.flatnonzero(finish == start)
     if not (len(empty) and len(rows)):
@@ -233,18 +267,22 @@ def _overlaps(
     latest = np.maximum.accumulate(np.where(is_empty[order] == 1, -1, np.arange(len(order))))
     at = np.flatnonzero(is_empty[order] == 1)
     x, y = both[order[at]], both[order[np.maximum(latest[at], 0)]]
-    broken = (latest[at] >= 0) & (where[x] == where[y]) & (start[y] < start[x]) & (start[x] < finish[y])
+    broken = (
+        (latest[at] >= 0) & (where[x] == where[y]) & (start[y] < start[x]) & (start[x] < finish[y])
+    )
     return found + [
         f"{place(int(where[i]))}: {what(i)} of no length runs at {start[i]}, inside another"
         for i in np.sort(x[broken])[:MOST_WORDS].tolist()
     ]
 
 
-def _peak_violations(problem: PlacementProblem, schedule: Schedule, transfers: _Transfers) -> list[str]:
+def _peak_violations(
+    problem: PlacementProblem, schedule: Schedule, transfers: _Transfers
+) -> list[str]:
     """List devices whose resident bytes plus live tensors pass their capacity at some moment.
 
-    A tensor lives at home from its producer's start, elsewhere from its transfer's start; in both cases until its last
-    reader there, or a transfer of it, ends.
+    A tensor lives at home from its producer's start, elsewhere from its transfer's start; in both
+    cases until its last reader there, or a transfer of it, ends.
     """
     device, k = schedule.device, problem.num_devices
     op, tensor = problem.consumer, problem.edge_tensor
@@ -255,7 +293,11 @@ def _peak_violations(problem: PlacementProblem, schedule: Schedule, transfers: _
     np.maximum.at(last_home, tensor[~away], schedule.finish[op[~away]])
     np.maximum.at(last_home, sent_tensor, transfers.finish)
     last_away = transfers.finish.copy()
-    np.maximum.at(last_away, transfers.position(tensor[away] * k + device[op[away]]), schedule.finish[op[away]])
+    np.maximum.at(
+        last_away,
+        transfers.position(tensor[away] * k + device[op[away]]),
+        schedule.finish[op[away]],
+    )
     where = np.concatenate([home, transfers.key % k])
     begin = np.concatenate([schedule.start[problem.producer], transfers.start])
     end = np.concatenate([last_home, last_away])

@@ -26,8 +26,15 @@ class Makespan(PlacementObjective):
     name: ClassVar[str] = "makespan"
     default_solver: ClassVar[str] = "portfolio"
     comparison: ClassVar[tuple[str, ...]] = (
-        "single-device", "round-robin", "m-etf", "heft", "etf", "critical-path", "edge-zeroing", "portfolio",
-    )  # fmt: skip
+        "single-device",
+        "round-robin",
+        "m-etf",
+        "heft",
+        "etf",
+        "critical-path",
+        "edge-zeroing",
+        "portfolio",
+    )
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
     baseline: ClassVar[str] = "single-device"
@@ -40,16 +47,23 @@ class Makespan(PlacementObjective):
         return "fifo" if solution.priority is None else "priority"
 
     def evaluate_batch(
-        self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
+        self,
+        problem: PlacementProblem,
+        devices: ArrayLike,
+        priorities: ArrayLike | None = None,
+        *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         """Makespans of many placements; INFEASIBLE where a constraint is broken."""
         from placeopt.makespan.evaluate import evaluate_batch
 
         return evaluate_batch(problem, devices, priorities, threads=threads)
 
-    def value(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> tuple[int, str]:
-        """Makespan and execution: that of `queue`, else the fastest of fifo, priority and planned."""
+    def value(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> tuple[int, str]:
+        """Makespan and execution: that of `queue`, else the fastest of fifo, priority and
+        planned."""
         from placeopt.makespan.evaluate import best_queue, evaluate
 
         if queue:
@@ -60,10 +74,14 @@ class Makespan(PlacementObjective):
             raise InfeasiblePlacementError(violations[0])
         value, fastest = best_queue(problem, solution)
         if value == INFEASIBLE:
-            raise InfeasiblePlacementError((self.judge(problem, solution) or ["no execution of it is feasible"])[0])
+            raise InfeasiblePlacementError(
+                (self.judge(problem, solution) or ["no execution of it is feasible"])[0]
+            )
         return value, fastest
 
-    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+    def judge(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> list[str]:
         """Violations of the placement, or of its schedule under `queue`."""
         from placeopt.makespan.evaluate import evaluate
         from placeopt.makespan.judge import schedule_violations
@@ -77,35 +95,51 @@ class Makespan(PlacementObjective):
             return [str(error)]
         return schedule_violations(problem, schedule)
 
-    def finish(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> Finished:
+    def finish(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> Finished:
         """Value and judge a placement in its fastest execution, or under `queue`."""
         try:
             value, queue = self.value(problem, solution, queue)
         except InfeasiblePlacementError as error:
-            return Finished(None, queue or "", tuple(self.judge(problem, solution, queue) or [str(error)]))
+            return Finished(
+                None, queue or "", tuple(self.judge(problem, solution, queue) or [str(error)])
+            )
         violations = self.judge(problem, solution, queue)
         return Finished(None if violations else value, queue, tuple(violations))
 
     def bounds(
-        self, problem: PlacementProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+        self,
+        problem: PlacementProblem,
+        seconds: float,
+        methods: Sequence[str] | None = None,
+        upper: int | None = None,
     ) -> BoundReport:
         """Prove lower bounds on the makespan; see `placeopt.makespan.bounds`."""
         from placeopt.makespan.bounds import bound
 
         return bound(problem, seconds=seconds, methods=methods, upper=upper)
 
-    def witness(self, problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
-        """Steps from the supposition that a schedule is shorter to a contradiction; see `placeopt.makespan.proof`."""
+    def witness(
+        self, problem: PlacementProblem, bound: int, method: str, seconds: float
+    ) -> Witness:
+        """Steps from the supposition that a schedule is shorter to a contradiction; see
+        `placeopt.makespan.proof`."""
         from placeopt.makespan.proof.witness import makespan_witness
 
         return makespan_witness(problem, bound, method, seconds)
 
-    def timetable(self, problem: PlacementProblem, solution: Placement, queue: str) -> dict[str, Any]:
+    def timetable(
+        self, problem: PlacementProblem, solution: Placement, queue: str
+    ) -> dict[str, Any]:
         """Start of every op, and [tensor, destination, start] of every transfer."""
         from placeopt.makespan.evaluate import evaluate
 
         evaluation = evaluate(problem, solution, queue or None)
-        return {"start": evaluation.start.tolist(), "transfers": evaluation.transfers[:, :3].tolist()}
+        return {
+            "start": evaluation.start.tolist(),
+            "transfers": evaluation.transfers[:, :3].tolist(),
+        }
 
     @staticmethod
     def _broken(problem: PlacementProblem, solution: Placement) -> list[str]:

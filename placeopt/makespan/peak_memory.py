@@ -1,4 +1,5 @@
-"""Compiled count of the bytes on every device over a schedule: tensors live from their producer to their last reader."""
+"""Compiled count of the bytes on every device over a schedule: tensors live from their producer to
+their last reader."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Indices of `values` by value, ties by index."""
     count = len(values)
-    key, item, order = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    key, item, order = (
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+    )
     for i in range(count):
         push(key, item, 0, i, values[i], i)
     for i in range(count):
@@ -30,7 +35,9 @@ def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @inner
-def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _transfers_by_tensor(
+    w: Workspace, num_tensors: int, num_requests: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
     first = np.zeros(num_tensors + 1, np.int64)
     for r in range(num_requests):
@@ -69,7 +76,11 @@ def _lives(
         for r in range(first[tensor], first[tensor + 1]):
             request = by_tensor[r]
             d = w.requests.destination[request]
-            begin[count], end[count], where[count] = w.requests.start[request], w.requests.finish[request], d
+            begin[count], end[count], where[count] = (
+                w.requests.start[request],
+                w.requests.finish[request],
+                d,
+            )
             slot[d] = count
             end[home] = max(end[home], end[count])
             count += 1
@@ -92,8 +103,8 @@ def _lives(
 def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArray[np.int64]:
     """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
 
-    A tensor lives on its producer's device from its producer's start, on another from its transfer's start,
-    in both cases until the last reader there, or the transfer, ends.
+    A tensor lives on its producer's device from its producer's start, on another from its
+    transfer's start, in both cases until the last reader there, or the transfer, ends.
     """
     n, k = arrays.compute.shape
     begin, end, where, size = _lives(arrays, w, num_requests)

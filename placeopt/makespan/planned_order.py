@@ -1,4 +1,5 @@
-"""Compiled preparation of planned execution: every device's ops and every channel's transfers, sorted by rank."""
+"""Compiled preparation of planned execution: every device's ops and every channel's transfers,
+sorted by rank."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     for left in range(count, 0, -1):
         r = w.requests.finish[0]
         pop(w.requests.start, w.requests.finish, 0, left)
-        c = arrays.channel[w.device[arrays.producer[w.requests.tensor[r]]], w.requests.destination[r]]
+        c = arrays.channel[
+            w.device[arrays.producer[w.requests.tensor[r]]], w.requests.destination[r]
+        ]
         w.plan.lane[w.plan.lane_at[c]] = r
         w.plan.lane_at[c] += 1
     for c in range(arrays.num_channels):

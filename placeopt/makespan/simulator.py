@@ -1,16 +1,18 @@
-"""The event-driven evaluator in numba: the schedule of a placement under `fifo`, `priority` or `planned`.
+"""The event-driven evaluator in numba: the schedule of a placement under `fifo`, `priority` or
+`planned`.
 
-The semantics are those of docs/concepts.md. At each distinct time t: (1) complete every op and transfer that
-ends at t; (2) every idle channel with requests starts one, back to 1 if any takes no time; (3) every idle
-device with ready ops starts one, back to 1 if any takes no time; (4) advance to the next completion.
+The semantics are those of docs/concepts.md. At each distinct time t: (1) complete every op and
+transfer that ends at t; (2) every idle channel with requests starts one, back to 1 if any takes no
+time; (3) every idle device with ready ops starts one, back to 1 if any takes no time; (4) advance
+to the next completion.
 
-Three things make it fast. An op is put into its device's queue as soon as its last input's *arrival time* is
-known, which may be in the future, so uncontended transfers are never events. Queues are binary heaps that
-live in one array, in the region of their device (its size is the number of ops there). The next event is
-found by scanning one number per device.
+Three things make it fast. An op is put into its device's queue as soon as its last input's *arrival
+time* is known, which may be in the future, so uncontended transfers are never events. Queues are
+binary heaps that live in one array, in the region of their device (its size is the number of ops
+there). The next event is found by scanning one number per device.
 
-Kernels read the placement from the workspace, so that each is compiled once. The pieces of `simulate` are
-inlined: passing a workspace to a function costs more than most pieces do.
+Kernels read the placement from the workspace, so that each is compiled once. The pieces of
+`simulate` are inlined: passing a workspace to a function costs more than most pieces do.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ import numpy as np
 
 from placeopt.makespan.peak_memory import peak_memory, too_full
 from placeopt.makespan.planned_order import order_ops, order_transfers
-from placeopt.makespan.workspace import ACTIVE, DONE, EVENTS, REQUESTS, TOUCHED, Workspace, make_workspace
+from placeopt.makespan.workspace import (
+    ACTIVE,
+    DONE,
+    EVENTS,
+    REQUESTS,
+    TOUCHED,
+    Workspace,
+    make_workspace,
+)
 from placeopt.model.compiled import entry, inlined, inner, uncounted
 from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -39,12 +49,20 @@ DEADLOCK = np.int64(-1)
 _NEVER = np.iinfo(np.int64).max
 
 
-# --- queues --------------------------------------------------------------------------------------------
+# --- queues
+# --------------------------------------------------------------------------------------------
 
 
 @inlined
-def _add(members: NDArray[np.int64], inside: NDArray[np.bool_], count: NDArray[np.int64], which: int, x: int) -> None:
-    """Put x into a set: the touched devices or the active channels, which look for something to start now."""
+def _add(
+    members: NDArray[np.int64],
+    inside: NDArray[np.bool_],
+    count: NDArray[np.int64],
+    which: int,
+    x: int,
+) -> None:
+    """Put x into a set: the touched devices or the active channels, which look for something to
+    start now."""
     if not inside[x]:
         inside[x] = True
         members[count[which]] = x
@@ -53,19 +71,36 @@ def _add(members: NDArray[np.int64], inside: NDArray[np.bool_], count: NDArray[n
 
 @inlined
 def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) -> None:
-    """One input of op v is available on its device d from `arrival` on; the last one puts v into its queue."""
+    """One input of op v is available on its device d from `arrival` on; the last one puts v into
+    its queue."""
     w.pending[v] -= 1
     if arrival > w.ready[v]:
         w.ready[v] = arrival
     if w.pending[v] == 0:
         at = w.ready[v]  # other inputs may still be on their way, uncontended
         if mode == PRIORITY and at > time:
-            push(w.queues.later_key, w.queues.later_op, w.queues.first[d], w.queues.later_size[d], at, v)
+            push(
+                w.queues.later_key,
+                w.queues.later_op,
+                w.queues.first[d],
+                w.queues.later_size[d],
+                at,
+                v,
+            )
             w.queues.later_size[d] += 1
         elif mode != PLANNED:
-            push(w.queues.key, w.queues.op, w.queues.first[d], w.queues.size[d], at if mode == FIFO else w.rank[v], v)
+            push(
+                w.queues.key,
+                w.queues.op,
+                w.queues.first[d],
+                w.queues.size[d],
+                at if mode == FIFO else w.rank[v],
+                v,
+            )
             w.queues.size[d] += 1
-        if w.running[d] < 0:  # a device whose own completion at this time is still ahead is touched then
+        if (
+            w.running[d] < 0
+        ):  # a device whose own completion at this time is still ahead is touched then
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
@@ -106,13 +141,22 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
-# --- the simulation ------------------------------------------------------------------------------------
+# --- the simulation
+# ------------------------------------------------------------------------------------
 
 
 @inlined
 def _merged(w: Workspace, a: int, b: int) -> np.int64:
     """Merge two heaps of requests; return the root."""
-    return merge(w.requests.key, w.requests.tensor, w.requests.destination, w.requests.left, w.requests.right, a, b)
+    return merge(
+        w.requests.key,
+        w.requests.tensor,
+        w.requests.destination,
+        w.requests.left,
+        w.requests.right,
+        a,
+        b,
+    )
 
 
 @inlined
@@ -120,7 +164,10 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     """Take the next request of channel c, -1 if it has none that may start."""
     r = np.int64(-1)
     if mode == PLANNED:
-        if w.plan.lane_at[c] < w.plan.lane_ptr[c + 1] and w.plan.requested[w.plan.lane[w.plan.lane_at[c]]]:
+        if (
+            w.plan.lane_at[c] < w.plan.lane_ptr[c + 1]
+            and w.plan.requested[w.plan.lane[w.plan.lane_at[c]]]
+        ):
             r = w.plan.lane[w.plan.lane_at[c]]
             w.plan.lane_at[c] += 1
     else:
@@ -158,7 +205,8 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
 
 @inlined
 def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
-    """Take the next op of device d; -1 if none may start now, then `next_time` says when to look again."""
+    """Take the next op of device d; -1 if none may start now, then `next_time` says when to look
+    again."""
     base = w.queues.first[d]
     op = np.int64(-1)
     if mode == PLANNED:
@@ -179,7 +227,9 @@ def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
             push(w.queues.key, w.queues.op, base, w.queues.size[d], w.rank[later], later)
             w.queues.size[d] += 1
     if w.queues.size[d] == 0:
-        w.next_time[d] = w.queues.later_key[base] if mode == PRIORITY and w.queues.later_size[d] > 0 else _NEVER
+        w.next_time[d] = (
+            w.queues.later_key[base] if mode == PRIORITY and w.queues.later_size[d] > 0 else _NEVER
+        )
     elif mode == FIFO and w.queues.key[base] > time:
         w.next_time[d] = w.queues.key[base]
     else:
@@ -255,7 +305,9 @@ def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: in
 
 
 @inlined
-def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source: int, spots: int, time: int) -> None:
+def _request(
+    arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source: int, spots: int, time: int
+) -> None:
     """Queue the transfers of a tensor to the first `spots` destinations in `w.spots`."""
     for i in range(spots):
         d = w.spots[i]
@@ -278,7 +330,9 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
 
 
 @inlined
-def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source: int, time: int) -> None:
+def _complete_op(
+    arrays: ProblemArrays, w: Workspace, mode: int, u: int, source: int, time: int
+) -> None:
     """Step 1 for one op: its outputs arrive at its own device, travel, or ask for a channel."""
     spots = 0
     last = arrays.edge_ptr[u + 1]
@@ -291,7 +345,8 @@ def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source:
         if d != source:
             tensor = arrays.edge_tensor[e]
             if contended and arrays.channel[source, d] >= 0:
-                # A request appears once per (tensor, destination); it is queued at the tensor's last edge.
+                # A request appears once per (tensor, destination); it is queued at the tensor's
+                # last edge.
                 if w.stamp[d] != tensor:
                     w.stamp[d] = tensor
                     w.best_rank[d] = w.rank[v]
@@ -301,7 +356,9 @@ def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source:
                     w.best_rank[d] = w.rank[v]
                 arrival = -1
             else:
-                arrival = time + arrays.transfer[tensor, 0 if one_class else arrays.link_class[source, d]]
+                arrival = (
+                    time + arrays.transfer[tensor, 0 if one_class else arrays.link_class[source, d]]
+                )
         if arrival >= 0:
             _arrive(w, mode, v, d, arrival, time)
         if spots > 0 and (e + 1 == last or arrays.edge_tensor[e + 1] != arrays.edge_tensor[e]):
@@ -310,7 +367,9 @@ def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source:
 
 
 @inlined
-def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, begin: int, end: int) -> None:
+def _complete_ops(
+    arrays: ProblemArrays, w: Workspace, mode: int, time: int, begin: int, end: int
+) -> None:
     """Step 1 for the ops on devices begin..end, and wake devices whose next op is ready now."""
     for source in range(begin, end):
         if w.next_time[source] != time:
@@ -326,10 +385,11 @@ def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, beg
 
 @uncounted
 def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, np.int64]:
-    """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of contended requests).
+    """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of
+    contended requests).
 
-    `w.device` must be compatible with every op; `w.rank` is 0 in the mode FIFO. The makespan is DEADLOCK if a planned
-    order cannot be executed.
+    `w.device` must be compatible with every op; `w.rank` is 0 in the mode FIFO. The makespan is
+    DEADLOCK if a planned order cannot be executed.
     """
     n, k = arrays.compute.shape
     time = np.int64(0)
@@ -351,7 +411,8 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, 
     return time, w.counter[REQUESTS]
 
 
-# --- one placement after the other ---------------------------------------------------------------------
+# --- one placement after the other
+# ---------------------------------------------------------------------
 
 
 @uncounted
@@ -401,11 +462,14 @@ def _load(w: Workspace, devices: NDArray[np.int32], ranks: NDArray[np.int64], ro
 
 
 class Trace(NamedTuple):
-    """What happens in the execution of one placement; empty arrays where only the makespans of many are asked for."""
+    """What happens in the execution of one placement; empty arrays where only the makespans of many
+    are asked for."""
 
     start: NDArray[np.int64]  # (n,)
     finish: NDArray[np.int64]  # (n,)
-    requests: NDArray[np.int64]  # (4, edges) tensor, destination, start, finish of the contended transfers
+    requests: NDArray[
+        np.int64
+    ]  # (4, edges) tensor, destination, start, finish of the contended transfers
     num_requests: NDArray[np.int64]  # (1,) how many of them there are
     peak: NDArray[np.int64]  # (k,) bytes
 
@@ -426,13 +490,18 @@ def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) 
 
 @entry
 def batch(
-    arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64],
+    arrays: ProblemArrays,
+    devices: NDArray[np.int32],
+    ranks: NDArray[np.int64],
+    mode: int,
+    out: NDArray[np.int64],
     trace: Trace,
-) -> None:  # fmt: skip
-    """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken or nothing can be executed.
+) -> None:
+    """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken or
+    nothing can be executed.
 
-    `ranks` has no row (mode FIFO), one row for all placements, or one row each. With a trace the one placement is
-    executed whatever constraints it breaks.
+    `ranks` has no row (mode FIFO), one row for all placements, or one row each. With a trace the
+    one placement is executed whatever constraints it breaks.
     """
     w = make_workspace(arrays)
     traced = len(trace.start) > 0

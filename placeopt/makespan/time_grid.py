@@ -1,4 +1,5 @@
-"""Grids of time on which a makespan is searched: the common divisor of all times, or a coarser one."""
+"""Grids of time on which a makespan is searched: the common divisor of all times, or a coarser
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ FEWEST_UNITS, MOST_UNITS = 4, 256
 """Units of a natural grid in the horizon."""
 
 KEPT, LEAST_KEPT = 0.99, 0.98
-"""Share of the work that a natural grid keeps, of what the one that keeps most does, and of all work."""
+"""Share of the work that a natural grid keeps, of what the one that keeps most does, and of all
+work."""
 
 LONGEST_TIMES = 40
 """Different times of ops, the longest, of which a natural grid's unit may be a part."""
@@ -24,15 +26,18 @@ LONGEST_TIMES = 40
 
 def common_unit(problem: PlacementProblem) -> int:
     """Return the greatest common divisor of all times: a coarser grid without any rounding."""
-    times = np.concatenate([problem.compute[problem.compute > 0], problem.transfer[problem.transfer > 0]])
+    times = np.concatenate(
+        [problem.compute[problem.compute > 0], problem.transfer[problem.transfer > 0]]
+    )
     return int(np.gcd.reduce(times)) if times.size else 1
 
 
 def natural_grid(problem: PlacementProblem, horizon: int) -> int:
-    """Return the coarsest unit that keeps nearly all of the ops' work when their times are rounded down.
+    """Return the coarsest unit that keeps nearly all of the ops' work when their times are rounded
+    down.
 
-    Blocks of sharded matrices take small multiples of one time. With that as the unit little is lost, and few distinct
-    times are left.
+    Blocks of sharded matrices take small multiples of one time. With that as the unit little is
+    lost, and few distinct times are left.
 
     Parameters
     ----------

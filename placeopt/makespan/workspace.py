@@ -1,4 +1,5 @@
-"""The memory that the compiled evaluator works in: allocated once a thread, read and written by all its pieces."""
+"""The memory that the compiled evaluator works in: allocated once a thread, read and written by all
+its pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from placeopt.makespan.arrays import ProblemArrays
 
 TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
-"""Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so far, ops completed."""
+"""Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so
+far, ops completed."""
 
 
 class Queues(NamedTuple):

@@ -32,8 +32,8 @@ UNSET: Any = None
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return `array` as a C-contiguous view of immutable bytes (a copy unless it is one already).
 
-    Writing to it raises, and so does `setflags(write=True)`, which would undo a mere flag. Kernels see what they see of
-    any array that is read-only: the same type.
+    Writing to it raises, and so does `setflags(write=True)`, which would undo a mere flag. Kernels
+    see what they see of any array that is read-only: the same type.
     """
     return array if array.flags.c_contiguous and _immutable(array) else frozen_copy(array)
 
@@ -45,7 +45,8 @@ def frozen_copy(array: ArrayLike) -> NDArray[Any]:
 
 
 def _immutable(array: Any) -> bool:
-    """Whether the memory is that of a `bytes` object; classes derived from arrays may say of themselves what they like.
+    """Whether the memory is that of a `bytes` object; classes derived from arrays may say of
+    themselves what they like.
 
     The flag counts too: large arrays that numpy unpickles are writeable, on top of bytes.
     """
@@ -63,7 +64,8 @@ class ArrayHolder:
 
 
 def _refrozen(value: Any) -> Any:
-    """Return arrays, and named tuples of them, immutable again; a file that is mapped read-only is left where it is."""
+    """Return arrays, and named tuples of them, immutable again; a file that is mapped read-only is
+    left where it is."""
     if isinstance(value, np.ndarray):
         mapped = isinstance(value, np.memmap) and not value.flags.writeable
         return value if mapped or value.dtype.hasobject else frozen(value)
@@ -91,7 +93,9 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[n
         if not np.isfinite(array).all():
             raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
         if (array != np.floor(array)).any() or (np.abs(array) >= MAX_SUM).any():
-            raise InputError(f"{what}: expected whole numbers below 2^62 (round times to ticks first)")
+            raise InputError(
+                f"{what}: expected whole numbers below 2^62 (round times to ticks first)"
+            )
     elif array.dtype.kind not in "iub" and array.size:
         raise InputError(f"{what}: expected whole numbers, received {array.dtype}")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= MAX_SUM:
@@ -118,7 +122,9 @@ def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
         value = np.atleast_1d(array)[index]
-        raise InputError(f"{what} at index {index}: expected a finite number >= 0, received {value}")
+        raise InputError(
+            f"{what} at index {index}: expected a finite number >= 0, received {value}"
+        )
     rounded = np.floor(array + 0.5).astype(np.int64)
     return np.where((array > 0) & (rounded == 0), np.int64(1), rounded)
 
@@ -127,14 +133,20 @@ def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.
     """Return (pointer, flat index) arrays of a list of lists."""
     pointer = np.zeros(len(groups) + 1, dtype=np.int64)
     pointer[1:] = np.cumsum([len(group) for group in groups])
-    flat = np.fromiter((x for group in groups for x in group), dtype=np.int64, count=int(pointer[-1]))
+    flat = np.fromiter(
+        (x for group in groups for x in group), dtype=np.int64, count=int(pointer[-1])
+    )
     return pointer, flat
 
 
 def touching_tensors(
-    num_nodes: int, producer: NDArray[np.int64], consumer_ptr: NDArray[np.int64], consumer: NDArray[np.int64]
+    num_nodes: int,
+    producer: NDArray[np.int64],
+    consumer_ptr: NDArray[np.int64],
+    consumer: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1 made or 0 read)."""
+    """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
+    made or 0 read)."""
     tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
     touch = [(int(p), t, 1) for t, p in enumerate(producer)]
     touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
@@ -144,7 +156,8 @@ def touching_tensors(
 
 
 def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
-    """Return a SHA-256 of the named arrays of an object, their shapes, and what else decides its values."""
+    """Return a SHA-256 of the named arrays of an object, their shapes, and what else decides its
+    values."""
     digest = hashlib.sha256()
     for name in names:
         array = getattr(owner, name)
@@ -155,7 +168,8 @@ def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
 
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each value once, in order, as `np.unique` does; sorting millions takes a tenth of its time."""
+    """Return each value once, in order, as `np.unique` does; sorting millions takes a tenth of its
+    time."""
     ordered = np.sort(values)
     kept = np.ones(len(ordered), dtype=np.bool_)
     kept[1:] = ordered[1:] != ordered[:-1]
@@ -163,13 +177,17 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (one column of each kind, kind of every column), as `np.unique(table, axis=1)` orders them.
+    """Return (one column of each kind, kind of every column), as `np.unique(table, axis=1)` orders
+    them.
 
-    That sorts whole columns, which takes a minute for a million rows; here only those that differ are compared.
+    That sorts whole columns, which takes a minute for a million rows; here only those that differ
+    are compared.
     """
     columns = np.ascontiguousarray(table.T)
     number: dict[bytes, int] = {}
-    kind = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns], dtype=np.int64)
+    kind = np.array(
+        [number.setdefault(column.tobytes(), len(number)) for column in columns], dtype=np.int64
+    )
     first = np.unique(kind, return_index=True)[1]
 
     def order(a: int, b: int) -> int:
@@ -183,7 +201,8 @@ def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def unique_rows(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (one row of each kind, kind of every row), as `np.unique(table, axis=0)` orders them; see `unique_columns`.
+    """Return (one row of each kind, kind of every row), as `np.unique(table, axis=0)` orders them;
+    see `unique_columns`.
 
     Column by column, and equal columns only once.
     """

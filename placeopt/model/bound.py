@@ -33,7 +33,8 @@ class BoundReport:
 
     @classmethod
     def of(cls, found: dict[str, int], started: float, infeasible: str = "") -> BoundReport:
-        """Report the best of the bounds that were found since `started`, a `time.perf_counter()`; 0 where none was."""
+        """Report the best of the bounds that were found since `started`, a `time.perf_counter()`; 0
+        where none was."""
         best = max(found, key=lambda name: found[name], default="none")
         return cls(found.get(best, 0), best, found, time.perf_counter() - started, infeasible)
 
@@ -48,4 +49,6 @@ def check_methods(what: str, methods: Sequence[str] | None, known: Collection[st
     """
     for method in methods or ():
         if method not in known:
-            raise InputError(f"bound method '{method}' is not known for {what}; known: {', '.join(known)}")
+            raise InputError(
+                f"bound method '{method}' is not known for {what}; known: {', '.join(known)}"
+            )

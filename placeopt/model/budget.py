@@ -27,7 +27,9 @@ class Budget:
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
             raise InputError(f"budget seconds: expected a number >= 0, received {self.seconds}")
         if self.evaluations is not None and self.evaluations < 1:
-            raise InputError(f"budget evaluations: expected at least 1, received {self.evaluations}")
+            raise InputError(
+                f"budget evaluations: expected at least 1, received {self.evaluations}"
+            )
 
     @property
     def unlimited(self) -> bool:

@@ -46,12 +46,18 @@ class Device:
         for key in ("peak_flops", "memory_bandwidth"):
             value = getattr(self, key)
             if not (np.isfinite(value) and value >= SLOWEST):
-                raise InputError(f"device '{self.name}': {key} must be a number of at least {SLOWEST} per second, "
-                                 f"received {value}")  # fmt: skip
+                raise InputError(
+                    f"device '{self.name}': {key} must be a number of at least {SLOWEST} per second, "
+                    f"received {value}"
+                )
         if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
-            raise InputError(f"device '{self.name}': launch_overhead must be >= 0, received {self.launch_overhead}")
+            raise InputError(
+                f"device '{self.name}': launch_overhead must be >= 0, received {self.launch_overhead}"
+            )
         if not 0 <= self.memory <= UNLIMITED:
-            raise InputError(f"device '{self.name}': memory must be in 0..2^62 bytes, received {self.memory}")
+            raise InputError(
+                f"device '{self.name}': memory must be in 0..2^62 bytes, received {self.memory}"
+            )
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,14 @@ class Link:
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.latency) and self.latency >= 0):
-            raise InputError(f"link '{self.name}': latency must be >= 0 seconds, received {self.latency}")
+            raise InputError(
+                f"link '{self.name}': latency must be >= 0 seconds, received {self.latency}"
+            )
         if not (np.isfinite(self.bandwidth) and self.bandwidth >= SLOWEST):
-            raise InputError(f"link '{self.name}': bandwidth must be at least {SLOWEST} bytes per second, "
-                             f"received {self.bandwidth}")  # fmt: skip
+            raise InputError(
+                f"link '{self.name}': bandwidth must be at least {SLOWEST} bytes per second, "
+                f"received {self.bandwidth}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +102,21 @@ class Cluster(ArrayHolder):
             raise InputError(f"cluster '{self.name}': expected at least one device, received none")
         names = [device.name for device in self.devices]
         if len(set(names)) != k:
-            raise InputError(f"cluster '{self.name}': device names must be distinct, received {names}")
+            raise InputError(
+                f"cluster '{self.name}': device names must be distinct, received {names}"
+            )
         object.__setattr__(self, "link_class", int_array(self.link_class, (k, k), "link_class"))
         object.__setattr__(self, "channel", int_array(self.channel, (k, k), "channel"))
         off = ~np.eye(k, dtype=np.bool_)
         classes = self.link_class[off]
         if classes.size and (classes.min() < 0 or classes.max() >= len(self.links)):
-            raise InputError(f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}")
+            raise InputError(
+                f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}"
+            )
         if (self.channel < -1).any():
-            raise InputError(f"cluster '{self.name}': channel ids must be >= 0, or -1 for no contention")
+            raise InputError(
+                f"cluster '{self.name}': channel ids must be >= 0, or -1 for no contention"
+            )
 
     def __repr__(self) -> str:
         kinds = Counter(device.kind for device in self.devices)
@@ -119,8 +135,8 @@ class Cluster(ArrayHolder):
 def contention_matrix(num_devices: int, contention: str) -> NDArray[np.int64]:
     """Return the channel matrix of a named contention model.
 
-    `none`: transfers never wait; `pair`: one channel per ordered pair of devices; `source`: one outgoing
-    channel per device.
+    `none`: transfers never wait; `pair`: one channel per ordered pair of devices; `source`: one
+    outgoing channel per device.
     """
     k = num_devices
     if contention == "none":
@@ -129,4 +145,6 @@ def contention_matrix(num_devices: int, contention: str) -> NDArray[np.int64]:
         return np.arange(k * k, dtype=np.int64).reshape(k, k)
     if contention == "source":
         return np.repeat(np.arange(k, dtype=np.int64)[:, None], k, axis=1)
-    raise InputError(f"contention: expected one of {', '.join(CONTENTION)}, received '{contention}'")
+    raise InputError(
+        f"contention: expected one of {', '.join(CONTENTION)}, received '{contention}'"
+    )

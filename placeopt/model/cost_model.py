@@ -1,11 +1,12 @@
 """The cost model: from an OpGraph and a Cluster to a PlacementProblem with integer times.
 
-An op takes, on a device, the time measured for that kind of device if the graph has one; otherwise the roofline
+An op takes, on a device, the time measured for that kind of device if the graph has one; otherwise
+the roofline
 
     max(flops / peak, bytes moved / memory bandwidth) + launch overhead.
 
-A tensor takes, on a link, its measured time if the graph has one; otherwise latency + bytes / bandwidth. Times
-are rounded to ticks once, half up, and never to 0 for a positive time.
+A tensor takes, on a link, its measured time if the graph has one; otherwise latency + bytes /
+bandwidth. Times are rounded to ticks once, half up, and never to 0 for a positive time.
 """
 
 from __future__ import annotations
@@ -26,29 +27,49 @@ if TYPE_CHECKING:
 
 
 OF_THE_GRAPH = (
-    "producer", "consumer_ptr", "consumer", "resident", "colocation", "tensor_bytes", "tick_seconds", "backward", "meta",
-    "op_names", "op_types",
-)  # fmt: skip
+    "producer",
+    "consumer_ptr",
+    "consumer",
+    "resident",
+    "colocation",
+    "tensor_bytes",
+    "tick_seconds",
+    "backward",
+    "meta",
+    "op_names",
+    "op_types",
+)
 """Fields of a problem that are its graph's."""
 
 
 def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     """Return the placement problem of running `graph` on `cluster`.
 
-    `fields` are further fields of PlacementProblem (objective, memory, contiguity, pipeline, slots).
+    `fields` are further fields of PlacementProblem (objective, memory, contiguity, pipeline,
+    slots).
     """
     columns: dict[tuple[Any, ...], int] = {}  # of devices that take the same times
     column, distinct = [], []
     for device in cluster.devices:
-        key = (device.kind, device.family, device.peak_flops, device.memory_bandwidth, device.launch_overhead)
+        key = (
+            device.kind,
+            device.family,
+            device.peak_flops,
+            device.memory_bandwidth,
+            device.launch_overhead,
+        )
         if key not in columns:
             columns[key] = len(columns)
             distinct.append(op_ticks(graph, device))
         column.append(columns[key])
     compute = np.stack(distinct, axis=1)[:, column]
-    transfer = np.stack(
-        [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
-    ) if graph.num_tensors else np.zeros((0, len(cluster.links)), dtype=np.int64)  # fmt: skip
+    transfer = (
+        np.stack(
+            [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
+        )
+        if graph.num_tensors
+        else np.zeros((0, len(cluster.links)), dtype=np.int64)
+    )
     fields.setdefault("io_class", io_classes(cluster))
     return PlacementProblem(
         name=f"{graph.name} on {cluster.name}",
@@ -65,8 +86,12 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
 
 def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
     """Ticks of every op on `device`, -1 where it cannot run there; shape (num_ops,)."""
-    roofline = np.maximum(graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth)
-    ticks = to_ticks(roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'")
+    roofline = np.maximum(
+        graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth
+    )
+    ticks = to_ticks(
+        roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'"
+    )
     measured = np.full(graph.num_ops, UNKNOWN, dtype=np.int64)
     # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
     for kind in ("*", device.family, device.kind):
@@ -85,14 +110,18 @@ def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> NDArray[
 
 
 def io_classes(cluster: Cluster) -> NDArray[np.int64]:
-    """Link class over which each device reaches the others in the period model; -1 for CPUs, which never pay.
+    """Link class over which each device reaches the others in the period model; -1 for CPUs, which
+    never pay.
 
-    Where a device has several, the slowest counts: a pipeline's boundary may lie on any of its links.
+    Where a device has several, the slowest counts: a pipeline's boundary may lie on any of its
+    links.
     """
     k = cluster.num_devices
     classes = np.full(k, -1, dtype=np.int64)
     for d, device in enumerate(cluster.devices):
         if device.family != "cpu":
             others = [int(cluster.link_class[d, e]) for e in range(k) if e != d] or [0]
-            classes[d] = min(others, key=lambda c: (cluster.links[c].bandwidth, -cluster.links[c].latency))
+            classes[d] = min(
+                others, key=lambda c: (cluster.links[c].bandwidth, -cluster.links[c].latency)
+            )
     return classes

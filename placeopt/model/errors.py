@@ -23,8 +23,8 @@ _LONG_QUOTE = re.compile(rf"'([^']{{{MAX_QUOTED + 1},}})'")
 class InputError(ValueError):
     """Input (a file, an argument, an option) is wrong; the message is one line for a person.
 
-    It says what, where, expected, received, and how to fix it. The command line prints it and exits with code 2. What
-    the input brought along is cut in its middle, so that the line stays short.
+    It says what, where, expected, received, and how to fix it. The command line prints it and exits
+    with code 2. What the input brought along is cut in its middle, so that the line stays short.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -40,7 +40,8 @@ class InfeasibleProblemError(InputError):
 
 
 class Refused(InputError):
-    """A solver does not take this problem; the only failure that a portfolio or a comparison skips."""
+    """A solver does not take this problem; the only failure that a portfolio or a comparison
+    skips."""
 
 
 class MissingExtraError(InputError):
@@ -54,7 +55,8 @@ class MissingExtraError(InputError):
 
 
 class SolverError(RuntimeError):
-    """A solver failed or contradicts itself: it raised, or a bound exceeds a value, or its judge rejects its solution.
+    """A solver failed or contradicts itself: it raised, or a bound exceeds a value, or its judge
+    rejects its solution.
 
     Never swallowed: whoever runs several solvers names it and goes on with the others.
 
@@ -69,7 +71,8 @@ class SolverError(RuntimeError):
 
 
 class ExecutionError(RuntimeError):
-    """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line for a person."""
+    """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line
+    for a person."""
 
 
 def brief(message: str) -> str:
@@ -105,7 +108,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word that is most like `word`, "" if none is; long words and lists are cut to bound the work."""
+    """Return the known word that is most like `word`, "" if none is; long words and lists are cut
+    to bound the work."""
     short = {name[:60]: name for name in itertools.islice(known, 1000)}
     found = difflib.get_close_matches(word[:60], short, n=1, cutoff=0.5)
     return short[found[0]] if found else ""

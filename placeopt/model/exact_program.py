@@ -1,9 +1,9 @@
 """Linear programs whose bound does not depend on floating-point arithmetic.
 
-For min c z subject to A z >= b (some rows with equality) and low <= z <= high, any multipliers y (y_i >=
-0 on inequalities) give the bound y b + sum_j min over [low_j, high_j] of (c - y A)_j z_j. HiGHS only
-suggests y; it is rounded to multiples of a power of two and the bound is evaluated in Python integers, so
-nothing has to be trusted.
+For min c z subject to A z >= b (some rows with equality) and low <= z <= high, any multipliers y
+(y_i >= 0 on inequalities) give the bound y b + sum_j min over [low_j, high_j] of (c - y A)_j z_j.
+HiGHS only suggests y; it is rounded to multiples of a power of two and the bound is evaluated in
+Python integers, so nothing has to be trusted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class IntegerProgram:
             self.cost[len(self.low) - 1] = cost
         return len(self.low) - 1
 
-    def row(self, terms: list[tuple[int, int]], right: int, unit: float = 1.0, equal: bool = False) -> None:
-        """Add sum of coefficient * variable >= right (or == right); `unit` is the size of its numbers."""
+    def row(
+        self, terms: list[tuple[int, int]], right: int, unit: float = 1.0, equal: bool = False
+    ) -> None:
+        """Add sum of coefficient * variable >= right (or == right); `unit` is the size of its
+        numbers."""
         index = len(self.right)
         for coefficient, column in terms:
             if coefficient:
@@ -53,7 +56,8 @@ class IntegerProgram:
         self.row_unit.append(unit)
 
     def value(self, cost_unit: float, seconds: float) -> int | None:
-        """Return a proven lower bound on the optimum, rounded up; None if HiGHS gives no multipliers in time.
+        """Return a proven lower bound on the optimum, rounded up; None if HiGHS gives no
+        multipliers in time.
 
         Parameters
         ----------
@@ -69,7 +73,9 @@ class IntegerProgram:
         unit, row_unit = np.array(self.unit), np.array(self.row_unit)
         rows, columns = np.array(self.rows), np.array(self.columns)
         entries = np.array(self.entries, dtype=np.float64) * unit[columns] / row_unit[rows]
-        matrix = coo_array((entries, (rows, columns)), shape=(len(self.right), len(self.low))).tocsr()
+        matrix = coo_array(
+            (entries, (rows, columns)), shape=(len(self.right), len(self.low))
+        ).tocsr()
         right = np.array(self.right, dtype=np.float64) / row_unit
         equal = np.array(self.equal)
         cost = np.zeros(len(self.low))
@@ -100,7 +106,8 @@ class IntegerProgram:
 
     def evaluate(self, multipliers: list[float]) -> int:
         """Evaluate the bound of the module text for given multipliers, exactly, rounded up."""
-        # rows in large units (bytes) have tiny multipliers: one common shift that resolves all of them
+        # rows in large units (bytes) have tiny multipliers: one common shift that resolves all of
+        # them
         smallest = min((1.0 / u for u in self.row_unit), default=1.0)
         shift = SHIFT + max(0, -int(np.floor(np.log2(smallest))))
         one = 1 << shift

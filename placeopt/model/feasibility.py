@@ -1,9 +1,10 @@
-"""Reasons why a problem has no placement at all: an op, a colocation group, the total memory, or a count.
+"""Reasons why a problem has no placement at all: an op, a colocation group, the total memory, or a
+count.
 
-Proof of each: an op (or a group whose members share a device) needs one device that is compatible with it
-and holds its resident bytes; every resident byte needs room on some device; and of the ops (or groups) of at least
-s bytes a device takes at most as many as its capacity holds of the smallest of them. With memory="peak" the
-resident bytes are part of every peak, so the same reasons hold.
+Proof of each: an op (or a group whose members share a device) needs one device that is compatible
+with it and holds its resident bytes; every resident byte needs room on some device; and of the ops
+(or groups) of at least s bytes a device takes at most as many as its capacity holds of the smallest
+of them. With memory="peak" the resident bytes are part of every peak, so the same reasons hold.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
 
 def infeasible_reason(problem: PlacementProblem) -> str:
-    """Return one line that says why no placement exists, or "" if none of the quick tests proves it."""
-    if (problem.colocation < 0).all() and float(problem.resident.sum()) <= float(problem.capacity.min()):
+    """Return one line that says why no placement exists, or "" if none of the quick tests proves
+    it."""
+    if (problem.colocation < 0).all() and float(problem.resident.sum()) <= float(
+        problem.capacity.min()
+    ):
         return ""  # a problem has a compatible device for every op
     allowed = allowed_devices(problem)
     stuck = np.flatnonzero(~allowed.any(axis=1))
@@ -38,7 +42,9 @@ def infeasible_reason(problem: PlacementProblem) -> str:
 def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
     """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
     if (problem.colocation < 0).all():
-        return np.asarray((problem.compute >= 0) & (problem.resident[:, None] <= problem.capacity[None, :]))
+        return np.asarray(
+            (problem.compute >= 0) & (problem.resident[:, None] <= problem.capacity[None, :])
+        )
     units = problem.units
     possible = units.allowed & (units.bytes[:, None] <= units.capacity[None, :])
     return possible[units.unit]
@@ -62,7 +68,8 @@ def _why(problem: PlacementProblem, op: int) -> str:
 
 
 def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
-    """Ops restricted to the same devices must fit there together (the sets that occur, each tried once)."""
+    """Ops restricted to the same devices must fit there together (the sets that occur, each tried
+    once)."""
     resident = problem.units.bytes
     mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
     mask[problem.units.unit] = allowed
@@ -86,10 +93,13 @@ COUNTED_SIZES = 64
 
 
 def _by_count(problem: PlacementProblem) -> str:
-    """Of the ops of at least some size, the devices must hold all, each at most as many as fit of the smallest."""
+    """Of the ops of at least some size, the devices must hold all, each at most as many as fit of
+    the smallest."""
     sizes = np.sort(problem.units.bytes[problem.units.bytes > 0])
     starts = np.unique(np.searchsorted(sizes, np.unique(sizes)))
-    for start in starts[np.unique(np.linspace(0, len(starts) - 1, min(len(starts), COUNTED_SIZES)).astype(np.int64))]:
+    for start in starts[
+        np.unique(np.linspace(0, len(starts) - 1, min(len(starts), COUNTED_SIZES)).astype(np.int64))
+    ]:
         together = np.cumsum(sizes[start:])
         fit = int(np.searchsorted(together, problem.capacity, side="right").sum())
         if fit < len(together):

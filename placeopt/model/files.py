@@ -1,7 +1,7 @@
 """Files: bounded reading, strict JSON, and writing that never leaves half a file behind.
 
-Every reader goes through here, so that a file of the wrong kind, a truncated one or a gigabyte of nonsense
-costs one clear line and bounded memory.
+Every reader goes through here, so that a file of the wrong kind, a truncated one or a gigabyte of
+nonsense costs one clear line and bounded memory.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_BYTES = 128 * 2**20
-"""Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24 bytes)."""
+"""Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24
+bytes)."""
 
 MAX_TOML_BYTES = 2**20
 MAX_TOML_PARTS = 1000
-"""Most bytes of a TOML file, and most nested or dotted parts of a line: the parser is slow and deep."""
+"""Most bytes of a TOML file, and most nested or dotted parts of a line: the parser is slow and
+deep."""
 
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """For readers, which make millions of small objects and no cycles: looking for some takes most of the time."""
+    """For readers, which make millions of small objects and no cycles: looking for some takes most
+    of the time."""
     active = gc.isenabled()
     gc.disable()
     try:
@@ -43,7 +46,8 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is a file; False also for what cannot be a path (too long, or with a null character)."""
+    """Whether there is a file; False also for what cannot be a path (too long, or with a null
+    character)."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -92,17 +96,21 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "fil
 
 
 def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file") -> str:
-    """Return the UTF-8 text of a file (a byte-order mark is dropped); otherwise like `read_bytes`."""
+    """Return the UTF-8 text of a file (a byte-order mark is dropped); otherwise like
+    `read_bytes`."""
     data = read_bytes(path, max_bytes=max_bytes, what=what)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} '{path}': expected UTF-8 text, received byte {data[error.start]:#04x} "
-                         f"at offset {error.start}") from error  # fmt: skip
+        raise InputError(
+            f"{what} '{path}': expected UTF-8 text, received byte {data[error.start]:#04x} "
+            f"at offset {error.start}"
+        ) from error
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON strictly: no NaN, no Infinity, no key twice in an object, and one line that says what is wrong.
+    """Parse JSON strictly: no NaN, no Infinity, no key twice in an object, and one line that says
+    what is wrong.
 
     `where` is the file, for messages.
     """
@@ -142,7 +150,9 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
     return parse_json(text, f"{what} '{path}'")
 
 
-def read_toml(path: str | Path, *, max_bytes: int = MAX_TOML_BYTES, what: str = "file") -> dict[str, Any]:
+def read_toml(
+    path: str | Path, *, max_bytes: int = MAX_TOML_BYTES, what: str = "file"
+) -> dict[str, Any]:
     """Return the table of a TOML file; see `read_text`."""
     return parse_toml(read_text(path, max_bytes=max_bytes, what=what), f"{what} '{path}'")
 
@@ -150,12 +160,14 @@ def read_toml(path: str | Path, *, max_bytes: int = MAX_TOML_BYTES, what: str = 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Parse TOML; one line says what is wrong.
 
-    The parser recurses into nested values and walks dotted keys part by part, so lines of thousands of either are
-    refused first.
+    The parser recurses into nested values and walks dotted keys part by part, so lines of thousands
+    of either are refused first.
     """
     for number, line in enumerate(text.splitlines(), start=1):
         if max(line.count("."), line.count("["), line.count("{")) > MAX_TOML_PARTS:
-            raise InputError(f"{where}: line {number}: more than {MAX_TOML_PARTS} nested or dotted parts")
+            raise InputError(
+                f"{where}: line {number}: more than {MAX_TOML_PARTS} nested or dotted parts"
+            )
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -165,7 +177,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def says_format(path: str | Path, name: str, within: int) -> bool:
-    """Whether a file says, in its first bytes, that it is a JSON of the format `name`; not where it cannot be read."""
+    """Whether a file says, in its first bytes, that it is a JSON of the format `name`; not where it
+    cannot be read."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(within)
@@ -188,7 +201,9 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent)
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent
+        )
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
         umask = os.umask(0)

@@ -1,8 +1,8 @@
 """OpGraph: a computation graph of a model, independent of any device.
 
-An OpGraph has n ops and m tensors. A tensor has one producer, a size in bytes and a list of distinct
-consumers. Costs are either *analytic* (flops, bytes moved: the cost model turns them into times for a
-device) or *measured* (ticks for a kind of device, which win over the analytic ones).
+An OpGraph has n ops and m tensors. A tensor has one producer, a size in bytes and a list of
+distinct consumers. Costs are either *analytic* (flops, bytes moved: the cost model turns them into
+times for a device) or *measured* (ticks for a kind of device, which win over the analytic ones).
 """
 
 from __future__ import annotations
@@ -59,12 +59,25 @@ class SharedTensors(ArrayHolder):
     @cached_property
     def topological_order(self) -> NDArray[np.int64]:
         """Op indices sorted by (depth, index): every producer before its consumers."""
-        return frozen(topological_order(self.num_ops, self.producer[self.edge_tensor], self.consumer, self.op_names))
+        return frozen(
+            topological_order(
+                self.num_ops, self.producer[self.edge_tensor], self.consumer, self.op_names
+            )
+        )
 
     def check_tensors(self) -> None:
         """Refuse dangling or repeated consumers, self-loops, malformed pointers and cycles."""
-        producer, consumer_ptr, consumer, op_names = self.producer, self.consumer_ptr, self.consumer, self.op_names
-        if consumer_ptr[0] != 0 or consumer_ptr[-1] != len(consumer) or (np.diff(consumer_ptr) < 0).any():
+        producer, consumer_ptr, consumer, op_names = (
+            self.producer,
+            self.consumer_ptr,
+            self.consumer,
+            self.op_names,
+        )
+        if (
+            consumer_ptr[0] != 0
+            or consumer_ptr[-1] != len(consumer)
+            or (np.diff(consumer_ptr) < 0).any()
+        ):
             raise InputError(
                 f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of consumers, "
                 f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
@@ -72,7 +85,9 @@ class SharedTensors(ArrayHolder):
         for what, array in (("producer", producer), ("consumer", consumer)):
             if array.size and (int(array.min()) < 0 or int(array.max()) >= self.num_ops):
                 bad = int(array.max()) if int(array.max()) >= self.num_ops else int(array.min())
-                raise InputError(f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}")
+                raise InputError(
+                    f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}"
+                )
         tensor = self.edge_tensor
         loops = producer[tensor] == consumer
         if loops.any():
@@ -93,7 +108,8 @@ class SharedTensors(ArrayHolder):
 class OpGraph(SharedTensors):
     """A directed acyclic graph of ops connected by tensors.
 
-    Only `name`, `op_names` and the four tensor arrays are needed; everything else has a neutral default.
+    Only `name`, `op_names` and the four tensor arrays are needed; everything else has a neutral
+    default.
 
     Attributes
     ----------
@@ -123,7 +139,9 @@ class OpGraph(SharedTensors):
     measured_kinds: tuple[str, ...] = ()
     measured: NDArray[np.int64] = UNSET  # (num_ops, num_kinds) ticks, UNKNOWN or UNSUPPORTED
     measured_transfer: NDArray[np.int64] = UNSET  # (num_tensors,) ticks or UNKNOWN
-    shapes: tuple[tuple[int, ...], ...] = ()  # shape of each tensor; () for all tensors where unknown
+    shapes: tuple[
+        tuple[int, ...], ...
+    ] = ()  # shape of each tensor; () for all tensors where unknown
     tick_seconds: float = 1e-9  # unit of the measured times
 
     def __post_init__(self) -> None:
@@ -133,7 +151,9 @@ class OpGraph(SharedTensors):
         if len(set(self.op_names)) != n:
             seen: set[str] = set()
             twice = next(x for x in self.op_names if x in seen or seen.add(x))  # type: ignore[func-returns-value]
-            raise InputError(f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice")
+            raise InputError(
+                f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
+            )
 
         def put(key: str, value: Any) -> None:
             object.__setattr__(self, key, value)
@@ -148,13 +168,21 @@ class OpGraph(SharedTensors):
             if len(words) != n:
                 raise InputError(f"{key}: expected {n} entries, one per op, received {len(words)}")
             put(key, words)
-        for key, default in (("flops", 0), ("bytes_moved", 0), ("resident", 0), ("parameters", 0),
-                             ("colocation", -1), ("meta", -1)):  # fmt: skip
+        for key, default in (
+            ("flops", 0),
+            ("bytes_moved", 0),
+            ("resident", 0),
+            ("parameters", 0),
+            ("colocation", -1),
+            ("meta", -1),
+        ):
             value = getattr(self, key)
             put(key, int_array(np.full(n, default) if value is None else value, (n,), key))
         for key in ("backward", "unshaped"):
             value = getattr(self, key)
-            flags = np.zeros(n, dtype=np.bool_) if value is None else np.asarray(value, dtype=np.bool_)
+            flags = (
+                np.zeros(n, dtype=np.bool_) if value is None else np.asarray(value, dtype=np.bool_)
+            )
             if flags.shape != (n,):
                 raise InputError(f"{key}: expected shape {(n,)}, received {flags.shape}")
             put(key, frozen(flags))
@@ -166,14 +194,18 @@ class OpGraph(SharedTensors):
         put("measured_transfer", int_array(value, (m,), "measured_transfer"))
         put("shapes", tuple(tuple(int(x) for x in shape) for shape in self.shapes))
         if self.shapes and len(self.shapes) != m:
-            raise InputError(f"shapes: expected {m} entries, one per tensor, received {len(self.shapes)}")
+            raise InputError(
+                f"shapes: expected {m} entries, one per tensor, received {len(self.shapes)}"
+            )
         self._check_values()
 
     def _check_values(self) -> None:
         for key in ("flops", "bytes_moved", "resident", "parameters", "tensor_bytes"):
             array = getattr(self, key)
             if array.size and int(array.min()) < 0:
-                raise InputError(f"{key}[{int(array.argmin())}]: expected >= 0, received {int(array.min())}")
+                raise InputError(
+                    f"{key}[{int(array.argmin())}]: expected >= 0, received {int(array.min())}"
+                )
             if float(array.sum(dtype=np.float64)) >= MAX_SUM:
                 raise InputError(f"{key}: the sum passes 2^62; use larger units")
         if self.measured.size and int(self.measured.min()) < UNSUPPORTED:
@@ -181,7 +213,9 @@ class OpGraph(SharedTensors):
         if self.measured_transfer.size and int(self.measured_transfer.min()) < UNKNOWN:
             raise InputError("measured_transfer: expected ticks >= 0 or UNKNOWN (-1)")
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
+            raise InputError(
+                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
+            )
         self.check_tensors()
 
     def __repr__(self) -> str:
@@ -204,7 +238,8 @@ class OpGraph(SharedTensors):
     ) -> OpGraph:
         """Build a graph in which every edge (u, v) is a tensor of its own.
 
-        `edge_bytes` has one size per edge (default 0); `fields` are the other attributes of the class.
+        `edge_bytes` has one size per edge (default 0); `fields` are the other attributes of the
+        class.
         """
         pairs = [(int(u), int(v)) for u, v in edges]
         sizes = np.zeros(len(pairs), dtype=np.int64) if edge_bytes is None else edge_bytes
@@ -246,7 +281,8 @@ class OpGraph(SharedTensors):
 def topological_order(
     num_ops: int, source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Sort ops by (depth, index), where depth is the number of edges of the longest path from an op without inputs.
+    """Sort ops by (depth, index), where depth is the number of edges of the longest path from an op
+    without inputs.
 
     Edge i leads from op `source[i]` to op `consumer[i]`.
 
@@ -270,7 +306,8 @@ def topological_order(
 
 
 def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:
-    """Return the depths of ops whose edges, sorted by source, all lead to later ops: one pass over the edges."""
+    """Return the depths of ops whose edges, sorted by source, all lead to later ops: one pass over
+    the edges."""
     depth = [0] * num_ops
     for op, other in zip(source, target, strict=True):
         if depth[other] <= depth[op]:
@@ -279,9 +316,11 @@ def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list
 
 
 def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[int]:
-    """Return the number of edges of the longest path to every op, -1 on or behind a cycle (Kahn 1962).
+    """Return the number of edges of the longest path to every op, -1 on or behind a cycle (Kahn
+    1962).
 
-    Plain lists: the graph may be a chain of a million ops, where a step per level would take a minute in NumPy.
+    Plain lists: the graph may be a chain of a million ops, where a step per level would take a
+    minute in NumPy.
     """
     ready = [op for op, count in enumerate(waiting) if not count]
     depth = [0] * len(waiting)
@@ -297,7 +336,10 @@ def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[i
 
 
 def _name_cycle(
-    stuck: NDArray[np.bool_], source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
+    stuck: NDArray[np.bool_],
+    source: NDArray[np.int64],
+    consumer: NDArray[np.int64],
+    op_names: Sequence[str],
 ) -> str:
     """Walk backwards among the ops that never became ready until one repeats."""
     inside = stuck[source] & stuck[consumer]
@@ -307,5 +349,9 @@ def _name_cycle(
         path[at] = len(path)
         at = predecessor[at]
     cycle = list(path)[path[at] :][::-1]
-    names = [op_names[i] for i in cycle[:6]] + (["..."] if len(cycle) > 6 else []) + [op_names[cycle[0]]]
+    names = (
+        [op_names[i] for i in cycle[:6]]
+        + (["..."] if len(cycle) > 6 else [])
+        + [op_names[cycle[0]]]
+    )
     return " -> ".join(names)

@@ -1,11 +1,14 @@
-"""Heaps in arrays, for kernels: binary ones with the smallest (key, item) at the front, and skew heaps, which merge.
+"""Heaps in arrays, for kernels: binary ones with the smallest (key, item) at the front, and skew
+heaps, which merge.
 
-Like the generator of random numbers this file is frozen: kernels of other files call it, and numba's cache does not
-notice edits of a callee in another file. Never edit a body here; another heap is a new function.
+Like the generator of random numbers this file is frozen: kernels of other files call it, and
+numba's cache does not notice edits of a callee in another file. Never edit a body here; another
+heap is a new function.
 
 References
 ----------
-D. D. Sleator, R. E. Tarjan, "Self-adjusting heaps", SIAM Journal on Computing 15, 1986 (skew heaps).
+D. D. Sleator, R. E. Tarjan, "Self-adjusting heaps", SIAM Journal on Computing 15, 1986 (skew
+heaps).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -45,7 +48,9 @@ def pop(key, item, base, size):
         other = child + 1
         if other < last:
             other_key = key[base + other]
-            if other_key < child_key or (other_key == child_key and item[base + other] < item[base + child]):
+            if other_key < child_key or (
+                other_key == child_key and item[base + other] < item[base + child]
+            ):
                 child = other
                 child_key = other_key
         if last_key < child_key or (last_key == child_key and last_item < item[base + child]):
@@ -69,7 +74,8 @@ def _earlier(key, tensor, destination, a, b):
 
 @uncounted
 def merge(key, tensor, destination, left, right, a, b):
-    """Merge two skew heaps with the roots a and b (-1 is the empty heap), top down; return the root."""
+    """Merge two skew heaps with the roots a and b (-1 is the empty heap), top down; return the
+    root."""
     if a < 0:
         return b
     if b < 0:
@@ -92,7 +98,8 @@ def merge(key, tensor, destination, left, right, a, b):
 
 @uncounted
 def argsort(values, count, sign, key, order):
-    """Fill `order` with the places of values[:count]: falling for sign 1, rising for -1, equal ones by place.
+    """Fill `order` with the places of values[:count]: falling for sign 1, rising for -1, equal ones
+    by place.
 
     `key` is scratch memory of that length.
     """

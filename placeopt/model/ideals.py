@@ -1,10 +1,10 @@
 """The lattice of ideals of a partial order, stored by its covering relation.
 
-An ideal (down-set) holds every predecessor of each of its nodes. `Lattice.child_*` lists for ideal I its
-maximal nodes v and the ideal I - {v}, by falling v. With nodes numbered along a topological order, every
-ideal I' inside I is reached from I by exactly one sequence of falling removals, so a depth-first walk that
-only ever removes a smaller node than the last one meets every sub-ideal once, without hashing and without
-a list of the pairs.
+An ideal (down-set) holds every predecessor of each of its nodes. `Lattice.child_*` lists for ideal
+I its maximal nodes v and the ideal I - {v}, by falling v. With nodes numbered along a topological
+order, every ideal I' inside I is reached from I by exactly one sequence of falling removals, so a
+depth-first walk that only ever removes a smaller node than the last one meets every sub-ideal once,
+without hashing and without a list of the pairs.
 """
 
 from __future__ import annotations
@@ -58,18 +58,26 @@ class Lattice:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return int(self.bits.nbytes + self.child_ptr.nbytes + self.child_node.nbytes + self.child_ideal.nbytes)
+        return int(
+            self.bits.nbytes
+            + self.child_ptr.nbytes
+            + self.child_node.nbytes
+            + self.child_ideal.nbytes
+        )
 
     def members(self, ideal: int, num_nodes: int) -> NDArray[np.bool_]:
         """Which nodes belong to `ideal`, shape (num_nodes,)."""
         nodes = np.arange(num_nodes)
-        found: NDArray[np.bool_] = (self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)) & np.uint64(1) > 0
+        found: NDArray[np.bool_] = (
+            self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)
+        ) & np.uint64(1) > 0
         return found
 
 
 @numba.njit(cache=True, nogil=True)
 def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
-    """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is new."""
+    """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is
+    new."""
     h = np.uint64(1469598103934665603)
     for w in range(len(row)):
         h = (h ^ row[w]) * np.uint64(0x9E3779B97F4A7C15)
@@ -154,13 +162,16 @@ def ideal_lattice(
 ) -> Lattice | None:
     """Enumerate the ideals of the order edges; None if there are more than `limit`.
 
-    Nodes must be numbered along a topological order: every edge goes from a smaller to a larger number.
+    Nodes must be numbered along a topological order: every edge goes from a smaller to a larger
+    number.
     """
     words = (num_nodes + 63) // 64
     predecessors = np.zeros((num_nodes, words), dtype=np.uint64)
     for u, v in zip(order_from.tolist(), order_to.tolist(), strict=True):
         predecessors[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
-    count, bits, parent, node, child = call_interruptibly(lambda: _enumerate(num_nodes, words, predecessors, limit))
+    count, bits, parent, node, child = call_interruptibly(
+        lambda: _enumerate(num_nodes, words, predecessors, limit)
+    )
     if count > limit:
         return None
     # Links were made in order of the child; group them by parent, the removed node falling.
@@ -177,4 +188,6 @@ def linear_lattice(num_nodes: int) -> Lattice:
         bits[v + 1] = bits[v]
         bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
     nodes = np.arange(num_nodes, dtype=np.int32)
-    return Lattice(bits, np.concatenate([[0], np.arange(num_nodes + 1)]).astype(np.int64), nodes, nodes.copy())
+    return Lattice(
+        bits, np.concatenate([[0], np.arange(num_nodes + 1)]).astype(np.int64), nodes, nodes.copy()
+    )

@@ -1,7 +1,8 @@
-"""Long calls into compiled code that Ctrl-C can end: they run in a thread while the main thread waits for signals.
+"""Long calls into compiled code that Ctrl-C can end: they run in a thread while the main thread
+waits for signals.
 
-A compiled library returns to Python only when it is done, and only then are signals handled; CP-SAT even takes SIGINT
-for itself and returns as if its time were over.
+A compiled library returns to Python only when it is done, and only then are signals handled; CP-SAT
+even takes SIGINT for itself and returns as if its time were over.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
 
 
 def solve_interruptibly(cp_solver: Any, model: Any, callback: Any = None) -> Any:
-    """Return `cp_solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise KeyboardInterrupt."""
-    cp_solver.parameters.catch_sigint_signal = False  # after CP-SAT's own handler, SIGINT would end the process
+    """Return `cp_solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise
+    KeyboardInterrupt."""
+    cp_solver.parameters.catch_sigint_signal = (
+        False  # after CP-SAT's own handler, SIGINT would end the process
+    )
     return call_interruptibly(lambda: cp_solver.solve(model, callback), cp_solver.stop_search)

@@ -1,8 +1,8 @@
 """Objectives are objects: what a problem minimises, how it is evaluated, judged and bounded.
 
-A problem names its objective (`problem.objective`); `objective_of` returns the object. It is the only place that
-turns the name into behaviour: nothing else compares names of objectives. A new objective is a class with the members
-of `Objective` and one call of `register_objective`.
+A problem names its objective (`problem.objective`); `objective_of` returns the object. It is the
+only place that turns the name into behaviour: nothing else compares names of objectives. A new
+objective is a class with the members of `Objective` and one call of `register_objective`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ INFEASIBLE = 2**63 - 1
 class Finished(NamedTuple):
     """The final word on a solution.
 
-    `value` is None where `violations` (in words) says why there is none; `queue` names the execution under which
-    the value holds ("" where the objective has none).
+    `value` is None where `violations` (in words) says why there is none; `queue` names the
+    execution under which the value holds ("" where the objective has none).
     """
 
     value: int | None
@@ -44,9 +44,12 @@ class Objective(Protocol):
 
     Attributes
     ----------
-    name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline", "jobs", "sharding" or "plan".
-    default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
-        An objective whose problems differ in the default has a method `default_for`, of a problem, too.
+    name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline",
+    "jobs", "sharding" or "plan".
+    default_solver : solver used when none is named. comparison : solvers that are compared when
+    none is named.
+        An objective whose problems differ in the default has a method `default_for`, of a problem,
+        too.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
     baseline : solver of the plainest solution, to compare with; "" if there is none.
@@ -71,13 +74,20 @@ class Objective(Protocol):
         ...
 
     def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+        self,
+        problem: Any,
+        devices: ArrayLike,
+        priorities: ArrayLike | None = None,
+        *,
+        threads: int | None = None,
     ) -> NDArray[np.int64]:
-        """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is broken."""
+        """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is
+        broken."""
         ...
 
     def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[int, str]:
-        """Value of a solution and the execution under which it holds; the fastest one unless `queue` is given.
+        """Value of a solution and the execution under which it holds; the fastest one unless
+        `queue` is given.
 
         Raises
         ------
@@ -95,7 +105,11 @@ class Objective(Protocol):
         ...
 
     def bounds(
-        self, problem: Any, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+        self,
+        problem: Any,
+        seconds: float,
+        methods: Sequence[str] | None = None,
+        upper: int | None = None,
     ) -> BoundReport:
         """Prove lower bounds for about `seconds`; 0 runs only those that take milliseconds.
 
@@ -108,7 +122,8 @@ class Objective(Protocol):
         ...
 
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
-        """What proves `bound`, or as much of it as can be shown, as data; None where there are no witnesses yet."""
+        """What proves `bound`, or as much of it as can be shown, as data; None where there are no
+        witnesses yet."""
         ...
 
     def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
@@ -117,7 +132,8 @@ class Objective(Protocol):
 
 
 class PlainObjective(ABC):
-    """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible.
+    """What most objectives have in common: nothing is drawn, no order, no choice of execution,
+    nothing impossible.
 
     Attributes
     ----------
@@ -150,10 +166,17 @@ class PlainObjective(ABC):
         return ""
 
     def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+        self,
+        problem: Any,
+        devices: ArrayLike,
+        priorities: ArrayLike | None = None,
+        *,
+        threads: int | None = None,
     ) -> NDArray[np.int64]:
         """Refuse: a solution that is no placement is no row of devices."""
-        raise InputError(f"problem '{problem.name}': its solutions are no placements and are evaluated one by one")
+        raise InputError(
+            f"problem '{problem.name}': its solutions are no placements and are evaluated one by one"
+        )
 
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
         """Return None: there are no witnesses of these bounds yet."""
@@ -191,7 +214,11 @@ class PlainObjective(ABC):
         yield from ()
 
     def bounds(
-        self, problem: Any, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+        self,
+        problem: Any,
+        seconds: float,
+        methods: Sequence[str] | None = None,
+        upper: int | None = None,
     ) -> BoundReport:
         """Prove lower bounds for about `seconds`.
 
@@ -205,7 +232,11 @@ class PlainObjective(ABC):
         found: dict[str, int] = {}
         reason = self.impossible(problem)
         try:
-            proofs = self.prove(problem, seconds, methods or self.usual_methods(seconds), upper) if not reason else ()
+            proofs = (
+                self.prove(problem, seconds, methods or self.usual_methods(seconds), upper)
+                if not reason
+                else ()
+            )
             for method, value in proofs:
                 found[method] = value
                 if self.ends_at_upper and upper is not None and value >= upper:
@@ -220,7 +251,8 @@ class PlainObjective(ABC):
 
 
 class JudgedObjective(PlainObjective):
-    """What objectives of solutions that are no placements share: judged first, then valued by evaluator and judge.
+    """What objectives of solutions that are no placements share: judged first, then valued by
+    evaluator and judge.
 
     Attributes
     ----------
@@ -239,7 +271,8 @@ class JudgedObjective(PlainObjective):
         """Return the value of a solution without violations."""
 
     def judged(self, problem: Any, solution: Any, /) -> int | None:
-        """Return the value that the judge finds; None where it finds none of its own, or has compared it already."""
+        """Return the value that the judge finds; None where it finds none of its own, or has
+        compared it already."""
         return None
 
     def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
@@ -255,7 +288,9 @@ class JudgedObjective(PlainObjective):
             return Finished(None, "", tuple(violations))
         found, judged = self.measured(problem, solution), self.judged(problem, solution)
         if judged is not None and found != judged:
-            return Finished(None, "", (f"the evaluator finds a {self.name} of {found}, the judge {judged}",))
+            return Finished(
+                None, "", (f"the evaluator finds a {self.name} of {found}, the judge {judged}",)
+            )
         return Finished(found, "", ())
 
 
@@ -286,19 +321,24 @@ def check_objective(problem: Any, where: str) -> None:
     Raises
     ------
     InputError
-        If `problem.objective` is no objective of `problem.problem_kind`; the message begins with `where`.
+        If `problem.objective` is no objective of `problem.problem_kind`; the message begins with
+        `where`.
     """
     known = objective_names(problem.problem_kind)
     if problem.objective not in known:
-        raise InputError(f"{where}: objective: expected {', '.join(known)}, received '{problem.objective}'")
+        raise InputError(
+            f"{where}: objective: expected {', '.join(known)}, received '{problem.objective}'"
+        )
 
 
 def added_objectives(kind: str) -> tuple[str, ...]:
-    """Return the names of those that `register_objective` added and that value placements in batches."""
+    """Return the names of those that `register_objective` added and that value placements in
+    batches."""
     return tuple(
-        name for (known, name), objective in _targets.items()
+        name
+        for (known, name), objective in _targets.items()
         if known == kind and (known, name) not in _ours and hasattr(objective, "evaluate_batch")
-    )  # fmt: skip
+    )
 
 
 def register_objective(objective: Objective) -> None:
@@ -311,7 +351,9 @@ def register_objective(objective: Objective) -> None:
     """
     key = objective.kind, objective.name
     if key in _targets and _targets[key] is not objective:
-        raise InputError(f"objective '{objective.name}' of {objective.kind} problems is taken; choose another name")
+        raise InputError(
+            f"objective '{objective.name}' of {objective.kind} problems is taken; choose another name"
+        )
     _targets[key] = objective
 
 
@@ -325,7 +367,9 @@ def named_objective(kind: str, name: str) -> Objective:
     """
     target = _targets.get((kind, name))
     if target is None:
-        raise InputError(f"objective: expected one of {', '.join(objective_names(kind))}, received '{name}'")
+        raise InputError(
+            f"objective: expected one of {', '.join(objective_names(kind))}, received '{name}'"
+        )
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         target = _targets[kind, name] = getattr(importlib.import_module(module), attribute)
@@ -356,7 +400,8 @@ def default_solver(problem: Any) -> str:
 
 
 def compared_solvers(problem: Any) -> tuple[str, ...]:
-    """Return the names of the solvers that are compared when none is named, the default among them."""
+    """Return the names of the solvers that are compared when none is named, the default among
+    them."""
     return tuple(dict.fromkeys((*objective_of(problem).comparison, default_solver(problem))))
 
 

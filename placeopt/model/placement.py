@@ -29,7 +29,9 @@ class Placement(ArrayHolder):
     def __post_init__(self) -> None:
         device = np.asarray(self.device)
         if device.ndim != 1:
-            raise InputError(f"device: expected one index per op, received {device.ndim} dimensions")
+            raise InputError(
+                f"device: expected one index per op, received {device.ndim} dimensions"
+            )
         object.__setattr__(self, "device", int_array(device, device.shape, "device"))
         if self.priority is not None:
             object.__setattr__(self, "priority", int_array(self.priority, device.shape, "priority"))
@@ -49,7 +51,9 @@ class Placement(ArrayHolder):
         return f"Placement({shown}{'' if self.priority is None else ', with priorities'})"
 
     @classmethod
-    def from_starts(cls, device: ArrayLike, start: ArrayLike, order: ArrayLike | None = None) -> Placement:
+    def from_starts(
+        cls, device: ArrayLike, start: ArrayLike, order: ArrayLike | None = None
+    ) -> Placement:
         """Return a placement whose ranks are the ops sorted by (start, position in `order`).
 
         `order` should be a topological order, so that ops of zero length keep a feasible order.

@@ -1,4 +1,5 @@
-"""The base of objectives of a placement: one value in ticks, no choice of execution, bounds one after the other."""
+"""The base of objectives of a placement: one value in ticks, no choice of execution, bounds one
+after the other."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class SteadyObjective(PlacementObjective, ABC):
         """
 
     @abstractmethod
-    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+    def judge(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> list[str]:
         """Violations of a placement."""
 
     @abstractmethod
@@ -55,11 +58,15 @@ class SteadyObjective(PlacementObjective, ABC):
     ) -> Iterator[tuple[str, int]]:
         """Yield (method, ticks) of the bounds named that the time allows."""
 
-    def value(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> tuple[int, str]:
+    def value(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> tuple[int, str]:
         """Value of a placement; there is no choice of execution."""
         return self.ticks(problem, solution), ""
 
-    def finish(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> Finished:
+    def finish(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> Finished:
         """Value and judge a placement."""
         violations = self.judge(problem, solution)
         if violations:

@@ -1,8 +1,8 @@
 """PlacementProblem: ops with integer costs on devices, ready for evaluators, bounds and solvers.
 
 Time is int64 ticks, memory int64 bytes. Execution and objectives are described in docs/concepts.md:
-a tensor is sent at most once to each device that hosts a consumer and is not its producer's device; a
-device runs one op at a time; a channel carries one transfer at a time.
+a tensor is sent at most once to each device that hosts a consumer and is not its producer's device;
+a device runs one op at a time; a channel carries one transfer at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, arrays_digest, froz
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
 from placeopt.model.objective import objective_names
-from placeopt.model.projection import CostArrays, Edges, GraphArrays, MemoryArrays, Outputs, edges_by, outputs_of
+from placeopt.model.projection import (
+    CostArrays,
+    Edges,
+    GraphArrays,
+    MemoryArrays,
+    Outputs,
+    edges_by,
+    outputs_of,
+)
 from placeopt.model.units import Units, group_units, unit_of_ops
 
 if TYPE_CHECKING:
@@ -45,14 +53,15 @@ class PlacementProblem(SharedTensors):
     link_class : link class of each ordered pair of devices (diagonal ignored).
     channel : channel of each ordered pair of devices, -1 for no contention.
     resident : bytes that stay on the op's device; `capacity` : bytes of each device.
-    memory : "static" bounds the resident bytes, "peak" the dynamic peak (resident plus live tensors).
+    memory : "static" bounds the resident bytes, "peak" the dynamic peak (resident plus live
+    tensors).
     tensor_bytes : size of each tensor, used by memory="peak".
     colocation : ops with the same non-negative id share a device.
     objective : "makespan" (one run), "period" (max-load of a pipeline), "latency" (slots).
     contiguity, pipeline, backward, io_class, slots : the period and latency objectives only:
-        contiguity of each device's forward set; "1f1b" or "gpipe" for training; which ops are backward
-        ops; the link class over which a device exchanges tensors with host memory, -1 where that is
-        free (a CPU); convex slots per accelerator (latency).
+        contiguity of each device's forward set; "1f1b" or "gpipe" for training; which ops are
+        backward ops; the link class over which a device exchanges tensors with host memory, -1
+        where that is free (a CPU); convex slots per accelerator (latency).
     meta : label of the sharded op that an op is a piece of, -1 for none.
     """
 
@@ -86,7 +95,9 @@ class PlacementProblem(SharedTensors):
     def __post_init__(self) -> None:
         compute = np.asarray(self.compute)
         if compute.ndim != 2:
-            raise InputError(f"compute: expected a table (ops x devices), received {compute.ndim} dimension(s)")
+            raise InputError(
+                f"compute: expected a table (ops x devices), received {compute.ndim} dimension(s)"
+            )
         n, k = compute.shape
         if n == 0:
             raise InputError("compute: expected at least one op, received none")
@@ -117,11 +128,19 @@ class PlacementProblem(SharedTensors):
         put("tensor_bytes", (m,))
         put("io_class", (k,))
         put("meta", (n,), -1)
-        backward = np.zeros(n, dtype=np.bool_) if self.backward is None else np.asarray(self.backward, np.bool_)
+        backward = (
+            np.zeros(n, dtype=np.bool_)
+            if self.backward is None
+            else np.asarray(self.backward, np.bool_)
+        )
         if backward.shape != (n,):
             raise InputError(f"backward: expected shape {(n,)}, received {backward.shape}")
         object.__setattr__(self, "backward", frozen(backward))
-        for key, count, stem in (("op_names", n, "op"), ("device_names", k, "device"), ("op_types", n, "")):
+        for key, count, stem in (
+            ("op_names", n, "op"),
+            ("device_names", k, "device"),
+            ("op_types", n, ""),
+        ):
             names = tuple(getattr(self, key)) or numbered(stem, count)
             if len(names) != count:
                 raise InputError(f"{key}: expected {count} names, received {len(names)}")
@@ -133,9 +152,15 @@ class PlacementProblem(SharedTensors):
     def _check(self, num_classes: int) -> None:
         k = self.num_devices
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
-        for key, options in (("memory", MEMORY), ("objective", objective_names(self.problem_kind)), ("contiguity", CONTIGUITY),
-                             ("pipeline", PIPELINES)):  # fmt: skip
+            raise InputError(
+                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
+            )
+        for key, options in (
+            ("memory", MEMORY),
+            ("objective", objective_names(self.problem_kind)),
+            ("contiguity", CONTIGUITY),
+            ("pipeline", PIPELINES),
+        ):
             check_choice(key, getattr(self, key), options)
         if self.slots < 1:
             raise InputError(f"slots: expected at least 1, received {self.slots}")
@@ -147,7 +172,9 @@ class PlacementProblem(SharedTensors):
             )
         nowhere = (self.compute == INCOMPATIBLE).all(axis=1)
         if nowhere.any():
-            raise InputError(f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the cluster")
+            raise InputError(
+                f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the cluster"
+            )
         for key in ("transfer", "resident", "tensor_bytes", "capacity"):
             array = getattr(self, key)
             if array.size and int(array.min()) < 0:
@@ -159,21 +186,38 @@ class PlacementProblem(SharedTensors):
             total = 0.0
         total += float(self.compute.max(axis=1).astype(np.float64).sum())
         if total >= MAX_SUM:
-            raise InputError(f"times: the sum of all ops and transfers is {total:.3g} ticks, which passes 2^62; "
-                             "use a larger tick_seconds")  # fmt: skip
-        if float(self.resident.astype(np.float64).sum() + self.tensor_bytes.astype(np.float64).sum() * k) >= MAX_SUM:
+            raise InputError(
+                f"times: the sum of all ops and transfers is {total:.3g} ticks, which passes 2^62; "
+                "use a larger tick_seconds"
+            )
+        if (
+            float(
+                self.resident.astype(np.float64).sum()
+                + self.tensor_bytes.astype(np.float64).sum() * k
+            )
+            >= MAX_SUM
+        ):
             raise InputError("bytes: the sum of all memory passes 2^62; use larger units")
         off = ~np.eye(k, dtype=np.bool_)
         classes = self.link_class[off]
-        if self.num_tensors and classes.size and (int(classes.min()) < 0 or int(classes.max()) >= num_classes):
-            raise InputError(f"link_class: expected 0..{num_classes - 1}, received {int(classes.max())}")
+        if (
+            self.num_tensors
+            and classes.size
+            and (int(classes.min()) < 0 or int(classes.max()) >= num_classes)
+        ):
+            raise InputError(
+                f"link_class: expected 0..{num_classes - 1}, received {int(classes.max())}"
+            )
         if (self.channel < -1).any():
             raise InputError("channel: expected ids >= 0, or -1 for no contention")
-        if (self.io_class < -1).any() or (self.num_tensors and (self.io_class >= num_classes).any()):
+        if (self.io_class < -1).any() or (
+            self.num_tensors and (self.io_class >= num_classes).any()
+        ):
             raise InputError(f"io_class: expected -1..{num_classes - 1}")
         self.check_tensors()
 
-    # --- sizes ---------------------------------------------------------------------------------------
+    # --- sizes
+    # ---------------------------------------------------------------------------------------
 
     @property
     def num_devices(self) -> int:
@@ -186,11 +230,13 @@ class PlacementProblem(SharedTensors):
         k = self.num_devices
         return 1 + max(-1, int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max()))
 
-    # --- derived structure ---------------------------------------------------------------------------
+    # --- derived structure
+    # ---------------------------------------------------------------------------
 
     @cached_property
     def successors(self) -> Edges:
-        """Out-edges of each op: (pointer, op, tensor), ordered by (tensor, position in `consumer`)."""
+        """Out-edges of each op: (pointer, op, tensor), ordered by (tensor, position in
+        `consumer`)."""
         return edges_by(self.num_ops, self._edge_source, self.consumer, self.edge_tensor)
 
     @cached_property
@@ -209,14 +255,19 @@ class PlacementProblem(SharedTensors):
 
     @cached_property
     def units(self) -> Units:
-        """Ops that share a device: colocation groups, and single ops otherwise, numbered by their first op."""
-        return group_units(unit_of_ops(self.colocation), self.resident, self.compute != INCOMPATIBLE, self.capacity)
+        """Ops that share a device: colocation groups, and single ops otherwise, numbered by their
+        first op."""
+        return group_units(
+            unit_of_ops(self.colocation), self.resident, self.compute != INCOMPATIBLE, self.capacity
+        )
 
     @cached_property
     def graph(self) -> GraphArrays:
         """The graph as kernels read it."""
         indegree = frozen(np.diff(self.predecessors.pointer))
-        return GraphArrays(self.topological_order, self.predecessors, self.successors, self.outputs, indegree)
+        return GraphArrays(
+            self.topological_order, self.predecessors, self.successors, self.outputs, indegree
+        )
 
     @cached_property
     def costs(self) -> CostArrays:
@@ -231,11 +282,14 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def min_compute(self) -> NDArray[np.int64]:
         """Ticks of each op on its fastest compatible device, shape (num_ops,)."""
-        return frozen(np.where(self.compute == INCOMPATIBLE, np.iinfo(np.int64).max, self.compute).min(axis=1))
+        return frozen(
+            np.where(self.compute == INCOMPATIBLE, np.iinfo(np.int64).max, self.compute).min(axis=1)
+        )
 
     @cached_property
     def min_transfer(self) -> NDArray[np.int64]:
-        """Ticks of each tensor over its cheapest link between two different devices, shape (num_tensors,)."""
+        """Ticks of each tensor over its cheapest link between two different devices, shape
+        (num_tensors,)."""
         k = self.num_devices
         if k == 1 or not self.num_tensors:
             return frozen(np.zeros(self.num_tensors, dtype=np.int64))
@@ -244,7 +298,8 @@ class PlacementProblem(SharedTensors):
 
     @cached_property
     def io_ticks(self) -> NDArray[np.int64]:
-        """Ticks to move each tensor between each device and host memory, shape (num_tensors, num_devices)."""
+        """Ticks to move each tensor between each device and host memory, shape (num_tensors,
+        num_devices)."""
         table = np.zeros((self.num_tensors, self.num_devices), dtype=np.int64)
         pays = self.io_class >= 0
         if self.num_tensors:
@@ -253,7 +308,8 @@ class PlacementProblem(SharedTensors):
 
     @cached_property
     def identical_devices(self) -> tuple[tuple[int, ...], ...]:
-        """Classes of interchangeable devices: swapping two of a class leaves the problem unchanged."""
+        """Classes of interchangeable devices: swapping two of a class leaves the problem
+        unchanged."""
         classes: list[list[int]] = []
         for device in range(self.num_devices):
             for members in classes:
@@ -284,16 +340,37 @@ class PlacementProblem(SharedTensors):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of everything that decides the value of a placement, and of the names where ops or devices have any."""
+        """SHA-256 of everything that decides the value of a placement, and of the names where ops
+        or devices have any."""
         arrays = (
-            "compute", "producer", "consumer_ptr", "consumer", "transfer", "link_class", "channel", "resident", "capacity",
-            "colocation", "tensor_bytes", "backward", "io_class",
-        )  # fmt: skip
-        rest = (self.memory, self.tick_seconds, self.objective, self.contiguity, self.pipeline, self.slots)
+            "compute",
+            "producer",
+            "consumer_ptr",
+            "consumer",
+            "transfer",
+            "link_class",
+            "channel",
+            "resident",
+            "capacity",
+            "colocation",
+            "tensor_bytes",
+            "backward",
+            "io_class",
+        )
+        rest = (
+            self.memory,
+            self.tick_seconds,
+            self.objective,
+            self.contiguity,
+            self.pipeline,
+            self.slots,
+        )
         digest = arrays_digest(self, arrays, rest)
         for key, stem in (("op_names", "op"), ("device_names", "device")):
             names = getattr(self, key)
-            if names != numbered(stem, len(names)):  # placements are written and read by these names
+            if names != numbered(
+                stem, len(names)
+            ):  # placements are written and read by these names
                 digest.update(f"{key}{json.dumps(names)}".encode())
         return digest.hexdigest()
 
@@ -301,7 +378,8 @@ class PlacementProblem(SharedTensors):
         """Return a copy with some fields changed (and checked again)."""
         return replace(self, **changes)
 
-    # --- constructors --------------------------------------------------------------------------------
+    # --- constructors
+    # --------------------------------------------------------------------------------
 
     @classmethod
     def from_arrays(
@@ -315,7 +393,8 @@ class PlacementProblem(SharedTensors):
         name: str = "problem",
         **fields: Any,
     ) -> PlacementProblem:
-        """Build a problem from the arrays of the class; the rest default to no memory limit, no colocation."""
+        """Build a problem from the arrays of the class; the rest default to no memory limit, no
+        colocation."""
         return cls(
             name=name,
             compute=np.asarray(compute),
@@ -335,7 +414,8 @@ class PlacementProblem(SharedTensors):
         name: str = "problem",
         **fields: Any,
     ) -> PlacementProblem:
-        """Classic DAG scheduling: every edge (u, v, ticks) is a tensor that costs `ticks` between any two devices.
+        """Classic DAG scheduling: every edge (u, v, ticks) is a tensor that costs `ticks` between
+        any two devices.
 
         Parameters
         ----------
@@ -345,7 +425,9 @@ class PlacementProblem(SharedTensors):
         triples = [tuple(edge) for edge in edges]
         for position, edge in enumerate(triples):
             if len(edge) != 3:
-                raise InputError(f"edges[{position}]: expected (producer, consumer, ticks), received {edge}")
+                raise InputError(
+                    f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
+                )
         table = np.asarray(triples if triples else np.zeros((0, 3), dtype=np.int64))
         return cls(
             name=name,

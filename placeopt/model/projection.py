@@ -1,7 +1,8 @@
-"""What kernels read of a problem: small NamedTuples of read-only arrays, each computed once (`problem.graph`, ...).
+"""What kernels read of a problem: small NamedTuples of read-only arrays, each computed once
+(`problem.graph`, ...).
 
-A kernel takes the tuples it needs, whole or nested in its own; every field of every one is int64, C-contiguous and
-read-only, so that a kernel is compiled once.
+A kernel takes the tuples it needs, whole or nested in its own; every field of every one is int64,
+C-contiguous and read-only, so that a kernel is compiled once.
 """
 
 from __future__ import annotations

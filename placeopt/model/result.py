@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 STOPPED_BY = {
-    "proved": "proved", "time": "out of time", "evaluations": "out of evaluations", "target": "target met",
-    "interrupted": "interrupted", "converged": "ended by itself",
-}  # fmt: skip
+    "proved": "proved",
+    "time": "out of time",
+    "evaluations": "out of evaluations",
+    "target": "target met",
+    "interrupted": "interrupted",
+    "converged": "ended by itself",
+}
 STOP_REASONS = tuple(STOPPED_BY)
 
 SolutionT = TypeVar("SolutionT")
@@ -40,7 +44,8 @@ class Result(Generic[SolutionT]):
     Attributes
     ----------
     solution : the best solution, None if there is none (yet).
-    value : its value in ticks, recomputed by the evaluator; None without a solution. A pipeline's is its period per
+    value : its value in ticks, recomputed by the evaluator; None without a solution. A pipeline's
+    is its period per
         micro-batch, a Fraction where that is no whole number.
     lower_bound : ticks; no solution can be better. 0 if nothing is proved.
     bound_method : which bound proved it.
@@ -80,8 +85,10 @@ class Result(Generic[SolutionT]):
             if isinstance(number, Fraction) and number.denominator == 1:
                 object.__setattr__(self, key, int(number))
         if self.value is not None and self.lower_bound > self.value:
-            raise SolverError(f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value {self.value} of "
-                              f"'{self.solver}' on '{self.problem}': one of them is wrong")  # fmt: skip
+            raise SolverError(
+                f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value {self.value} of "
+                f"'{self.solver}' on '{self.problem}': one of them is wrong"
+            )
 
     @property
     def objective(self) -> int | None:
@@ -116,7 +123,9 @@ class Result(Generic[SolutionT]):
             lower_bound=report.value,
             bound_method=report.method,
             status="optimal" if proved else self.status,
-            stop_reason="proved" if proved and self.stop_reason == "converged" else self.stop_reason,
+            stop_reason="proved"
+            if proved and self.stop_reason == "converged"
+            else self.stop_reason,
         )
 
     def summary(self) -> dict[str, str]:
@@ -131,7 +140,9 @@ class Result(Generic[SolutionT]):
             "problem": self.problem,
             "solver": self.solver,
             self.objective_name: text(self.value) if found else "no solution",
-            "lower bound": f"{text(self.lower_bound)} ({self.bound_method})" if self.lower_bound else "",
+            "lower bound": f"{text(self.lower_bound)} ({self.bound_method})"
+            if self.lower_bound
+            else "",
             "gap": f"{self.gap:.2%}" if self.gap is not None and self.lower_bound else "",
             "status": f"{self.status}, {STOPPED_BY[self.stop_reason]} after {self.runtime:.3g} s",
             "message": self.message,
@@ -139,14 +150,19 @@ class Result(Generic[SolutionT]):
 
     def __repr__(self) -> str:
         words = self.summary()
-        shown = ", ".join(f"{key} {words[key]}" for key in (self.objective_name, "lower bound", "gap") if words.get(key))
+        shown = ", ".join(
+            f"{key} {words[key]}"
+            for key in (self.objective_name, "lower bound", "gap")
+            if words.get(key)
+        )
         return f"<Result of '{self.solver}' on '{self.problem}': {shown}; {words['status']}>"
 
     def _repr_html_(self) -> str:
         return str(_view("result_html")(self))
 
     def plot(self, problem: Any = None) -> Any:
-        """Return a matplotlib figure of the schedule, or of value and bound over time where there is none to draw.
+        """Return a matplotlib figure of the schedule, or of value and bound over time where there
+        is none to draw.
 
         Parameters
         ----------
@@ -162,16 +178,20 @@ class Result(Generic[SolutionT]):
         return _view("plot_result")(self, self._problem(problem))
 
     def to_frame(self, problem: Any = None) -> Any:
-        """Return a pandas DataFrame with a row per op, or per block and micro-batch of a pipeline; see `plot`."""
+        """Return a pandas DataFrame with a row per op, or per block and micro-batch of a pipeline;
+        see `plot`."""
         return _view("result_frame")(self, self._problem(problem))
 
     def _problem(self, problem: Any) -> Any:
         known = problem if problem is not None else self.given
         if known is None:
-            raise InputError(f"the result of '{self.solver}' was read from a file: give its problem '{self.problem}' too")
+            raise InputError(
+                f"the result of '{self.solver}' was read from a file: give its problem '{self.problem}' too"
+            )
         return known
 
 
 def _view(name: str) -> Any:
-    """Return a function of the room that draws, which stands above this one and is named, not imported."""
+    """Return a function of the room that draws, which stands above this one and is named, not
+    imported."""
     return getattr(importlib.import_module("placeopt.plotting.show"), name)

@@ -1,4 +1,5 @@
-"""Threads that share work among the cores: how many, and how slices of a batch are handed to them."""
+"""Threads that share work among the cores: how many, and how slices of a batch are handed to
+them."""
 
 from __future__ import annotations
 
@@ -25,11 +26,14 @@ def num_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parallel_slices(run: Callable[[slice], None], count: int, work: int, threads: int | None = None) -> None:
-    """Call `run` on slices that cover 0..count, in threads where there is enough `work` (steps) to share.
+def parallel_slices(
+    run: Callable[[slice], None], count: int, work: int, threads: int | None = None
+) -> None:
+    """Call `run` on slices that cover 0..count, in threads where there is enough `work` (steps) to
+    share.
 
-    For kernels that release the interpreter lock and write each item's result to its own place, so that the
-    outcome does not depend on the number of threads.
+    For kernels that release the interpreter lock and write each item's result to its own place, so
+    that the outcome does not depend on the number of threads.
     """
     workers = num_threads() if threads is None else max(1, threads)
     if workers == 1 or count < 2 or work < LEAST_WORK:

@@ -1,11 +1,13 @@
 """Disjoint sets in an array of parents, for kernels.
 
-Like the generator of random numbers this file is frozen: kernels of other files call it, and numba's cache does not
-notice edits of a callee in another file. Never edit a body here; another rule is a new function.
+Like the generator of random numbers this file is frozen: kernels of other files call it, and
+numba's cache does not notice edits of a callee in another file. Never edit a body here; another
+rule is a new function.
 
 References
 ----------
-R. E. Tarjan, J. van Leeuwen, "Worst-case analysis of set union algorithms", Journal of the ACM 31, 1984 (path halving).
+R. E. Tarjan, J. van Leeuwen, "Worst-case analysis of set union algorithms", Journal of the ACM 31,
+1984 (path halving).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -25,7 +27,8 @@ def root(parent, member):
 
 @uncounted
 def number_sets(parent, label):
-    """Write to `label` the number of every member's set, counted from 0 by first members; return how many sets there are."""
+    """Write to `label` the number of every member's set, counted from 0 by first members; return
+    how many sets there are."""
     count = 0
     for member in range(len(parent)):
         label[member] = -1

@@ -1,7 +1,7 @@
 """Units: ops that share a device, the smallest things that a placement moves.
 
-A unit is a colocation group, or a single op that is in none. `problem.units` is the one projection of colocation;
-whoever needs "the ops that go together" takes it from there.
+A unit is a colocation group, or a single op that is in none. `problem.units` is the one projection
+of colocation; whoever needs "the ops that go together" takes it from there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def unit_of_ops(colocation: Ints) -> Ints:
 
 
 def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity: Ints) -> Units:
-    """Build units from the unit of each op, its bytes and where it can run, shape (num_ops, num_devices)."""
+    """Build units from the unit of each op, its bytes and where it can run, shape (num_ops,
+    num_devices)."""
     count = int(unit.max()) + 1
     member = np.argsort(unit, kind="stable")
     pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
@@ -67,7 +68,8 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity
 
 
 def join_units(units: Units, cluster: Ints) -> Units:
-    """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each unit's cluster."""
+    """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each
+    unit's cluster."""
     op_bytes = np.zeros(len(units.unit), dtype=np.int64)
     op_bytes[units.first_op] = units.bytes
     return group_units(cluster[units.unit], op_bytes, units.allowed[units.unit], units.capacity)

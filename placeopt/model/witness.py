@@ -16,9 +16,10 @@ class Belief:
     Attributes
     ----------
     statement : in words and whole numbers, about the problem of the proof.
-    model : the statement as a model without a solution, that any solver can repeat: `variables` {name: [low, high]}, `rows`
-        [[[factor, variable], ...], least, [binary variables that are all 1, or the row is void]], `alone` lists of [start,
-        ticks, binary variable]: of one list no two overlap.
+    model : the statement as a model without a solution, that any solver can repeat: `variables`
+    {name: [low, high]}, `rows`
+        [[[factor, variable], ...], least, [binary variables that are all 1, or the row is void]],
+        `alone` lists of [start, ticks, binary variable]: of one list no two overlap.
     """
 
     statement: str
@@ -32,7 +33,8 @@ class Witness:
     Attributes
     ----------
     bound : ticks (for a pipeline perhaps a Fraction) that no solution beats.
-    method : the bound that found it. content : whole numbers and names only; docs/proofs.md says what they mean.
+    method : the bound that found it. content : whole numbers and names only; docs/proofs.md says
+    what they mean.
     beliefs : what nothing but a search has proved; empty for most bounds.
     """
 

@@ -3,12 +3,13 @@
 Every step keeps at least one optimal placement of the original problem:
 
 1. colocation classes (forward and backward ops of a class alike) become one node;
-2. for `chain`, the strongly connected components of the order edges between nodes do too: a pipeline of
-   ideals cannot split them;
+2. for `chain`, the strongly connected components of the order edges between nodes do too: a
+   pipeline of ideals cannot split them;
 3. a node that costs nothing and touches a single other node joins it, where neither memory nor
-   compatibility can object: moving it there removes its transfers and adds no load (see `_merge_leaves`);
-4. tensors with the same pins are added up. A tensor with two pins costs both sides the same whichever of
-   them produces it, so it is undirected; with "1f1b" the pass does not matter either.
+   compatibility can object: moving it there removes its transfers and adds no load (see
+   `_merge_leaves`);
+4. tensors with the same pins are added up. A tensor with two pins costs both sides the same
+   whichever of them produces it, so it is undirected; with "1f1b" the pass does not matter either.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class ContractedProblem:
     def tensors(self) -> TensorArrays:
         """The tensors as kernels read them."""
         touching = touching_tensors(self.num_nodes, self.producer, self.consumer_ptr, self.consumer)
-        return TensorArrays(self.tensor_pass, self.producer, self.consumer_ptr, self.consumer, *touching)
+        return TensorArrays(
+            self.tensor_pass, self.producer, self.consumer_ptr, self.consumer, *touching
+        )
 
     @cached_property
     def total(self) -> NDArray[np.int64]:
@@ -112,12 +115,15 @@ class ContractedProblem:
     @cached_property
     def smallest_times(self) -> NDArray[np.int64]:
         """Ticks of every node on its fastest type, both passes, shape (N,)."""
-        times: NDArray[np.int64] = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
+        times: NDArray[np.int64] = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(
+            axis=1
+        )
         return times
 
     @cached_property
     def largest_load(self) -> int:
-        """Ticks that no load exceeds, nor the sum of the largest loads of both passes: everything counts once."""
+        """Ticks that no load exceeds, nor the sum of the largest loads of both passes: everything
+        counts once."""
         return int(self.total.max(axis=1).sum()) + int(self.weight.max(axis=1, initial=0).sum())
 
     @cached_property
@@ -130,7 +136,8 @@ class ContractedProblem:
 
     @cached_property
     def pass_compute(self) -> NDArray[np.int64]:
-        """Ticks of each pass that has loads of its own, shape (P, N, G): two for "gpipe", else their sum."""
+        """Ticks of each pass that has loads of its own, shape (P, N, G): two for "gpipe", else
+        their sum."""
         return self.compute if self.two_pass else self.total[None]
 
     def expand(self, node_device: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -159,12 +166,16 @@ ROWS_AT_ONCE = 100_000
 
 
 def _column_words(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a number per column, the same for equal columns only: the number of the first column that equals it.
+    """Return a number per column, the same for equal columns only: the number of the first column
+    that equals it.
 
-    Columns whose sums under random weights differ are different; of the others each is compared with the first.
+    Columns whose sums under random weights differ are different; of the others each is compared
+    with the first.
     """
     weight = np.random.default_rng(0).integers(1, 2**62, len(table))
-    _, first, number = np.unique(weight @ table, return_index=True, return_inverse=True)  # modulo 2^64
+    _, first, number = np.unique(
+        weight @ table, return_index=True, return_inverse=True
+    )  # modulo 2^64
     like = first[number]
     rows = (table[at : at + ROWS_AT_ONCE] for at in range(0, len(table), ROWS_AT_ONCE))
     if all((some == some[:, like]).all() for some in rows):
@@ -197,7 +208,8 @@ def contract(
 
     Parameters
     ----------
-    limit : ticks; only placements of at most that period matter: two nodes also join where a transfer
+    limit : ticks; only placements of at most that period matter: two nodes also join where a
+    transfer
         between them would by itself exceed it (see `_merge_heavy`).
     sync : (num_ops,) ticks by which an op lengthens the stage that it is in, beside its compute.
     uplink : (num_tensors,) ticks of a tensor that leaves a group of devices, beside its io ticks.
@@ -237,7 +249,9 @@ def _fuse_cycles(
     size = int(label.max()) + 1
     ones = np.ones(len(edge_from), dtype=np.int8)
     graph = coo_matrix((ones, (label[edge_from], label[edge_to])), shape=(size, size))
-    component: NDArray[np.int64] = connected_components(graph, directed=True, connection="strong")[1].astype(np.int64)
+    component: NDArray[np.int64] = connected_components(graph, directed=True, connection="strong")[
+        1
+    ].astype(np.int64)
     return component[label]
 
 
@@ -250,7 +264,9 @@ def _build(
 ) -> ContractedProblem:
     size, num_types = int(label.max()) + 1, len(types)
     two_pass = problem.pipeline == "gpipe" and bool(problem.backward.any())
-    passes = problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, dtype=np.int64)
+    passes = (
+        problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, dtype=np.int64)
+    )
     columns = problem.compute[:, [devices[0] for devices in types]]
     allowed = np.ones((size, num_types), dtype=np.bool_)
     np.logical_and.at(allowed, label, columns != INCOMPATIBLE)
@@ -293,7 +309,9 @@ def _build(
         producer=np.array([source for _, source, _ in keys], dtype=np.int64),
         consumer_ptr=pointer,
         consumer=np.array([v for _, _, targets in keys for v in targets], dtype=np.int64),
-        weight=np.array([merged[key] for key in keys], dtype=np.int64).reshape(len(keys), num_types),
+        weight=np.array([merged[key] for key in keys], dtype=np.int64).reshape(
+            len(keys), num_types
+        ),
         tensor_pass=np.array([part for part, _, _ in keys], dtype=np.int64),
         order_from=np.ascontiguousarray(pairs[:, 0]),
         order_to=np.ascontiguousarray(pairs[:, 1]),
@@ -303,21 +321,22 @@ def _build(
 def _merge_leaves(
     model: ContractedProblem, sync: NDArray[np.int64] | None, uplink: NDArray[np.int64] | None
 ) -> NDArray[np.int64] | None:
-    """Return a new label per node with idle leaves joined to their neighbour, None if there are none.
+    """Return a new label per node with idle leaves joined to their neighbour, None if there are
+    none.
 
-    Let v take no time on any device, and let u be the only node that shares a tensor of any cost or an order
-    edge with v. Let every type that runs u run v, and let the bytes of v fit: it has none, or all nodes fit
-    any one device. Take a solution and move v to where u is. Then no load rises:
+    Let v take no time on any device, and let u be the only node that shares a tensor of any cost or
+    an order edge with v. Let every type that runs u run v, and let the bytes of v fit: it has none,
+    or all nodes fit any one device. Take a solution and move v to where u is. Then no load rises:
 
     - work: v has none, on any type and in both passes;
-    - transfers and uplinks: every tensor of v has an end at u, so the devices, stages and groups that hold an
-      end of it after the move are some of those that did before. It costs no more on any of them, added to
-      the work or beside it, shared by replicas or not;
-    - the ring all-reduce of a stage with replicas grows with the `sync` of its ops. So v must have none; with
-      `sync`, v may be worth a device of its own beside replicas of u.
+    - transfers and uplinks: every tensor of v has an end at u, so the devices, stages and groups
+      that hold an end of it after the move are some of those that did before. It costs no more on
+      any of them, added to the work or beside it, shared by replicas or not;
+    - the ring all-reduce of a stage with replicas grows with the `sync` of its ops. So v must have
+      none; with `sync`, v may be worth a device of its own beside replicas of u.
 
-    Every order edge of v has its other end at u, so no order is broken. If v shares nothing with any node, all
-    of this holds for every u.
+    Every order edge of v has its other end at u, so no order is broken. If v shares nothing with
+    any node, all of this holds for every u.
     """
     size = model.num_nodes
     neighbours = _neighbours(model, uplink)
@@ -364,10 +383,11 @@ def _neighbours(model: ContractedProblem, uplink: NDArray[np.int64] | None) -> l
 def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | None:
     """Return a new label per node that joins what no placement within `limit` separates.
 
-    Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it pays its
-    compute and w; if c sits on a paying device without u, likewise. Where both exceed the limit for every
-    paying type, each of them on a paying device has the other beside it. So they are together, or both on
-    devices that do not pay; with at most one such device they are together in any case.
+    Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it
+    pays its compute and w; if c sits on a paying device without u, likewise. Where both exceed the
+    limit for every paying type, each of them on a paying device has the other beside it. So they
+    are together, or both on devices that do not pay; with at most one such device they are together
+    in any case.
     """
     pays = np.array([model.problem.io_class[devices[0]] >= 0 for devices in model.types])
     if int(model.type_counts[~pays].sum()) > 1 or not pays.any():
@@ -403,8 +423,8 @@ def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | No
 def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
     """Return a topological order of the order edges that follows branches to their end.
 
-    Without cycles in the order edges (a contracted `none` or `convex` model may have them; any order will
-    do there) every node comes after its predecessors.
+    Without cycles in the order edges (a contracted `none` or `convex` model may have them; any
+    order will do there) every node comes after its predecessors.
     """
     size = model.num_nodes
     successors: list[list[int]] = [[] for _ in range(size)]

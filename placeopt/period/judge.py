@@ -28,10 +28,13 @@ def period_violations(problem: PlacementProblem, placement: Placement) -> list[s
 
 
 def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int, int]]:
-    """Pairs of ops that a contiguity speaks about: edges between forward ops, for `chain` mirrored ones of orphans too."""
+    """Pairs of ops that a contiguity speaks about: edges between forward ops, for `chain` mirrored
+    ones of orphans too."""
     backward, group = problem.backward.tolist(), problem.colocation.tolist()
     with_forward = {g for g, late in zip(group, backward, strict=True) if not late}
-    orphan = [late and (g < 0 or g not in with_forward) for g, late in zip(group, backward, strict=True)]
+    orphan = [
+        late and (g < 0 or g not in with_forward) for g, late in zip(group, backward, strict=True)
+    ]
     pairs = []
     for t, u in enumerate(problem.producer.tolist()):
         for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist():
@@ -57,13 +60,19 @@ def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]
     if not follows:
         return []
     on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(follows))
-    return [f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no pipeline"]
+    return [
+        f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no pipeline"
+    ]
 
 
 def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
     position = {v: i for i, v in enumerate(problem.topological_order.tolist())}
-    left: list[set[int]] = [set() for _ in range(problem.num_ops)]  # devices that a path to the op has left
-    for u, v in sorted(ordered_pairs(problem, problem.contiguity), key=lambda pair: position[pair[0]]):
+    left: list[set[int]] = [
+        set() for _ in range(problem.num_ops)
+    ]  # devices that a path to the op has left
+    for u, v in sorted(
+        ordered_pairs(problem, problem.contiguity), key=lambda pair: position[pair[0]]
+    ):
         left[v] |= left[u]
         if device[u] != device[v]:
             left[v].add(device[u])

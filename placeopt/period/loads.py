@@ -1,4 +1,5 @@
-"""Loads of the devices of a placement, and the constraints of contiguity, as kernels (model in `placeopt.period.evaluate`)."""
+"""Loads of the devices of a placement, and the constraints of contiguity, as kernels (model in
+`placeopt.period.evaluate`)."""
 
 from __future__ import annotations
 
@@ -80,11 +81,14 @@ def period_arrays(problem: PlacementProblem) -> PeriodArrays:
     return arrays
 
 
-def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the op pairs (from, to) that contiguity speaks about, sorted by topological rank of `from`.
+def order_edges(
+    problem: PlacementProblem, contiguity: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the op pairs (from, to) that contiguity speaks about, sorted by topological rank of
+    `from`.
 
-    All pairs of forward ops joined by a tensor; for `chain` also the mirrored edges of orphan backward
-    classes (see the module docstring). Empty for `none`.
+    All pairs of forward ops joined by a tensor; for `chain` also the mirrored edges of orphan
+    backward classes (see the module docstring). Empty for `none`.
     """
     empty = np.zeros(0, dtype=np.int64)
     if contiguity == "none" or problem.num_edges == 0:
@@ -108,7 +112,9 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[NDArray[np.
 
 
 @numba.njit(cache=True, nogil=True)
-def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: NDArray[np.int64], seen: NDArray[np.int64]) -> None:
+def loads_of(
+    a: PeriodArrays, device: NDArray[np.int32], load: NDArray[np.int64], seen: NDArray[np.int64]
+) -> None:
     """Fill load[pass, device]; `seen` is scratch of length k."""
     k = a.compute.shape[1]
     load[:] = 0
@@ -163,7 +169,8 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np
     """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
     k = a.compute.shape[1]
     left[:] = False
-    # Edges are sorted by the topological rank of their source, so left[u] is final when u is a source.
+    # Edges are sorted by the topological rank of their source, so left[u] is final when u is a
+    # source.
     for e in range(len(a.order_from)):
         u, v = a.order_from[e], a.order_to[e]
         for d in range(k):
@@ -178,7 +185,9 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np
 
 
 @numba.njit(cache=True, nogil=True)
-def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: NDArray[np.int64], left: NDArray[np.bool_]) -> bool:
+def _feasible(
+    a: PeriodArrays, device: NDArray[np.int32], used: NDArray[np.int64], left: NDArray[np.bool_]
+) -> bool:
     n, k = a.compute.shape
     used[:] = 0
     for v in range(n):

@@ -33,9 +33,13 @@ class Period(SteadyObjective):
         return self.default_solver if problem.contiguity == "chain" else self.prover
 
     def evaluate_batch(
-        self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
+        self,
+        problem: PlacementProblem,
+        devices: ArrayLike,
+        priorities: ArrayLike | None = None,
+        *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:  # fmt: skip
+    ) -> NDArray[np.int64]:
         """Values of many placements; `priorities` are ignored."""
         from placeopt.period.evaluate import period_batch
 
@@ -47,7 +51,9 @@ class Period(SteadyObjective):
 
         return period_value(problem, solution)
 
-    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+    def judge(
+        self, problem: PlacementProblem, solution: Placement, queue: str | None = None
+    ) -> list[str]:
         """Violations of the placement."""
         from placeopt.period.judge import period_violations
 
@@ -61,8 +67,11 @@ class Period(SteadyObjective):
 
         return period_bounds(problem, seconds, methods, upper)
 
-    def witness(self, problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
-        """Steps from the supposition that all loads are smaller to a contradiction; transfers are left out."""
+    def witness(
+        self, problem: PlacementProblem, bound: int, method: str, seconds: float
+    ) -> Witness:
+        """Steps from the supposition that all loads are smaller to a contradiction; transfers are
+        left out."""
         from placeopt.makespan.proof.witness import load_witness
 
         return load_witness(problem, bound, method)

@@ -1,4 +1,5 @@
-"""Planning: from a model, devices and a batch to a plan with its bound, its runner-ups and its exports."""
+"""Planning: from a model, devices and a batch to a plan with its bound, its runner-ups and its
+exports."""
 
 from __future__ import annotations
 

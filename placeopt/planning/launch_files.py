@@ -1,6 +1,8 @@
-"""Exports of a plan: torch.distributed configuration, and argument lists in the styles of Megatron and DeepSpeed.
+"""Exports of a plan: torch.distributed configuration, and argument lists in the styles of Megatron
+and DeepSpeed.
 
-What a framework cannot express (unequal degrees between stages, unlike replicas) is refused with the reason.
+What a framework cannot express (unequal degrees between stages, unlike replicas) is refused with
+the reason.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 
 FORMS = ("torch", "megatron", "deepspeed")
 TORCH_NAMES = {
-    "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "zb-h1": "InterleavedZeroBubble", "zb-h2": "custom",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "zb-h1": "InterleavedZeroBubble",
+    "zb-h2": "custom",
     "repetend": "custom",
-}  # fmt: skip
+}
 """What torch calls the schedules; the rows say the order in any case."""
 
 
@@ -38,7 +43,9 @@ def plan_of(planned: Planned) -> TrainingPlan:
         If there is none.
     """
     if planned.plan is None:
-        raise InputError(f"'{planned.problem.name}' has no plan to export: {planned.result.message}")
+        raise InputError(
+            f"'{planned.problem.name}' has no plan to export: {planned.result.message}"
+        )
     return planned.plan
 
 
@@ -55,7 +62,9 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     if len({group.form for stage in plan.stages for group in stage.replicas}) > 1:
         raise Refused(f"export to {form}: it knows one way to split layers for all stages")
     if len(degrees) > 1:
-        raise Refused(f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}")
+        raise Refused(
+            f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}"
+        )
     if plan.schedule.startswith("zb") or plan.kept:
         raise Refused(f"export to {form}: it has no schedule {plan.schedule}")
     return len(plan.on_devices), plan.stages[0].data, degrees.pop()
@@ -64,9 +73,9 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
 def torch_configuration(planned: Planned) -> dict[str, Any]:
     """Return ranks, device mesh, split points and schedule for torch.distributed.
 
-    Rank r = (stage, replica, shard) in this order; `mesh` is the shape of the device mesh where all stages are alike,
-    `groups` lists the ranks of every pipeline, data and tensor group in any case. `schedule` holds the rows of
-    torch's schedule file: `<stage><ACTION><micro-batch>`.
+    Rank r = (stage, replica, shard) in this order; `mesh` is the shape of the device mesh where all
+    stages are alike, `groups` lists the ranks of every pipeline, data and tensor group in any case.
+    `schedule` holds the rows of torch's schedule file: `<stage><ACTION><micro-batch>`.
     """
     plan = plan_of(planned)
     price = planned.price
@@ -82,12 +91,19 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
     degrees = {group.tensor for stage in plan.stages for group in stage.replicas}
     mesh = [len(ranks), plan.stages[0].data, next(iter(degrees))] if len(degrees) == 1 else None
     names, schedule = planned.device_names()[: len(ranks)], parse_schedule(plan.schedule)
-    orders = [schedule.order(len(plan.stages), rounds, device, plan.kept) for device in range(len(ranks))]
+    orders = [
+        schedule.order(len(plan.stages), rounds, device, plan.kept) for device in range(len(ranks))
+    ]
     # torch calls the gradient of the inputs I where that of the weights is apart
     actions = {"B": "I" if schedule.splits_backward else "B"}
-    rows = [[f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}" for step in order] for order in orders]
+    rows = [
+        [f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}" for step in order]
+        for order in orders
+    ]
     return {
-        "world_size": number, "mesh": mesh, "mesh_dim_names": ["pp", "dp", "tp"] if mesh else None,
+        "world_size": number,
+        "mesh": mesh,
+        "mesh_dim_names": ["pp", "dp", "tp"] if mesh else None,
         "device_of_rank": [name for stage in names for replica in stage for name in replica],
         "groups": {
             "data": [[replica[0] for replica in held] for held in ranks],
@@ -98,10 +114,13 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
         "layers": [list(stage.layers) for stage in plan.stages],
         "recompute": [bool(stage.recompute) for stage in plan.stages],
         "split_by": [stage.replicas[0].form or "tensor" for stage in plan.stages],
-        "micro_batch": plan.micro_batch, "micro_batches": rounds,
-        "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]], "schedule": rows,
-        "stages_per_device": schedule.chunks, "sharded_states": plan.sharded,
-    }  # fmt: skip
+        "micro_batch": plan.micro_batch,
+        "micro_batches": rounds,
+        "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]],
+        "schedule": rows,
+        "stages_per_device": schedule.chunks,
+        "sharded_states": plan.sharded,
+    }
 
 
 def megatron_arguments(planned: Planned) -> list[str]:
@@ -110,34 +129,53 @@ def megatron_arguments(planned: Planned) -> list[str]:
     Raises
     ------
     Refused
-        If the tensor degrees differ between stages, or their sizes do in a way that there is no argument for: only the first
-        and the last may be shorter or longer, and none where stages are interleaved.
+        If the tensor degrees differ between stages, or their sizes do in a way that there is no
+        argument for: only the first and the last may be shorter or longer, and none where stages
+        are interleaved.
     """
     plan = plan_of(planned)
     stages, _, tensor = uniform_degrees(plan, "megatron")
     sizes = [len(stage.layers) for stage in plan.stages]
     arguments = [
-        f"--tensor-model-parallel-size={tensor}", f"--pipeline-model-parallel-size={stages}",
-        f"--micro-batch-size={plan.micro_batch}", f"--global-batch-size={planned.problem.batch}",
-    ]  # fmt: skip
+        f"--tensor-model-parallel-size={tensor}",
+        f"--pipeline-model-parallel-size={stages}",
+        f"--micro-batch-size={plan.micro_batch}",
+        f"--global-batch-size={planned.problem.batch}",
+    ]
     how = plan.stages[0].replicas[0].form
-    if how == EXPERT:  # ranks of an expert group are data-parallel ones there, with a share of the samples each
-        arguments[0], arguments[2] = "--tensor-model-parallel-size=1", f"--micro-batch-size={plan.micro_batch // tensor}"
+    if (
+        how == EXPERT
+    ):  # ranks of an expert group are data-parallel ones there, with a share of the samples each
+        arguments[0], arguments[2] = (
+            "--tensor-model-parallel-size=1",
+            f"--micro-batch-size={plan.micro_batch // tensor}",
+        )
         arguments.append(f"--expert-model-parallel-size={tensor}")
     elif how == SEQUENCE:
         arguments.append("--sequence-parallel")
     if stages > 1 and len(set(sizes)) > 1:
-        arguments += [f"--decoder-first-pipeline-num-layers={sizes[0]}", f"--decoder-last-pipeline-num-layers={sizes[-1]}"]
+        arguments += [
+            f"--decoder-first-pipeline-num-layers={sizes[0]}",
+            f"--decoder-last-pipeline-num-layers={sizes[-1]}",
+        ]
         if len(set(sizes[1:-1])) > 1:
-            raise Refused(f"export to megatron: stages between the first and the last have to be alike, received {sizes}")
+            raise Refused(
+                f"export to megatron: stages between the first and the last have to be alike, received {sizes}"
+            )
         if len(sizes) > stages:
-            raise Refused(f"export to megatron: interleaved stages have to be alike, received {sizes}")
+            raise Refused(
+                f"export to megatron: interleaved stages have to be alike, received {sizes}"
+            )
     if len(sizes) > stages:
         arguments.append(f"--num-layers-per-virtual-pipeline-stage={sizes[0]}")
     if plan.sharded:
         arguments.append("--use-distributed-optimizer")
     if any(stage.recompute for stage in plan.stages):
-        arguments += ["--recompute-granularity=full", "--recompute-method=uniform", "--recompute-num-layers=1"]
+        arguments += [
+            "--recompute-granularity=full",
+            "--recompute-method=uniform",
+            "--recompute-num-layers=1",
+        ]
     return arguments
 
 
@@ -147,30 +185,40 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     Raises
     ------
     Refused
-        If the tensor degrees differ between stages, layers are split in another way than by tensors, or a device has
-        several stages.
+        If the tensor degrees differ between stages, layers are split in another way than by
+        tensors, or a device has several stages.
     """
     plan = plan_of(planned)
     stages, data, tensor = uniform_degrees(plan, "deepspeed")
     if plan.stages[0].replicas[0].form:
-        raise Refused(f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} parallelism")
+        raise Refused(
+            f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} parallelism"
+        )
     if len(plan.stages) > stages:
         raise Refused(f"export to deepspeed: it has no schedule {plan.schedule}")
     rounds = planned.problem.rounds(plan.micro_batch, data)
     return {
         "config": {
-            "train_batch_size": rounds * plan.micro_batch * data, "train_micro_batch_size_per_gpu": plan.micro_batch,
+            "train_batch_size": rounds * plan.micro_batch * data,
+            "train_micro_batch_size_per_gpu": plan.micro_batch,
             "gradient_accumulation_steps": rounds,
             "zero_optimization": {"stage": int(plan.sharded)},
-            "activation_checkpointing": {"partition_activations": False} if any(s.recompute for s in plan.stages) else {},
+            "activation_checkpointing": {"partition_activations": False}
+            if any(s.recompute for s in plan.stages)
+            else {},
         },
-        "arguments": [f"--pipe-parallel-size={stages}", f"--model-parallel-size={tensor}", "--partition-method=parameters"],
+        "arguments": [
+            f"--pipe-parallel-size={stages}",
+            f"--model-parallel-size={tensor}",
+            "--partition-method=parameters",
+        ],
         "layers_per_stage": [len(stage.layers) for stage in plan.stages],
-    }  # fmt: skip
+    }
 
 
 def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
-    """Write plan.json, problem.json, solution.json, torch.json and schedule.csv, and what frameworks can express.
+    """Write plan.json, problem.json, solution.json, torch.json and schedule.csv, and what
+    frameworks can express.
 
     That is megatron.txt and deepspeed.json. `po.verify` takes problem.json and solution.json.
     """
@@ -178,13 +226,22 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
     written = [
         write_text(folder / "plan.json", json.dumps(planned.to_json(), indent=1) + "\n"),
         write_text(folder / "torch.json", json.dumps(torch, indent=1) + "\n"),
-        write_text(folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])),
+        write_text(
+            folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])
+        ),
     ]
     written.append(save(plan_of(planned), folder / "solution.json"))
     with suppress(Refused):  # a cost model of the user's own has no JSON form
         written.append(save(planned.problem, folder / "problem.json"))
     with suppress(Refused):
-        written.append(write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n"))
+        written.append(
+            write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n")
+        )
     with suppress(Refused):
-        written.append(write_text(folder / "deepspeed.json", json.dumps(deepspeed_configuration(planned), indent=1) + "\n"))
+        written.append(
+            write_text(
+                folder / "deepspeed.json",
+                json.dumps(deepspeed_configuration(planned), indent=1) + "\n",
+            )
+        )
     return written

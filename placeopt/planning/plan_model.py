@@ -40,23 +40,33 @@ RUNNER_UP_GAP = 0.01
 
 
 def plan_problem(
-    model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
-    formula: str = "predicted", **space: Any,
-) -> StepPlanProblem:  # fmt: skip
+    model: Any,
+    cluster: str | tuple[DevicePool, ...],
+    batch: int,
+    *,
+    costs: str | Path | None = None,
+    formula: str = "predicted",
+    **space: Any,
+) -> StepPlanProblem:
     """Return the problem of training a model.
 
     Parameters
     ----------
-    model : a graph of one sample, or its source (see `placeopt.load`; generators are given batch=1); with `costs` the
+    model : a graph of one sample, or its source (see `placeopt.load`; generators are given
+    batch=1); with `costs` the
         name of a model in that folder.
-    cluster : a cluster or its name; with a folder as `costs` devices as `32xA100-40+96xV100-16` (see `parse_pools`).
+    cluster : a cluster or its name; with a folder as `costs` devices as `32xA100-40+96xV100-16`
+    (see `parse_pools`).
     batch : samples of a step.
-    costs : folder with layer_times.json, layer_sizes.json and network.json, or a cost file of `placeopt profile`, whose
+    costs : folder with layer_times.json, layer_sizes.json and network.json, or a cost file of
+    `placeopt profile`, whose
         model's example inputs then are one sample; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
-    space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas of a stage may be of two
-        kinds, by default False), schedules, sharded and forms (see `StepPlanProblem`; by default what the cost model knows
-        of `SCHEDULES`, whether it knows sharded states, and what it knows of sequence and expert parallelism).
+    space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas
+    of a stage may be of two
+        kinds, by default False), schedules, sharded and forms (see `StepPlanProblem`; by default
+        what the cost model knows of `SCHEDULES`, whether it knows sharded states, and what it knows
+        of sequence and expert parallelism).
 
     Raises
     ------
@@ -70,8 +80,14 @@ def plan_problem(
             raise InputError(f"formula '{formula}' needs a folder of layer tables as costs")
         graph, own = load_graph(_one_sample(model) if costs is None else model)
         if isinstance(cluster, tuple):
-            raise InputError("cluster: expected the name of a cluster; devices by pools need a folder of layer tables")
-        sizes, devices, said = tuple(size for size in SIZES if size <= batch), own or make_cluster(cluster), ""
+            raise InputError(
+                "cluster: expected the name of a cluster; devices by pools need a folder of layer tables"
+            )
+        sizes, devices, said = (
+            tuple(size for size in SIZES if size <= batch),
+            own or make_cluster(cluster),
+            "",
+        )
         if costs is not None:
             graph, how = with_costs(graph, devices, costs)
             said = f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and backward passes by roofline"
@@ -84,27 +100,41 @@ def plan_problem(
         if formula == "published":
             found = PublishedStepCosts(table, read_network(path, raw=True, zones=zones))
         else:
-            found = PredictedStepCosts(table.monotone().with_sequence(), read_network(path, zones=zones))
+            found = PredictedStepCosts(
+                table.monotone().with_sequence(), read_network(path, zones=zones)
+            )
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
     return StepPlanProblem(found, pools, batch, name=name, **_space_of(found, formula, space))
 
 
 def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a problem that say which plans there are, as given or by default."""
-    known = tuple(name for name in SCHEDULES if costs.splits_backward or not parse_schedule(name).splits_backward)
+    known = tuple(
+        name
+        for name in SCHEDULES
+        if costs.splits_backward or not parse_schedule(name).splits_backward
+    )
     forms = tuple(costs.table.forms) if isinstance(costs, PredictedStepCosts) else ()
-    defaults = {"recompute": True, "mixed": False, "schedules": ("1f1b",) if formula == "published" else known,
-                "sharded": costs.shards_states, "forms": forms}  # fmt: skip
+    defaults = {
+        "recompute": True,
+        "mixed": False,
+        "schedules": ("1f1b",) if formula == "published" else known,
+        "sharded": costs.shards_states,
+        "forms": forms,
+    }
     for name in space:
         if name not in defaults:
-            raise InputError(f"plan: option '{name}' is not known; {did_you_mean(name, list(defaults))}")
+            raise InputError(
+                f"plan: option '{name}' is not known; {did_you_mean(name, list(defaults))}"
+            )
     chosen = defaults | {name: value for name, value in space.items() if value is not None}
     chosen["recompute"] = chosen["recompute"] and formula == "predicted"
     return chosen
 
 
 def _one_sample(model: Any) -> Any:
-    """Return the source of a generated graph with a batch of one sample; other sources are what they are."""
+    """Return the source of a generated graph with a batch of one sample; other sources are what
+    they are."""
     if not isinstance(model, str) or not model.startswith("gen:") or "batch=" in model:
         return model
     single = f"{model}{'&' if '?' in model else '?'}batch=1"
@@ -116,18 +146,29 @@ def _one_sample(model: Any) -> Any:
 
 
 def plan(
-    model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
-    seconds: float = 10.0, runner_ups: int = 3, **options: Any,
-) -> Planned:  # fmt: skip
+    model: Any,
+    cluster: str | tuple[DevicePool, ...],
+    batch: int,
+    *,
+    costs: str | Path | None = None,
+    seconds: float = 10.0,
+    runner_ups: int = 3,
+    **options: Any,
+) -> Planned:
     """Return the best plan to train a model, its bound over all plans, and runner-ups.
 
     Parameters
     ----------
-    model, cluster, batch, costs, options : see `plan_problem`; a StepPlanProblem as `model` stands for all of them.
+    model, cluster, batch, costs, options : see `plan_problem`; a StepPlanProblem as `model` stands
+    for all of them.
     seconds : time of the search; runner-ups take up to half as long again.
     runner_ups : how many to look for.
     """
-    problem = model if isinstance(model, StepPlanProblem) else plan_problem(model, cluster, batch, costs=costs, **options)
+    problem = (
+        model
+        if isinstance(model, StepPlanProblem)
+        else plan_problem(model, cluster, batch, costs=costs, **options)
+    )
     result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
     found: list[RunnerUp] = []
     if result.solution is not None and result.stop_reason != "interrupted":
@@ -146,9 +187,16 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
         found.append((f"a data degree other than {data}", problem.replace(data_degrees=degrees)))
     sizes = tuple(size for size in problem.micro_batches if size != best.micro_batch)
     if sizes:
-        found.append((f"a micro-batch other than {best.micro_batch}", problem.replace(micro_batches=sizes)))
+        found.append(
+            (f"a micro-batch other than {best.micro_batch}", problem.replace(micro_batches=sizes))
+        )
     if len(best.stages) > 1:
-        found.append((f"fewer than {len(best.stages)} stages", problem.replace(max_stages=len(best.stages) - 1)))
+        found.append(
+            (
+                f"fewer than {len(best.stages)} stages",
+                problem.replace(max_stages=len(best.stages) - 1),
+            )
+        )
     if any(stage.recompute for stage in best.stages):
         found.append(("no recomputation", problem.replace(recompute=False)))
     others = tuple(name for name in problem.schedules if name != best.schedule)
@@ -161,7 +209,9 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
     return found
 
 
-def _runner_up(what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float) -> RunnerUp:
+def _runner_up(
+    what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float
+) -> RunnerUp:
     solver = make_solver("plan-stages", "plan", tolerance=RUNNER_UP_GAP)
     other: Result[TrainingPlan] = run_step(problem, solver, Budget(seconds))
     if other.solution is None or best.solution is None or other.seconds is None:
@@ -172,12 +222,14 @@ def _runner_up(what: str, problem: StepPlanProblem, best: Result[TrainingPlan], 
 
 def _why(mine: StepPrice, theirs: StepPrice) -> str:
     """Say which part of a step is longer."""
+
     def parts(price: StepPrice) -> dict[str, int]:
         steady = (price.slots - 1) * price.pace
         return {
-            "the time between micro-batches": price.slots * price.pace, "filling and draining": price.first - price.pace,
+            "the time between micro-batches": price.slots * price.pace,
+            "filling and draining": price.first - price.pace,
             "gradients and optimizer": price.step - steady - price.first,
-        }  # fmt: skip
+        }
 
     ours, other = parts(mine), parts(theirs)
     if theirs.step == mine.step:

@@ -31,7 +31,12 @@ class RunnerUp:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         text = self.plan.text() if self.plan else None
-        return {"what": self.what, "plan": text, "step_seconds": self.step_seconds, "reason": self.reason}
+        return {
+            "what": self.what,
+            "plan": text,
+            "step_seconds": self.step_seconds,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,48 +88,81 @@ class Planned:
     def device_names(self) -> list[list[list[str]]]:
         """Return the devices of every stage and replica by name, `KIND/NUMBER`.
 
-        Stages that share devices repeat their names. Wide replicas come first, so that none spreads over two hosts where
-        degrees divide the devices of a host.
+        Stages that share devices repeat their names. Wide replicas come first, so that none spreads
+        over two hosts where degrees divide the devices of a host.
         """
         if self.plan is None:
             return []
         replicas = [
-            (i, j, group) for i, stage in enumerate(self.plan.on_devices) for j, group in enumerate(stage.each_replica())
+            (i, j, group)
+            for i, stage in enumerate(self.plan.on_devices)
+            for j, group in enumerate(stage.each_replica())
         ]
-        names: list[list[list[str]]] = [[[] for _ in stage.each_replica()] for stage in self.plan.on_devices]
+        names: list[list[list[str]]] = [
+            [[] for _ in stage.each_replica()] for stage in self.plan.on_devices
+        ]
         taken: dict[str, int] = {}
         for i, j, group in sorted(replicas, key=lambda item: -item[2].tensor):
             start = taken.get(group.kind, 0)
             taken[group.kind] = start + group.tensor
-            names[i][j] = [f"{group.kind}/{number}" for number in range(start, start + group.tensor)]
+            names[i][j] = [
+                f"{group.kind}/{number}" for number in range(start, start + group.tensor)
+            ]
         return [names[i % len(names)] for i in range(len(self.plan.stages))]
 
     def to_json(self) -> dict[str, Any]:
         """Return what `placeopt plan --json` prints."""
         tick = self.problem.tick_seconds
         body: dict[str, Any] = {
-            "problem": self.problem.name, "solver": self.result.solver, "status": self.result.status,
-            "stop_reason": self.result.stop_reason, "step_seconds": self.step_seconds,
-            "lower_bound_seconds": self.result.lower_bound * tick, "bound_method": self.result.bound_method,
-            "gap": self.result.gap, "batch": self.problem.batch, "throughput": self.throughput,
-            "price_per_hour": self.price_per_hour or None, "price_per_million_samples": self.price_per_million,
-            "runtime": self.result.runtime, "message": self.result.message,
+            "problem": self.problem.name,
+            "solver": self.result.solver,
+            "status": self.result.status,
+            "stop_reason": self.result.stop_reason,
+            "step_seconds": self.step_seconds,
+            "lower_bound_seconds": self.result.lower_bound * tick,
+            "bound_method": self.result.bound_method,
+            "gap": self.result.gap,
+            "batch": self.problem.batch,
+            "throughput": self.throughput,
+            "price_per_hour": self.price_per_hour or None,
+            "price_per_million_samples": self.price_per_million,
+            "runtime": self.result.runtime,
+            "message": self.result.message,
             "space": list(self.problem.space),
-            "sources": [{"what": what, "source": source} for what, source in self.problem.costs.sources],
-            "runner_ups": [runner.to_json() for runner in self.runner_ups], "stages": [],
-        }  # fmt: skip
+            "sources": [
+                {"what": what, "source": source} for what, source in self.problem.costs.sources
+            ],
+            "runner_ups": [runner.to_json() for runner in self.runner_ups],
+            "stages": [],
+        }
         if self.plan is None or self.price is None:
             return body
         names = self.device_names()
-        body |= {"micro_batch": self.plan.micro_batch, "micro_batches": self.price.rounds, "schedule": self.plan.schedule,
-                 "kept": list(self.plan.kept), "sharded_states": self.plan.sharded}  # fmt: skip
+        body |= {
+            "micro_batch": self.plan.micro_batch,
+            "micro_batches": self.price.rounds,
+            "schedule": self.plan.schedule,
+            "kept": list(self.plan.kept),
+            "sharded_states": self.plan.sharded,
+        }
         for stage, priced, held in zip(self.plan.stages, self.price.stages, names, strict=True):
-            body["stages"].append({
-                "layers": list(stage.layers), "devices": [name for replica in held for name in replica],
-                "data": stage.data, "tensor": stage.replicas[0].tensor,
-                "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form} for g in stage.replicas],
-                "recompute": bool(stage.recompute), "compute_seconds": priced.compute * tick,
-                "period_seconds": priced.period * tick, "sync_seconds": priced.sync * tick,
-                "optimizer_seconds": priced.optimizer * tick, "memory_bytes": priced.memory, "in_flight": priced.flight,
-            })  # fmt: skip
+            body["stages"].append(
+                {
+                    "layers": list(stage.layers),
+                    "devices": [name for replica in held for name in replica],
+                    "data": stage.data,
+                    "tensor": stage.replicas[0].tensor,
+                    "replicas": [
+                        {"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form}
+                        for g in stage.replicas
+                    ],
+                    "recompute": bool(stage.recompute),
+                    "compute_seconds": priced.compute * tick,
+                    "period_seconds": priced.period * tick,
+                    "sync_seconds": priced.sync * tick,
+                    "optimizer_seconds": priced.optimizer * tick,
+                    "memory_bytes": priced.memory,
+                    "in_flight": priced.flight,
+                }
+            )
         return body

@@ -1,4 +1,5 @@
-"""Training plans: how to train a model on a set of devices, priced by cost models that say where each number comes from.
+"""Training plans: how to train a model on a set of devices, priced by cost models that say where
+each number comes from.
 
 Everything is imported on first use.
 """

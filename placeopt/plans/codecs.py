@@ -20,13 +20,21 @@ def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
     stages = [
         {
             "layers": list(stage.layers),
-            "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form} for g in stage.replicas],
+            "replicas": [
+                {"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form}
+                for g in stage.replicas
+            ],
             "recompute": list(stage.recompute),
         }
         for stage in plan.stages
     ]
-    return {"stages": stages, "micro_batch": plan.micro_batch, "schedule": plan.schedule, "sharded": plan.sharded,
-            "kept": list(plan.kept)}  # fmt: skip
+    return {
+        "stages": stages,
+        "micro_batch": plan.micro_batch,
+        "schedule": plan.schedule,
+        "sharded": plan.sharded,
+        "kept": list(plan.kept),
+    }
 
 
 def decode_plan(body: Body) -> TrainingPlan:
@@ -34,31 +42,55 @@ def decode_plan(body: Body) -> TrainingPlan:
     stages = []
     for item in body.bodies("stages"):
         groups = tuple(
-            ReplicaGroup(group.text("kind"), group.integer("tensor"), group.integer("count"), group.text("form", ""))
+            ReplicaGroup(
+                group.text("kind"),
+                group.integer("tensor"),
+                group.integer("count"),
+                group.text("form", ""),
+            )
             for group in item.bodies("replicas")
         )
         layers, again = item.integers("layers"), item.integers("recompute")
         stages.append(PlanStage(tuple(layers.tolist()), groups, tuple(again.tolist())))
     kept = tuple(body.integers("kept").tolist()) if "kept" in body.data else ()
-    return TrainingPlan(tuple(stages), body.integer("micro_batch", 1), body.text("schedule", "1f1b"),
-                        body.flag("sharded", False), kept)  # fmt: skip
+    return TrainingPlan(
+        tuple(stages),
+        body.integer("micro_batch", 1),
+        body.text("schedule", "1f1b"),
+        body.flag("sharded", False),
+        kept,
+    )
 
 
 def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:
     arrays = {key: getattr(problem, key).ravel().tolist() for key in _SAMPLE_ARRAYS}
     return {
-        "name": problem.name, "layers": list(problem.layers), "tensor_degrees": list(problem.tensor_degrees), **arrays,
-        "devices": problem.devices, "samples": problem.samples, "capacity": problem.capacity,
-        "units_per_byte": problem.units_per_byte, "allow_recompute": problem.allow_recompute,
+        "name": problem.name,
+        "layers": list(problem.layers),
+        "tensor_degrees": list(problem.tensor_degrees),
+        **arrays,
+        "devices": problem.devices,
+        "samples": problem.samples,
+        "capacity": problem.capacity,
+        "units_per_byte": problem.units_per_byte,
+        "allow_recompute": problem.allow_recompute,
         "tick_seconds": problem.tick_seconds,
-    }  # fmt: skip
+    }
 
 
 def _decode_sample(body: Body) -> SamplePlanProblem:
     layers, degrees = body.texts("layers"), tuple(body.integers("tensor_degrees").tolist())
     n, t, edges = len(layers), len(degrees), len(body.items("source"))
-    shapes = {"work": (t, 2, n), "kept": (t, 2, n), "fixed": (t, 2, n), "sync": (t, n), "sent": (t, edges),
-              "received": (t, edges), "source": (edges,), "target": (edges,)}  # fmt: skip
+    shapes = {
+        "work": (t, 2, n),
+        "kept": (t, 2, n),
+        "fixed": (t, 2, n),
+        "sync": (t, n),
+        "sent": (t, edges),
+        "received": (t, edges),
+        "source": (edges,),
+        "target": (edges,),
+    }
     arrays = {}
     for key, shape in shapes.items():
         values = body.integers(key)
@@ -69,11 +101,17 @@ def _decode_sample(body: Body) -> SamplePlanProblem:
             raise body.wrong(key, f"{size} numbers", body.items(key))
         arrays[key] = values.reshape(shape)
     return SamplePlanProblem(
-        layers=layers, tensor_degrees=degrees, **arrays, devices=body.integer("devices"),
-        samples=body.integer("samples"), capacity=body.integer("capacity"),
-        units_per_byte=body.integer("units_per_byte", 1), allow_recompute=body.flag("allow_recompute", True),
-        name=body.text("name"), tick_seconds=body.number("tick_seconds"),
-    )  # fmt: skip
+        layers=layers,
+        tensor_degrees=degrees,
+        **arrays,
+        devices=body.integer("devices"),
+        samples=body.integer("samples"),
+        capacity=body.integer("capacity"),
+        units_per_byte=body.integer("units_per_byte", 1),
+        allow_recompute=body.flag("allow_recompute", True),
+        name=body.text("name"),
+        tick_seconds=body.number("tick_seconds"),
+    )
 
 
 register(Codec("plan", TrainingPlan, encode_plan, decode_plan))

@@ -1,10 +1,13 @@
-"""Layer tables: how long each layer takes and how large it is, per device kind, micro-batch and tensor degree.
+"""Layer tables: how long each layer takes and how large it is, per device kind, micro-batch and
+tensor degree.
 
-Read from a folder of measured profiles (`layer_times.json`, `layer_sizes.json`, in the format of the published training
-plans) or made from a model by roofline; either way a table says where its numbers come from.
+Read from a folder of measured profiles (`layer_times.json`, `layer_sizes.json`, in the format of
+the published training plans) or made from a model by roofline; either way a table says where its
+numbers come from.
 
-A measured time of a small micro-batch can exceed that of a larger one where launching, and not computing, was measured.
-More samples never take less time, so `monotone` replaces each time by the least one measured of as many or more samples.
+A measured time of a small micro-batch can exceed that of a larger one where launching, and not
+computing, was measured. More samples never take less time, so `monotone` replaces each time by the
+least one measured of as many or more samples.
 """
 
 from __future__ import annotations
@@ -39,15 +42,19 @@ class LayerTable:
 
     Attributes
     ----------
-    times : seconds per (kind, micro-batch, tensor degree): forward, backward, one optimizer step; shape (L, 3).
-    parameters, activations : floats per device of each tensor degree, shape (L,); activations are what one sample keeps
+    times : seconds per (kind, micro-batch, tensor degree): forward, backward, one optimizer step;
+    shape (L, 3).
+    parameters, activations : floats per device of each tensor degree, shape (L,); activations are
+    what one sample keeps
         until its backward pass.
     outputs : floats of the output of each layer, per sample, shape (L,).
     float_bytes : bytes of a float.
     source : where the numbers come from.
-    weight_part : part of each layer's backward pass that only the gradients of its weights take, shape (L,), and
+    weight_part : part of each layer's backward pass that only the gradients of its weights take,
+    shape (L,), and
         weights_source : where that comes from; by default half of it where a layer has weights.
-    shared : floats of `parameters` that all devices of a replica hold, by tensor degree, shape (L,); none by default.
+    shared : floats of `parameters` that all devices of a replica hold, by tensor degree, shape
+    (L,); none by default.
     forms : tables of the further ways to split layers (`placeopt.plans.plan.FORMS`), by name.
     """
 
@@ -65,13 +72,19 @@ class LayerTable:
 
     def __post_init__(self) -> None:
         if self.weight_part is None:
-            object.__setattr__(self, "weight_part", 0.5 * (next(iter(self.parameters.values())) > 0))
+            object.__setattr__(
+                self, "weight_part", 0.5 * (next(iter(self.parameters.values())) > 0)
+            )
         for key, value in self.times.items():
             if value.shape != (self.num_layers, 3):
-                raise InputError(f"layer table '{self.model}': times of {key}: expected {self.num_layers} layers with 3 "
-                                 f"times, received shape {value.shape}")  # fmt: skip
+                raise InputError(
+                    f"layer table '{self.model}': times of {key}: expected {self.num_layers} layers with 3 "
+                    f"times, received shape {value.shape}"
+                )
             if not np.isfinite(value).all() or (value < 0).any():
-                raise InputError(f"layer table '{self.model}': times of {key}: expected finite numbers >= 0")
+                raise InputError(
+                    f"layer table '{self.model}': times of {key}: expected finite numbers >= 0"
+                )
 
     @property
     def num_layers(self) -> int:
@@ -84,8 +97,16 @@ class LayerTable:
         known: dict[bytes, int] = {}
         every = [self, *self.forms.values()]
         tables = [t for table in every for t in table.times.values()]
-        sizes = [t for one in every for by in (one.parameters, one.activations, one.shared) for t in by.values()]
-        rows = np.concatenate([*tables, *(t[:, None] for t in (*sizes, self.outputs, np.asarray(self.weight_part)))], axis=1)
+        sizes = [
+            t
+            for one in every
+            for by in (one.parameters, one.activations, one.shared)
+            for t in by.values()
+        ]
+        rows = np.concatenate(
+            [*tables, *(t[:, None] for t in (*sizes, self.outputs, np.asarray(self.weight_part)))],
+            axis=1,
+        )
         return tuple(known.setdefault(row.tobytes(), len(known)) for row in rows)
 
     @property
@@ -117,36 +138,56 @@ class LayerTable:
     def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways to split layers over so many devices of a kind."""
         plain = replace(self, forms={})
-        return tuple(name for name, table in {"": plain, **self.forms}.items() if tensor in table.degrees(kind))
+        return tuple(
+            name
+            for name, table in {"": plain, **self.forms}.items()
+            if tensor in table.degrees(kind)
+        )
 
     def with_sequence(self) -> LayerTable:
         """Return the table with sequence parallelism where it is not given.
 
-        Its devices keep an even share of all activations. A reduce-scatter and an all-gather by a ring take together as long
-        as the all-reduce in the times; what the work between matrices gains is not counted.
+        Its devices keep an even share of all activations. A reduce-scatter and an all-gather by a
+        ring take together as long as the all-reduce in the times; what the work between matrices
+        gains is not counted.
         """
         times = {key: value for key, value in self.times.items() if key[2] > 1}
         if SEQUENCE in self.forms or not times or 1 not in self.activations:
             return self
-        kept = {t: np.minimum(value, self.activations[1] / t) for t, value in self.activations.items() if t > 1}
+        kept = {
+            t: np.minimum(value, self.activations[1] / t)
+            for t, value in self.activations.items()
+            if t > 1
+        }
         parameters = {t: value for t, value in self.parameters.items() if t > 1}
         table = replace(self, times=times, parameters=parameters, activations=kept, forms={})
         return replace(self, forms=self.forms | {SEQUENCE: table})
 
     def times_of(self, kind: str, micro_batch: int, tensor: int) -> NDArray[np.float64] | None:
-        """Return the seconds of the layers on devices of a kind in any zone, None where nothing is known."""
+        """Return the seconds of the layers on devices of a kind in any zone, None where nothing is
+        known."""
         return self.times.get((device_kind(kind), micro_batch, tensor))
 
     def monotone(self) -> LayerTable:
-        """Return the table whose forward and backward times never fall with the micro-batch; see the module."""
+        """Return the table whose forward and backward times never fall with the micro-batch; see
+        the module."""
         times = {}
         for (kind, size, degree), value in self.times.items():
-            larger = [other for (k, b, t), other in self.times.items() if (k, t) == (kind, degree) and b >= size]
+            larger = [
+                other
+                for (k, b, t), other in self.times.items()
+                if (k, t) == (kind, degree) and b >= size
+            ]
             least = np.min(larger, axis=0)
             least[:, OPTIMIZER] = value[:, OPTIMIZER]
             times[kind, size, degree] = least
         forms = {name: table.monotone() for name, table in self.forms.items()}
-        return replace(self, times=times, source=f"{self.source}, no time above that of a larger micro-batch", forms=forms)
+        return replace(
+            self,
+            times=times,
+            source=f"{self.source}, no time above that of a larger micro-batch",
+            forms=forms,
+        )
 
 
 def read_layer_table(folder: str | Path, model: str) -> LayerTable:
@@ -154,7 +195,8 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
 
     Parameters
     ----------
-    folder : with `layer_times.json` and `layer_sizes.json`; `layer_times_opt350_gh200.json`, where there is one, replaces
+    folder : with `layer_times.json` and `layer_sizes.json`; `layer_times_opt350_gh200.json`, where
+    there is one, replaces
         the times of OPT-350 on GH-96, which the larger file has rounded.
 
     Raises
@@ -167,21 +209,43 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
     exact = folder / "layer_times_opt350_gh200.json"
     if model == "OPT-350" and exact.is_file():
         times.update(_by_batch("GH-96", Body(read_json(exact), f"file '{exact}'")))
-    sizes, source = _model(folder / "layer_sizes.json", model), f"measured: {folder.name}/layer_times.json"
+    sizes, source = (
+        _model(folder / "layer_sizes.json", model),
+        f"measured: {folder.name}/layer_times.json",
+    )
     if "1" not in sizes.data:
-        raise InputError(f"{sizes.where}: expected the tensor degree 1, received {', '.join(sizes.data)}")
+        raise InputError(
+            f"{sizes.where}: expected the tensor degree 1, received {', '.join(sizes.data)}"
+        )
     outputs = _column(sizes.body("1"), "act_output_floats")
     tables = {}
     for form in ("", *FORMS):
-        rows = {degree: sizes.body(key) for key in sizes.data for degree, name in (_degree(key, sizes),) if name == form}
+        rows = {
+            degree: sizes.body(key)
+            for key in sizes.data
+            for degree, name in (_degree(key, sizes),)
+            if name == form
+        }
         parameters = {degree: _column(body, "params_floats") for degree, body in rows.items()}
         kept = {degree: _column(body, "act_mem_floats") for degree, body in rows.items()}
-        shared = {degree: _column(body, "shared_floats", 0.0) for degree, body in rows.items()} if form else {}
-        own = {(kind, size, degree): value for (kind, size, degree, name), value in times.items() if name == form}
+        shared = (
+            {degree: _column(body, "shared_floats", 0.0) for degree, body in rows.items()}
+            if form
+            else {}
+        )
+        own = {
+            (kind, size, degree): value
+            for (kind, size, degree, name), value in times.items()
+            if name == form
+        }
         if own:
-            tables[form] = LayerTable(model, own, parameters, kept, outputs, source=source, shared=shared)
+            tables[form] = LayerTable(
+                model, own, parameters, kept, outputs, source=source, shared=shared
+            )
     if "" not in tables:
-        raise InputError(f"file '{folder / 'layer_times.json'}': model '{model}': expected times of plain tensor degrees")
+        raise InputError(
+            f"file '{folder / 'layer_times.json'}': model '{model}': expected times of plain tensor degrees"
+        )
     return replace(tables.pop(""), forms=tables)
 
 
@@ -189,20 +253,26 @@ def _degree(key: str, body: Body) -> tuple[int, str]:
     """Return degree and form of a column of a cost file: `4`, `4:sequence`, `8:expert`."""
     number, _, form = key.partition(":")
     if not number.isdigit() or int(number) < 1 or (form or FORMS[0]) not in FORMS:
-        raise InputError(f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received '{key}'")
+        raise InputError(
+            f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received '{key}'"
+        )
     return int(number), form
 
 
 def _column(rows: Body, key: str, default: float | None = None) -> NDArray[np.float64]:
     """Return a number of every layer."""
     layers = [rows.body(str(i)) for i in range(len(rows.data))]
-    return np.array([row.number(key) if default is None else row.number(key, default) for row in layers])
+    return np.array(
+        [row.number(key) if default is None else row.number(key, default) for row in layers]
+    )
 
 
 def _model(path: Path, model: str) -> Body:
     body = Body(read_json(path), f"file '{path}'")
     if model not in body.data:
-        raise InputError(f"file '{path}': model '{model}' is not known; {did_you_mean(model, list(body.data))}")
+        raise InputError(
+            f"file '{path}': model '{model}' is not known; {did_you_mean(model, list(body.data))}"
+        )
     return body.body(model)
 
 

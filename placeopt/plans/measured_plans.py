@@ -1,4 +1,5 @@
-"""Reader of measured training plans (JSON), in the format of the published ones, as TrainingPlan and what was measured."""
+"""Reader of measured training plans (JSON), in the format of the published ones, as TrainingPlan
+and what was measured."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class MeasuredPlan:
 
     Attributes
     ----------
-    batch : samples of a step. seconds : mean of a step, memory : bytes of the fullest device; None where not measured.
+    batch : samples of a step. seconds : mean of a step, memory : bytes of the fullest device; None
+    where not measured.
     """
 
     name: str
@@ -46,8 +48,10 @@ def read_measured_plan(path: str | Path) -> MeasuredPlan:
     pipeline = pipelines[0]
     layers, replicas = pipeline.items("layers_per_stage"), pipeline.items("tmp_per_stage")
     if len(layers) != len(replicas) or not layers:
-        raise InputError(f"{pipeline.where}: expected as many layers_per_stage as tmp_per_stage, received {len(layers)} "
-                         f"and {len(replicas)}")  # fmt: skip
+        raise InputError(
+            f"{pipeline.where}: expected as many layers_per_stage as tmp_per_stage, received {len(layers)} "
+            f"and {len(replicas)}"
+        )
     stages = tuple(
         PlanStage(tuple(int(layer) for layer in held), _groups(given, pipeline.where))
         for held, given in zip(layers, replicas, strict=True)
@@ -55,7 +59,9 @@ def read_measured_plan(path: str | Path) -> MeasuredPlan:
     seconds = body.number("real") if body.has("real") else None
     memory = body.integer("max_mem") if body.has("max_mem") else None
     name = Path(path).stem.replace("-OPT-350-", "-")
-    return MeasuredPlan(name, TrainingPlan(stages, body.integer("mbs")), body.integer("gbs"), seconds, memory)
+    return MeasuredPlan(
+        name, TrainingPlan(stages, body.integer("mbs")), body.integer("gbs"), seconds, memory
+    )
 
 
 def _groups(given: object, where: str) -> tuple[ReplicaGroup, ...]:

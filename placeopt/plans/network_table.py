@@ -1,8 +1,8 @@
 """Networks: seconds to move bytes between hosts, by kind of device and devices per host.
 
-`FittedNetwork` holds the published fits: between two hosts with k devices each the aggregate GB/s is
-c0 l^2 + c1 l + c2 with l = log2(bytes / 1e6). `FlatNetwork` has one bandwidth inside and one between hosts, from a
-cluster description.
+`FittedNetwork` holds the published fits: between two hosts with k devices each the aggregate GB/s
+is c0 l^2 + c1 l + c2 with l = log2(bytes / 1e6). `FlatNetwork` has one bandwidth inside and one
+between hosts, from a cluster description.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ZONE = "us-central1-a"
 SLOWEST = 1e-3
-"""A fit is trusted down to this part of the largest measured bandwidth: outside the sizes measured it may be negative."""
+"""A fit is trusted down to this part of the largest measured bandwidth: outside the sizes measured
+it may be negative."""
 
 
 class Network(Protocol):
@@ -35,7 +36,8 @@ class Network(Protocol):
         ...
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
-        """Bytes per second between (kind, devices) and (kind, devices) for messages of `size` bytes."""
+        """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
+        bytes."""
         ...
 
     def bandwidths(
@@ -55,7 +57,8 @@ class FittedNetwork:
 
     Attributes
     ----------
-    fits : (place, devices, place, devices), a place being KIND, in the zone that was read, or KIND@ZONE: three
+    fits : (place, devices, place, devices), a place being KIND, in the zone that was read, or
+    KIND@ZONE: three
         coefficients and the largest bytes per second measured.
     raw : whether the fit is taken as it stands, without limits.
     """
@@ -87,13 +90,18 @@ class FittedNetwork:
         return rate if self.raw else np.clip(rate, SLOWEST * largest, largest)
 
     def inside(self, kind: str) -> float:
-        """Nothing inside hosts was fitted: the largest rate measured between single devices of two hosts."""
+        """Nothing inside hosts was fitted: the largest rate measured between single devices of two
+        hosts."""
         return self._fit((kind, 1), (kind, 1))[3]
 
-    def _fit(self, sender: tuple[str, int], receiver: tuple[str, int]) -> tuple[float, float, float, float]:
+    def _fit(
+        self, sender: tuple[str, int], receiver: tuple[str, int]
+    ) -> tuple[float, float, float, float]:
         fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
         if fit is None:
-            raise InputError(f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}")
+            raise InputError(
+                f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}"
+            )
         return fit
 
 
@@ -103,7 +111,8 @@ class FlatNetwork:
 
     Attributes
     ----------
-    rates : bytes per second of a device by kind; the slower end counts. near : the same inside a host.
+    rates : bytes per second of a device by kind; the slower end counts. near : the same inside a
+    host.
     """
 
     rates: dict[str, float]
@@ -142,11 +151,16 @@ def read_network(
         for ending, far in places:
             fits |= _fits(body.body(name), suffix, ending, far)
     where = f"zone {zone}" if not zones else f"zones {', '.join(name for _, name in places)}"
-    return FittedNetwork(fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, {where}")
+    return FittedNetwork(
+        fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, {where}"
+    )
 
 
-def _fits(body: Body, suffix: str, ending: str, far: str) -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
-    """Return the fits between the devices of a zone and those of another; the names get a suffix and an ending."""
+def _fits(
+    body: Body, suffix: str, ending: str, far: str
+) -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
+    """Return the fits between the devices of a zone and those of another; the names get a suffix
+    and an ending."""
     fits = {}
     for kind in body.data:
         for count in body.body(kind).data:
@@ -155,7 +169,14 @@ def _fits(body: Body, suffix: str, ending: str, far: str) -> dict[tuple[str, int
                 for size in there.body(far).body(other).data:
                     value: Any = there.body(far).body(other).items(size)
                     if len(value) != 2 or len(value[0]) != 3:
-                        raise InputError(f"{there.where}: expected [[c0, c1, c2], bytes per second], received {value!r:.60}")
+                        raise InputError(
+                            f"{there.where}: expected [[c0, c1, c2], bytes per second], received {value!r:.60}"
+                        )
                     c0, c1, c2 = map(float, value[0])
-                    fits[kind + suffix, int(count), other + ending, int(size)] = c0, c1, c2, float(value[1])
+                    fits[kind + suffix, int(count), other + ending, int(size)] = (
+                        c0,
+                        c1,
+                        c2,
+                        float(value[1]),
+                    )
     return fits

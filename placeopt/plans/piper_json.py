@@ -1,13 +1,15 @@
 """Reader of the published multidimensional planner's inputs (JSON), as SamplePlanProblem.
 
-`nodes` with `TMPCs`: per tensor degree a list of choices {timePerSample, parameterSize, memoryUsageA, memoryUsageB,
-syncTimeFw, syncTimeBw}, the second one recomputing activations; `edges` with `communicationCost` bytes; `bandwidth`
-bytes per second, `mbsInBatch` samples of a step, `maxDevices`, `maxMemoryPerDevice` bytes. Sources of the numbers:
-measured by the authors of the file (times), counted (bytes).
+`nodes` with `TMPCs`: per tensor degree a list of choices {timePerSample, parameterSize,
+memoryUsageA, memoryUsageB, syncTimeFw, syncTimeBw}, the second one recomputing activations; `edges`
+with `communicationCost` bytes; `bandwidth` bytes per second, `mbsInBatch` samples of a step,
+`maxDevices`, `maxMemoryPerDevice` bytes. Sources of the numbers: measured by the authors of the
+file (times), counted (bytes).
 
 References
 ----------
-Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization", NeurIPS 2021.
+Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization",
+NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ WEIGHT_COPIES = 4
 """Bytes sent per byte of weights by a gradient sum, in the published formula."""
 
 TICK_BITS = 56
-"""Ticks are the finest power of ten for which the sum over all layers, times the devices, stays below 2^TICK_BITS."""
+"""Ticks are the finest power of ten for which the sum over all layers, times the devices, stays
+below 2^TICK_BITS."""
 
 
 def read_piper(
@@ -45,9 +48,12 @@ def read_piper(
 
     Parameters
     ----------
-    devices, memory, bandwidth : number of devices, bytes of each, bytes per second between them; by default those of
-        the file. The published program's own runs use 25 * 2^30 bytes per second, the files say 25e9.
-    copies : number of transformer layers; more than the file has repeat its last one, fewer drop the last ones.
+    devices, memory, bandwidth : number of devices, bytes of each, bytes per second between them; by
+    default those of
+        the file. The published program's own runs use 25 * 2^30 bytes per second, the files say
+        25e9.
+    copies : number of transformer layers; more than the file has repeat its last one, fewer drop
+    the last ones.
 
     Raises
     ------
@@ -56,13 +62,18 @@ def read_piper(
     """
     body = Body(read_json(path), f"file '{path}'")
     nodes = [_Node(item) for item in body.bodies("nodes")]
-    edges = [(e.integer("sourceId"), e.integer("destId"), e.number("communicationCost")) for e in body.bodies("edges")]
+    edges = [
+        (e.integer("sourceId"), e.integer("destId"), e.number("communicationCost"))
+        for e in body.bodies("edges")
+    ]
     if copies is not None:
         nodes, edges = _repeated(nodes, edges, copies, f"file '{path}'")
     count = body.integer("maxDevices") if devices is None else devices
     capacity = body.number("maxMemoryPerDevice") if memory is None else memory
     speed = body.number("bandwidth") if bandwidth is None else bandwidth
-    return _problem(Path(path).stem, nodes, edges, count, capacity, speed, body.integer("mbsInBatch"))
+    return _problem(
+        Path(path).stem, nodes, edges, count, capacity, speed, body.integer("mbsInBatch")
+    )
 
 
 class _Node:
@@ -75,14 +86,23 @@ class _Node:
         self.syncs: dict[int, tuple[dict[int, float], dict[int, float]]] = {}
         for key in degrees.data:
             if not key.isdigit():
-                raise InputError(f"{degrees.where}: expected tensor degrees as keys, received '{key}'")
+                raise InputError(
+                    f"{degrees.where}: expected tensor degrees as keys, received '{key}'"
+                )
             options = degrees.bodies(key)
             if len(options) not in (1, 2):
-                raise InputError(f'{degrees.where}: "{key}": expected one or two choices, received {len(options)}')
+                raise InputError(
+                    f'{degrees.where}: "{key}": expected one or two choices, received {len(options)}'
+                )
             names = ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
-            self.choices[int(key)] = [{name: option.number(name) for name in names} for option in options]
+            self.choices[int(key)] = [
+                {name: option.number(name) for name in names} for option in options
+            ]
             first = options[0]
-            self.syncs[int(key)] = _neighbours(first, "syncTimeFw"), _neighbours(first, "syncTimeBw")
+            self.syncs[int(key)] = (
+                _neighbours(first, "syncTimeFw"),
+                _neighbours(first, "syncTimeBw"),
+            )
 
     def copy(self, number: int, old: int) -> _Node:
         """Return a copy with another id, whose neighbours are renumbered by the caller."""
@@ -100,11 +120,14 @@ def _neighbours(option: Body, key: str) -> dict[int, float]:
 def _repeated(
     nodes: list[_Node], edges: list[tuple[int, int, float]], copies: int, where: str
 ) -> tuple[list[_Node], list[tuple[int, int, float]]]:
-    """Lengthen the chain of transformer layers to `copies` by inserting copies of the last one after it."""
+    """Lengthen the chain of transformer layers to `copies` by inserting copies of the last one
+    after it."""
     blocks = [node for node in nodes if "TransformerLayer" in node.name]
     if not blocks or copies < len(blocks):
-        raise InputError(f"{where}: copies: expected at least the file's {len(blocks)} transformer layers, "
-                         f"received {copies}")  # fmt: skip
+        raise InputError(
+            f"{where}: copies: expected at least the file's {len(blocks)} transformer layers, "
+            f"received {copies}"
+        )
     last, free = blocks[-1].id, max(node.id for node in nodes) + 1
     before, after = blocks[-2].id, [(v, c) for u, v, c in edges if u == last]
     nodes, edges = list(nodes), [(u, v, c) for u, v, c in edges if u != last]
@@ -162,9 +185,14 @@ def _topological(nodes: list[_Node], edges: list[tuple[int, int, float]]) -> lis
 
 
 def _problem(
-    name: str, nodes: list[_Node], edges: list[tuple[int, int, float]], devices: int, capacity: float,
-    bandwidth: float, samples: int,
-) -> SamplePlanProblem:  # fmt: skip
+    name: str,
+    nodes: list[_Node],
+    edges: list[tuple[int, int, float]],
+    devices: int,
+    capacity: float,
+    bandwidth: float,
+    samples: int,
+) -> SamplePlanProblem:
     order = _topological(nodes, edges)
     place = {node: i for i, node in enumerate(order)}
     by_id = {node.id: node for node in nodes}
@@ -190,15 +218,23 @@ def _problem(
     digits = math.floor(math.log10(2.0**TICK_BITS / (largest * devices)))
     scale = 10.0**digits
     return SamplePlanProblem(
-        layers=tuple(node.name or str(node.id) for node in layers), tensor_degrees=degrees,
-        work=np.where(work < 0, -1, _whole(work * scale)), sync=_whole(sync * scale),
-        kept=_units(kept), fixed=_units(fixed),
+        layers=tuple(node.name or str(node.id) for node in layers),
+        tensor_degrees=degrees,
+        work=np.where(work < 0, -1, _whole(work * scale)),
+        sync=_whole(sync * scale),
+        kept=_units(kept),
+        fixed=_units(fixed),
         source=np.array([place[u] for u, _, _ in edges], dtype=np.int64),
         target=np.array([place[v] for _, v, _ in edges], dtype=np.int64),
-        sent=_whole(sent * scale), received=_whole(received * scale),
-        devices=devices, samples=samples, capacity=math.floor(capacity * UNITS_PER_BYTE),
-        units_per_byte=UNITS_PER_BYTE, name=name, tick_seconds=10.0**-digits,
-    )  # fmt: skip
+        sent=_whole(sent * scale),
+        received=_whole(received * scale),
+        devices=devices,
+        samples=samples,
+        capacity=math.floor(capacity * UNITS_PER_BYTE),
+        units_per_byte=UNITS_PER_BYTE,
+        name=name,
+        tick_seconds=10.0**-digits,
+    )
 
 
 def _whole(values: Any) -> Any:

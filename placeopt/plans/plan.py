@@ -1,7 +1,8 @@
 """TrainingPlan: how a model is trained on a set of devices, whatever priced it.
 
-A plan is a pipeline of stages. A stage holds some layers and is run by replicas, each of which spreads every layer of
-the stage over `tensor` devices of one kind; the replicas of a stage share the micro-batches (data parallelism).
+A plan is a pipeline of stages. A stage holds some layers and is run by replicas, each of which
+spreads every layer of the stage over `tensor` devices of one kind; the replicas of a stage share
+the micro-batches (data parallelism).
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ class ReplicaGroup:
     Attributes
     ----------
     kind : device type, as in the problem. tensor : devices of one replica. count : replicas.
-    form : how the devices of a replica split the layers. "": every matrix. "sequence": the activations between matrices too,
-        along the sequence. "expert": each device has some experts of every layer, all else as a whole, and a share of the samples.
+    form : how the devices of a replica split the layers. "": every matrix. "sequence": the
+    activations between matrices too,
+        along the sequence. "expert": each device has some experts of every layer, all else as a
+        whole, and a share of the samples.
     """
 
     kind: str
@@ -34,8 +37,10 @@ class ReplicaGroup:
 
     def __post_init__(self) -> None:
         if self.tensor < 1 or self.count < 1:
-            raise InputError(f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, received "
-                             f"{self.tensor} and {self.count}")  # fmt: skip
+            raise InputError(
+                f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, received "
+                f"{self.tensor} and {self.count}"
+            )
 
     def text(self) -> str:
         """Return it in words."""
@@ -49,7 +54,8 @@ class PlanStage:
     Attributes
     ----------
     layers : indices of its layers, ascending.
-    replicas : groups of equal replicas, in the order in which replicas of neighbouring stages are paired.
+    replicas : groups of equal replicas, in the order in which replicas of neighbouring stages are
+    paired.
     recompute : the layers whose activations are computed again in the backward pass.
     """
 
@@ -79,7 +85,8 @@ class TrainingPlan:
     Attributes
     ----------
     micro_batch : samples per micro-batch and replica.
-    schedule : the pipeline schedule that the prices assume, see `placeopt.plans.step_schedules`. With v stages per device
+    schedule : the pipeline schedule that the prices assume, see `placeopt.plans.step_schedules`.
+    With v stages per device
         stage i runs on the devices of stage i mod (S / v), and the groups of both are equal.
     sharded : whether the replicas of a stage share the optimizer's states out among themselves.
     kept : of a repetend, the micro-batches that each stage keeps; empty for other schedules.
@@ -93,7 +100,8 @@ class TrainingPlan:
 
     @property
     def on_devices(self) -> tuple[PlanStage, ...]:
-        """The stages that come first on their devices: all but the later ones of interleaved schedules."""
+        """The stages that come first on their devices: all but the later ones of interleaved
+        schedules."""
         return self.stages[: -(-len(self.stages) // parse_schedule(self.schedule).chunks)]
 
     def devices(self) -> dict[str, int]:
@@ -109,7 +117,10 @@ class TrainingPlan:
         how = "" if self.schedule == "1f1b" else f", {self.schedule}"
         how += f" keeping {', '.join(map(str, self.kept))}" if self.kept else ""
         how += ", sharded states" if self.sharded else ""
-        return " | ".join(_stage_text(stage) for stage in self.stages) + f" (micro-batch {self.micro_batch}{how})"
+        return (
+            " | ".join(_stage_text(stage) for stage in self.stages)
+            + f" (micro-batch {self.micro_batch}{how})"
+        )
 
 
 def _stage_text(stage: PlanStage) -> str:

@@ -1,12 +1,14 @@
 """Our own prediction of step time and memory from layer tables and a network.
 
-A stage takes its layers' times. Per micro-batch it waits for its input, and its predecessor for the gradients: twice the
-transfer over the cut before it; of the transfers over the cut behind it a part stays in sight (`exposed`). Transfers run
-at most at `largest_rate`. Gradients are summed by a ring over the aggregate bandwidth of the replicas; the optimizer step,
-measured on a model of two blocks, is scaled by parameters. Memory is base + state bytes per parameter + activations
-times an overhead of the allocator, for as many micro-batches as are in flight, + a part of the loss layer's.
+A stage takes its layers' times. Per micro-batch it waits for its input, and its predecessor for the
+gradients: twice the transfer over the cut before it; of the transfers over the cut behind it a part
+stays in sight (`exposed`). Transfers run at most at `largest_rate`. Gradients are summed by a ring
+over the aggregate bandwidth of the replicas; the optimizer step, measured on a model of two blocks,
+is scaled by parameters. Memory is base + state bytes per parameter + activations times an overhead
+of the allocator, for as many micro-batches as are in flight, + a part of the loss layer's.
 
-The constants are fitted on measured plans, which `FITTED_ON` names; all else is measured or counted.
+The constants are fitted on measured plans, which `FITTED_ON` names; all else is measured or
+counted.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ MEMORY_FITTED_ON = ("clariden N8_D2", "mit N4_D1", "clariden N1_D1_M4_G32", "cla
 """Measured plans that the constants of memory were fitted on."""
 
 MOMENT_BYTES = 8.0
-"""Bytes of the optimizer's states per parameter, two 32-bit moments, which replicas may share out."""
+"""Bytes of the optimizer's states per parameter, two 32-bit moments, which replicas may share
+out."""
 
 FORM_SOURCES = {
     SEQUENCE: "columns of the cost file or, without them, counted: an even share of all activations, collectives as long",
@@ -54,9 +57,11 @@ class Constants:
 
     Attributes
     ----------
-    largest_rate : bytes per second of a transfer between stages at most. exposed : part of the transfer over the cut
+    largest_rate : bytes per second of a transfer between stages at most. exposed : part of the
+    transfer over the cut
         behind a stage that it waits for.
-    base_bytes, state_bytes, overhead, loss : memory: of the runtime, per parameter, factor of the activations, and
+    base_bytes, state_bytes, overhead, loss : memory: of the runtime, per parameter, factor of the
+    activations, and
         part of the last layer's activations that is needed once more.
     source : in words.
     """
@@ -67,9 +72,7 @@ class Constants:
     state_bytes: float = 32.0
     overhead: float = 1.2
     loss: float = 0.0
-    source: str = (
-        f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of {', '.join(MEMORY_FITTED_ON)}"
-    )
+    source: str = f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of {', '.join(MEMORY_FITTED_ON)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +88,16 @@ class PredictedStepCosts(TabledStepCosts):
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Where the numbers come from."""
         return (
-            *self.table_sources, ("gradients of weights", self.table.weights_source), ("constants", self.constants.source),
+            *self.table_sources,
+            ("gradients of weights", self.table.weights_source),
+            ("constants", self.constants.source),
             *((f"splitting by {name}", FORM_SOURCES[name]) for name in self.table.forms),
-            ("sharded states", "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as long as the "
-             "all-reduce by a ring, the optimizer a share"),
-        )  # fmt: skip
+            (
+                "sharded states",
+                "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as long as the "
+                "all-reduce by a ring, the optimizer a share",
+            ),
+        )
 
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
@@ -101,12 +109,16 @@ class PredictedStepCosts(TabledStepCosts):
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
         return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
+    def weight_ticks(
+        self, kind: str, tensor: int, micro_batch: int, form: str = ""
+    ) -> NDArray[np.int64] | None:
         """A part of the backward pass of each layer, rounded down."""
         times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
             return None
-        return np.floor(np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
+        return np.floor(
+            np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS
+        ).astype(np.int64)
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
@@ -117,7 +129,9 @@ class PredictedStepCosts(TabledStepCosts):
         once = ticks(size / min(rate, self.constants.largest_rate))
         return once, once
 
-    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
+    def link_shares(
+        self, forward: int, backward: int, first: bool, last: bool, stages: int
+    ) -> LinkShares:
         """See the module."""
         exposed = int(self.constants.exposed * forward + 0.5)
         return LinkShares(exposed, 0, forward + backward, forward + backward)
@@ -132,7 +146,8 @@ class PredictedStepCosts(TabledStepCosts):
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """Ring over the slowest pair of neighbours, all devices of a replica sending their share.
 
-        Its two halves are the reduce-scatter of gradients and the all-gather of parameters that sharded states need.
+        Its two halves are the reduce-scatter of gradients and the all-gather of parameters that
+        sharded states need.
         """
         count = sum(group.count for group in groups)
         if count == 1:
@@ -140,9 +155,12 @@ class PredictedStepCosts(TabledStepCosts):
         inside = slice(load.first, load.last)
         size = max(float(self._own(g)[inside].sum()) * g.tensor for g in groups)
         size *= self.table.float_bytes
-        pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
+        pairs = {(g, g) for g in groups if g.count > 1} | set(
+            zip(groups, groups[1:] + groups[:1], strict=True)
+        )
         rate = min(
-            self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count) for a, b in pairs
+            self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
+            for a, b in pairs
         )
         return ticks(2 * (count - 1) / count * size / rate + self._shared_seconds(load, groups[0]))
 
@@ -153,7 +171,8 @@ class PredictedStepCosts(TabledStepCosts):
         return own - table.shared[group.tensor] if group.tensor in table.shared else own
 
     def _shared_seconds(self, load: Load, group: ReplicaGroup) -> float:
-        """All-reduce of the gradients that all devices of a replica hold: a ring through all of them, host by host."""
+        """All-reduce of the gradients that all devices of a replica hold: a ring through all of
+        them, host by host."""
         table, members = self.table.form(group.form), group.count * group.tensor
         if group.tensor not in table.shared or members == 1:
             return 0.0
@@ -161,7 +180,8 @@ class PredictedStepCosts(TabledStepCosts):
         return 2 * (members - 1) / members * size / self._ring_rate(group, size / members)
 
     def _ring_rate(self, group: ReplicaGroup, part: float) -> float:
-        """Bytes per second of one device of a ring: between hosts where there are several replicas."""
+        """Bytes per second of one device of a ring: between hosts where there are several
+        replicas."""
         if group.count == 1:
             return self.network.inside(group.kind)
         return self.network.bandwidth((group.kind, 1), (group.kind, 1), part)
@@ -178,21 +198,33 @@ class PredictedStepCosts(TabledStepCosts):
         count = sum(group.count for group in groups)
         sums = [span_sums(self._own(g)) * g.tensor for g in groups]
         size = np.maximum.reduce(sums) * self.table.float_bytes
-        pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
+        pairs = {(g, g) for g in groups if g.count > 1} | set(
+            zip(groups, groups[1:] + groups[:1], strict=True)
+        )
         rates = [
             self.network.bandwidths((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
-            for a, b in pairs if count > 1
-        ]  # fmt: skip
-        total = 2 * (count - 1) / count * size / np.minimum.reduce(rates) if rates else np.zeros(size.shape)
+            for a, b in pairs
+            if count > 1
+        ]
+        total = (
+            2 * (count - 1) / count * size / np.minimum.reduce(rates)
+            if rates
+            else np.zeros(size.shape)
+        )
         shared = self.table.form(groups[0].form).shared
-        if groups[0].tensor in shared:  # each span has a size, and the rate of a ring may depend on it
+        if (
+            groups[0].tensor in shared
+        ):  # each span has a size, and the rate of a ring may depend on it
             for first in range(self.num_layers):
                 for last in range(first + 1, self.num_layers + 1):
-                    total[first, last] += self._shared_seconds(load._replace(first=first, last=last), groups[0])
+                    total[first, last] += self._shared_seconds(
+                        load._replace(first=first, last=last), groups[0]
+                    )
         return total
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
-        """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time.
+        """See the module; with recomputation only the inputs of layers are kept, and one layer is
+        unfolded at a time.
 
         Sharded states leave each replica its share of the moments.
         """
@@ -200,7 +232,9 @@ class PredictedStepCosts(TabledStepCosts):
         kept = self.table.form(group.form).activations[group.tensor][inside]
         floats = float(kept.sum()) * load.flight
         if load.recompute:
-            floats = float(np.minimum(self._inputs(group)[inside], kept).sum()) * load.flight + float(kept.max())
+            floats = float(
+                np.minimum(self._inputs(group)[inside], kept).sum()
+            ) * load.flight + float(kept.max())
         if load.last == self.num_layers:
             floats += self.constants.loss / self.constants.overhead * float(kept[-1])
         kept_bytes = load.chunks * self.constants.overhead * floats * scale
@@ -210,7 +244,9 @@ class PredictedStepCosts(TabledStepCosts):
         """Floats per sample of what recomputation keeps of each layer; forms share it out."""
         return self.table.outputs / group.tensor if group.form else self.table.outputs
 
-    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def memory_spans(
+        self, load: Load, group: ReplicaGroup
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """See `SpanCosts`."""
         kept = each = self.table.form(group.form).activations[group.tensor]
         fixed = np.zeros((len(kept) + 1,) * 2)
@@ -219,16 +255,25 @@ class PredictedStepCosts(TabledStepCosts):
             for first in range(len(kept)):
                 fixed[first, first + 1 :] = np.maximum.accumulate(kept[first:])
         fixed[:, -1] += self.constants.loss / self.constants.overhead * float(kept[-1])
-        per_float = load.chunks * self.constants.overhead * load.micro_batch * self.table.float_bytes
-        state = load.chunks * span_sums(self.table.form(group.form).parameters[group.tensor]) * self._bytes_per_parameter(load)
+        per_float = (
+            load.chunks * self.constants.overhead * load.micro_batch * self.table.float_bytes
+        )
+        state = (
+            load.chunks
+            * span_sums(self.table.form(group.form).parameters[group.tensor])
+            * self._bytes_per_parameter(load)
+        )
         return self.constants.base_bytes + state + fixed * per_float, span_sums(each) * per_float
 
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
-        """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes` counts."""
+        """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes`
+        counts."""
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        parameters = float(self.table.form(group.form).parameters[group.tensor][load.first : load.last].sum())
+        parameters = float(
+            self.table.form(group.form).parameters[group.tensor][load.first : load.last].sum()
+        )
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
     def _bytes_per_parameter(self, load: Load) -> float:

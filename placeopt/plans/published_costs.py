@@ -1,16 +1,18 @@
 """The step-time formula of the authors of the published training plans.
 
-    n = ceil(batch / (mbs dp)); (n - 1) max(compute + comm) + sum compute + sum comm + max optimizer + max all-reduce
+    n = ceil(batch / (mbs dp)); (n - 1) max(compute + comm) + sum compute + sum comm + max optimizer
+    + max all-reduce
 
-compute are measured layer times; comm of a stage is the time to send its output forward and its gradients back (the last
-stage counts the latter twice, the first one the former, twice where there are more than three stages), over the fitted
-network between hosts; gradients are summed in buckets of 5e8 bytes by a ring between neighbouring replicas, over the fit of
-one device per host. Memory: 24 bytes per parameter, the activations of S - i micro-batches, 2 or 3 GB beside them.
+compute are measured layer times; comm of a stage is the time to send its output forward and its
+gradients back (the last stage counts the latter twice, the first one the former, twice where there
+are more than three stages), over the fitted network between hosts; gradients are summed in buckets
+of 5e8 bytes by a ring between neighbouring replicas, over the fit of one device per host. Memory:
+24 bytes per parameter, the activations of S - i micro-batches, 2 or 3 GB beside them.
 
 References
 ----------
-Strati et al.: "Sailor: Automating distributed training over dynamic, heterogeneous, and geo-distributed clusters",
-SOSP 2025.
+Strati et al.: "Sailor: Automating distributed training over dynamic, heterogeneous, and
+geo-distributed clusters", SOSP 2025.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class PublishedStepCosts(TabledStepCosts):
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Where the numbers come from."""
-        return *self.table_sources, ("memory", "published formula: 24 bytes per parameter, 2 or 3 GB beside the model")
+        return *self.table_sources, (
+            "memory",
+            "published formula: 24 bytes per parameter, 2 or 3 GB beside the model",
+        )
 
     def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
         """The formula knows tensor parallelism alone."""
@@ -73,16 +78,21 @@ class PublishedStepCosts(TabledStepCosts):
         times = self.table.times_of(kind, micro_batch, tensor)
         if times is None or recompute or form:
             return None
-        return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(np.int64)
+        return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(
+            np.int64
+        )
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
+    def weight_ticks(
+        self, kind: str, tensor: int, micro_batch: int, form: str = ""
+    ) -> NDArray[np.int64] | None:
         """The formula does not tell them apart."""
         return None
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
     ) -> tuple[int, int]:
-        """Output of the last layer before the cut, and as gradients the output of the first one behind it."""
+        """Output of the last layer before the cut, and as gradients the output of the first one
+        behind it."""
         sizes = self.table.outputs[[cut - 1, cut]] * self.table.float_bytes * micro_batch
         forward, backward = (float(size) for size in sizes)
         return (
@@ -90,7 +100,9 @@ class PublishedStepCosts(TabledStepCosts):
             ticks(backward / self.network.bandwidth(receiver, sender, backward)),
         )
 
-    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
+    def link_shares(
+        self, forward: int, backward: int, first: bool, last: bool, stages: int
+    ) -> LinkShares:
         """See the module."""
         before = 2 * forward if first and stages > LONG else forward
         behind = 2 * backward if last else backward
@@ -106,7 +118,11 @@ class PublishedStepCosts(TabledStepCosts):
         if count == 1:
             return 0
         share = min(LARGEST_SHARE, *(group.tensor for group in groups))
-        size = float(self.table.parameters[1][load.first : load.last].sum()) * self.table.float_bytes / share
+        size = (
+            float(self.table.parameters[1][load.first : load.last].sum())
+            * self.table.float_bytes
+            / share
+        )
         pairs = {(g.kind, g.kind) for g in groups if g.count > 1}
         pairs |= {(a.kind, b.kind) for a, b in pairwise(groups)}
         return max(ticks(self._ring(size, count, a, b)) for a, b in pairs)
@@ -118,11 +134,16 @@ class PublishedStepCosts(TabledStepCosts):
 
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
         """See `SpanCosts`."""
-        count, share = sum(group.count for group in groups), min(LARGEST_SHARE, *(group.tensor for group in groups))
+        count, share = (
+            sum(group.count for group in groups),
+            min(LARGEST_SHARE, *(group.tensor for group in groups)),
+        )
         left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
         total = np.zeros((1, *left.shape))
         if count > 1:
-            pairs = {(g.kind, g.kind) for g in groups if g.count > 1} | {(a.kind, b.kind) for a, b in pairwise(groups)}
+            pairs = {(g.kind, g.kind) for g in groups if g.count > 1} | {
+                (a.kind, b.kind) for a, b in pairwise(groups)
+            }
             total = np.zeros((len(pairs), *left.shape))
             while (left > 0).any():
                 part = np.clip(left, 0.0, BUCKET_BYTES) / count
@@ -135,7 +156,9 @@ class PublishedStepCosts(TabledStepCosts):
         seconds = 0.0
         while size > 0:
             part = min(size, BUCKET_BYTES) / count
-            seconds += 2 * (count - 1) * part / self.network.bandwidth((sender, 1), (receiver, 1), part)
+            seconds += (
+                2 * (count - 1) * part / self.network.bandwidth((sender, 1), (receiver, 1), part)
+            )
             size -= BUCKET_BYTES
         return seconds
 
@@ -143,11 +166,21 @@ class PublishedStepCosts(TabledStepCosts):
         """See the module."""
         inside = slice(load.first, load.last)
         state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
-        kept = float(self.table.activations[group.tensor][inside].sum()) * load.micro_batch * self.table.float_bytes
+        kept = (
+            float(self.table.activations[group.tensor][inside].sum())
+            * load.micro_batch
+            * self.table.float_bytes
+        )
         return load.chunks * int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]
 
-    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def memory_spans(
+        self, load: Load, group: ReplicaGroup
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """See `SpanCosts`."""
         state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
-        kept = span_sums(self.table.activations[group.tensor]) * load.micro_batch * self.table.float_bytes
+        kept = (
+            span_sums(self.table.activations[group.tensor])
+            * load.micro_batch
+            * self.table.float_bytes
+        )
         return load.chunks * state + BESIDE_BYTES[group.tensor > 1], load.chunks * kept

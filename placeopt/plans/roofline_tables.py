@@ -1,18 +1,20 @@
 """Layer tables by roofline: from a model's graph and a cluster, where nothing was measured.
 
-Ops that share a layer path, cut behind its first number, form a layer; layers on a circle are joined, and all are put into
-a topological order. On t devices every op is split evenly, and the layer's output is summed twice per pass by a ring over
-the links inside a host. The backward pass takes twice the forward pass; an optimizer step reads and writes 28 bytes per
-parameter (weights, gradients, two moments).
+Ops that share a layer path, cut behind its first number, form a layer; layers on a circle are
+joined, and all are put into a topological order. On t devices every op is split evenly, and the
+layer's output is summed twice per pass by a ring over the links inside a host. The backward pass
+takes twice the forward pass; an optimizer step reads and writes 28 bytes per parameter (weights,
+gradients, two moments).
 
-Ops below a layer named `expertN` are experts. With expert parallelism each of t devices has an even share of the experts of
-every layer, the rest of the model as a whole, and a t-th of the samples of a micro-batch; what enters and leaves experts passes an
-all-to-all over the links inside a host, in which every device sends (t - 1) / t of its share. All other splits are even ones of
-every op, whose activations already are those of sequence parallelism, so that this is no choice of its own here.
+Ops below a layer named `expertN` are experts. With expert parallelism each of t devices has an even
+share of the experts of every layer, the rest of the model as a whole, and a t-th of the samples of
+a micro-batch; what enters and leaves experts passes an all-to-all over the links inside a host, in
+which every device sends (t - 1) / t of its share. All other splits are even ones of every op, whose
+activations already are those of sequence parallelism, so that this is no choice of its own here.
 
-Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the forward pass of one
-sample; other micro-batches and degrees take what is above the overhead of a launch times the ratio of their roofline to
-that of one sample.
+Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the
+forward pass of one sample; other micro-batches and degrees take what is above the overhead of a
+launch times the ratio of their roofline to that of one sample.
 """
 
 from __future__ import annotations
@@ -46,9 +48,14 @@ LAYER_DEPTH = 2
 EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
 MAX_LAYERS = 128
 ROOFLINE = Constants(
-    largest_rate=float("inf"), exposed=0.0, base_bytes=1e9, state_bytes=16.0, overhead=1.0, loss=0.0,
+    largest_rate=float("inf"),
+    exposed=0.0,
+    base_bytes=1e9,
+    state_bytes=16.0,
+    overhead=1.0,
+    loss=0.0,
     source="assumed: 16 bytes per parameter, 1 GB beside the model, transfers in full sight",
-)  # fmt: skip
+)
 
 
 def chain_of_layers(graph: OpGraph) -> NDArray[np.int64]:
@@ -64,7 +71,9 @@ def chain_of_layers(graph: OpGraph) -> NDArray[np.int64]:
     number = {path: i for i, path in enumerate(dict.fromkeys(paths))}
     layer = np.array([number[path] for path in paths])
     source, target = graph.producer[graph.edge_tensor], graph.consumer
-    edges = csr_matrix((np.ones(len(source)), (layer[source], layer[target])), shape=(len(number),) * 2)
+    edges = csr_matrix(
+        (np.ones(len(source)), (layer[source], layer[target])), shape=(len(number),) * 2
+    )
     count, joined = connected_components(edges, directed=True, connection="strong")
     layer = joined[layer]
     first = np.full(count, graph.num_ops)
@@ -90,12 +99,16 @@ def _layer_path(path: str) -> str:
 
 
 def roofline_costs(
-    graph: OpGraph, cluster: Cluster, micro_batches: tuple[int, ...], degrees: tuple[int, ...] = (1, 2, 4, 8),
+    graph: OpGraph,
+    cluster: Cluster,
+    micro_batches: tuple[int, ...],
+    degrees: tuple[int, ...] = (1, 2, 4, 8),
     known_times: str = "",
 ) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
     """Return a cost model of a forward graph of one sample, and the devices of a cluster.
 
-    `known_times` says where measured times of the graph's ops come from; without it they are not used.
+    `known_times` says where measured times of the graph's ops come from; without it they are not
+    used.
 
     Raises
     ------
@@ -103,9 +116,13 @@ def roofline_costs(
         If the graph has backward ops, or costs of its own that no roofline explains.
     """
     if graph.backward.any():
-        raise InputError(f"graph '{graph.name}': expected a forward graph: the planner derives the backward pass")
+        raise InputError(
+            f"graph '{graph.name}': expected a forward graph: the planner derives the backward pass"
+        )
     if not graph.flops.any():
-        raise InputError(f"graph '{graph.name}' has no flops; measure a layer table and give it as costs")
+        raise InputError(
+            f"graph '{graph.name}' has no flops; measure a layer table and give it as costs"
+        )
     layer = chain_of_layers(graph)
     count = int(layer.max()) + 1
     pools, inside, between = _hosts(cluster)
@@ -115,39 +132,65 @@ def roofline_costs(
         if tensor <= pool.per_host:
             times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
             if work.shares_experts(tensor) and size % tensor == 0:
-                experts[pool.kind, size, tensor] = work.expert_times(devices[pool.kind], size, tensor, inside)
+                experts[pool.kind, size, tensor] = work.expert_times(
+                    devices[pool.kind], size, tensor, inside
+                )
     known = {t: work.parameters / t for t in degrees}
     table = LayerTable(
-        graph.name, times, known, {t: work.activations / t for t in degrees}, work.outputs, 4,
+        graph.name,
+        times,
+        known,
+        {t: work.activations / t for t in degrees},
+        work.outputs,
+        4,
         known_times or f"roofline of '{graph.name}' on '{cluster.name}'",
-        work.weight_part, "flops of the ops with weights, of all flops",
-    )  # fmt: skip
+        work.weight_part,
+        "flops of the ops with weights, of all flops",
+    )
     if experts:
         own, parts = work.parameters - work.dense, [t for t in degrees if work.shares_experts(t)]
-        table = replace(table, forms={EXPERT: replace(
-            table, times=experts, parameters={t: work.dense + own / t for t in parts},
-            activations={t: work.activations / t for t in parts}, shared={t: work.dense for t in parts},
-        )})  # fmt: skip
-    rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else",
-                       {pool.kind: inside for pool in pools})  # fmt: skip
+        table = replace(
+            table,
+            forms={
+                EXPERT: replace(
+                    table,
+                    times=experts,
+                    parameters={t: work.dense + own / t for t in parts},
+                    activations={t: work.activations / t for t in parts},
+                    shared={t: work.dense for t in parts},
+                )
+            },
+        )
+    rate = FlatNetwork(
+        {pool.kind: between for pool in pools},
+        f"slowest link of '{cluster.name}', shared by no one else",
+        {pool.kind: inside for pool in pools},
+    )
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
 
 
 class _Work:
     """What each layer computes, moves, keeps and passes on, for one sample; floats of 4 bytes."""
 
-    def __init__(self, graph: OpGraph, layer: NDArray[np.int64], count: int, *, measured: bool) -> None:
+    def __init__(
+        self, graph: OpGraph, layer: NDArray[np.int64], count: int, *, measured: bool
+    ) -> None:
         seconds = graph.measured.T * graph.tick_seconds
         self.measured = dict(zip(graph.measured_kinds, seconds, strict=True)) if measured else {}
         self.layer, self.count = layer, count
-        self.flops, self.weights = graph.flops.astype(float), np.minimum(graph.resident, graph.bytes_moved).astype(float)
+        self.flops, self.weights = (
+            graph.flops.astype(float),
+            np.minimum(graph.resident, graph.bytes_moved).astype(float),
+        )
         self.moved = graph.bytes_moved - self.weights
         self.parameters = np.bincount(layer, graph.resident / 4.0, count)
         size = graph.tensor_bytes / 4.0
         self.activations = np.bincount(layer[graph.producer], size, count)
         own = np.bincount(layer, self.flops * (graph.resident > 0), count)
         # the gradients of inputs and of weights take as many flops as the forward pass each
-        self.weight_part = own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
+        self.weight_part = (
+            own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
+        )
         self._count_experts(graph)
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
@@ -157,8 +200,13 @@ class _Work:
             self.outputs[cut - 1] = size[crossing].sum()
 
     def _count_experts(self, graph: OpGraph) -> None:
-        """Find experts, the parameters beside them, and the floats that enter and leave them, by layer."""
-        named = [re.findall(EXPERT_NAME, path) for path in graph.layer] if graph.layer else [[]] * graph.num_ops
+        """Find experts, the parameters beside them, and the floats that enter and leave them, by
+        layer."""
+        named = (
+            [re.findall(EXPERT_NAME, path) for path in graph.layer]
+            if graph.layer
+            else [[]] * graph.num_ops
+        )
         self.expert = np.array([bool(found) for found in named])
         self.experts = len({int(found[-1]) for found in named if found})
         own = np.where(self.expert, 0.0, graph.resident / 4.0)
@@ -166,27 +214,38 @@ class _Work:
         source = graph.producer[graph.edge_tensor]
         crossing = self.expert[source] != self.expert[graph.consumer]
         floats = graph.tensor_bytes[graph.edge_tensor] / 4.0
-        self.exchanged = np.bincount(self.layer[graph.consumer], np.where(crossing, floats, 0.0), self.count)
+        self.exchanged = np.bincount(
+            self.layer[graph.consumer], np.where(crossing, floats, 0.0), self.count
+        )
 
     def shares_experts(self, tensor: int) -> bool:
         """Whether there are experts that so many devices can share out evenly."""
         return tensor > 1 and self.experts > 0 and self.experts % tensor == 0
 
-    def expert_times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> NDArray[np.float64]:
+    def expert_times(
+        self, device: Device, micro_batch: int, tensor: int, inside: float
+    ) -> NDArray[np.float64]:
         """Seconds of each layer with expert parallelism; see the module."""
         passes = np.where(
-            self.expert, self._op_seconds(device, micro_batch, 1) / tensor, self._op_seconds(device, micro_batch // tensor, 1)
+            self.expert,
+            self._op_seconds(device, micro_batch, 1) / tensor,
+            self._op_seconds(device, micro_batch // tensor, 1),
         )
         sent = self.exchanged * 4 * micro_batch / tensor * (tensor - 1) / tensor
         forward = np.bincount(self.layer, passes, self.count) + sent / inside
-        return self._with_update(device, forward, self.dense + (self.parameters - self.dense) / tensor)
+        return self._with_update(
+            device, forward, self.dense + (self.parameters - self.dense) / tensor
+        )
 
     def _roofline(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
         moved = (self.moved * micro_batch + self.weights) / tensor
-        return np.maximum(self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth)
+        return np.maximum(
+            self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth
+        )
 
     def _op_seconds(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
-        """Forward seconds of each op: measured and scaled where they are known, else by roofline."""
+        """Forward seconds of each op: measured and scaled where they are known, else by
+        roofline."""
         roofline = self._roofline(device, micro_batch, tensor)
         found = np.asarray(roofline + device.launch_overhead)
         if device.kind in self.measured:
@@ -196,17 +255,22 @@ class _Work:
             found = np.where(known >= 0, overhead + (known - overhead) * ratio, found)
         return found
 
-    def times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> NDArray[np.float64]:
+    def times(
+        self, device: Device, micro_batch: int, tensor: int, inside: float
+    ) -> NDArray[np.float64]:
         """Forward, backward and optimizer seconds of each layer."""
         passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * 4 * micro_batch / inside
         forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
         return self._with_update(device, forward, self.parameters / tensor)
 
-    def _with_update(self, device: Device, forward: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _with_update(
+        self, device: Device, forward: NDArray[np.float64], own: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Add the backward pass, and the optimizer step of the parameters that a device has."""
         update = own * OPTIMIZER_BYTES / device.memory_bandwidth
-        # the prediction scales a profiled step by parameters: give it the rate of the profiled layers
+        # the prediction scales a profiled step by parameters: give it the rate of the profiled
+        # layers
         profiled = float(own[0] + own[-1] + 2 * own[min(1, self.count - 1)])
         whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
         return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
@@ -221,5 +285,8 @@ def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:
         members = [i for i, device in enumerate(cluster.devices) if device.kind == kind]
         near = sum(int(cluster.link_class[members[0], i]) == fastest for i in members[1:]) + 1
         pools.append(DevicePool(kind, len(members), near, int(cluster.devices[members[0]].memory)))
-    used = [rates[int(c)] for c in np.unique(cluster.link_class[~np.eye(cluster.num_devices, dtype=np.bool_)])]
+    used = [
+        rates[int(c)]
+        for c in np.unique(cluster.link_class[~np.eye(cluster.num_devices, dtype=np.bool_)])
+    ]
     return tuple(pools), max(used, default=rates[fastest]), min(used, default=rates[fastest])

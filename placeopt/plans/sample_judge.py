@@ -21,16 +21,22 @@ def judge_sample_plan(problem: SamplePlanProblem, plan: TrainingPlan) -> list[st
         wrong.append(f"the stages use {devices} devices, there are {problem.devices}")
     total = sum(stage.replicas[0].count for stage in plan.stages)
     if total > problem.samples:
-        wrong.append(f"the data degrees sum to {total}, more than the {problem.samples} samples of a step")
+        wrong.append(
+            f"the data degrees sum to {total}, more than the {problem.samples} samples of a step"
+        )
     stage_of = {layer: i for i, stage in enumerate(plan.stages) for layer in stage.layers}
     for u, v in zip(problem.source.tolist(), problem.target.tolist(), strict=True):
         if stage_of[u] > stage_of[v]:
-            wrong.append(f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage {stage_of[u]}")
+            wrong.append(
+                f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage {stage_of[u]}"
+            )
     for i in range(len(plan.stages)):
         used, flight = _memory(problem, plan, i)
         if used > problem.capacity:
-            wrong.append(f"stage {i} needs {used / problem.units_per_byte:.0f} bytes with {flight} micro-batches in "
-                         f"flight, a device has {problem.capacity / problem.units_per_byte:.0f}")  # fmt: skip
+            wrong.append(
+                f"stage {i} needs {used / problem.units_per_byte:.0f} bytes with {flight} micro-batches in "
+                f"flight, a device has {problem.capacity / problem.units_per_byte:.0f}"
+            )
     return wrong
 
 
@@ -55,9 +61,14 @@ def _degrees(problem: SamplePlanProblem, stage: PlanStage) -> list[str]:
         return [f"expected one group of equal replicas, received {len(stage.replicas)}"]
     group, wrong = stage.replicas[0], []
     if problem.samples % group.count:
-        wrong.append(f"the data degree {group.count} does not divide the {problem.samples} samples of a step")
+        wrong.append(
+            f"the data degree {group.count} does not divide the {problem.samples} samples of a step"
+        )
     if group.tensor not in problem.tensor_degrees:
-        return [*wrong, f"the tensor degree {group.tensor} is none of {list(problem.tensor_degrees)}"]
+        return [
+            *wrong,
+            f"the tensor degree {group.tensor} is none of {list(problem.tensor_degrees)}",
+        ]
     t = problem.tensor_degrees.index(group.tensor)
     for layer in stage.recompute:
         if layer not in stage.layers:
@@ -65,7 +76,10 @@ def _degrees(problem: SamplePlanProblem, stage: PlanStage) -> list[str]:
     if stage.recompute and not problem.allow_recompute:
         wrong.append("layers are recomputed, which is not allowed")
     for layer in stage.layers:
-        if 0 <= layer < problem.num_layers and problem.work[t, int(layer in stage.recompute), layer] < 0:
+        if (
+            0 <= layer < problem.num_layers
+            and problem.work[t, int(layer in stage.recompute), layer] < 0
+        ):
             wrong.append(f"layer {layer} has no such choice at tensor degree {group.tensor}")
     return wrong
 

@@ -20,7 +20,8 @@ class SampleStagePrice:
 
     Attributes
     ----------
-    ticks : time per sample, rounded up. work, communication, sync : its parts before they are shared by the replicas.
+    ticks : time per sample, rounded up. work, communication, sync : its parts before they are
+    shared by the replicas.
     memory : units used on a device. in_flight : micro-batches kept there.
     """
 
@@ -47,10 +48,18 @@ def _stage_price(problem: SamplePlanProblem, stage: PlanStage, in_flight: int) -
     choice = np.where(np.isin(layers, stage.recompute), RECOMPUTE, PLAIN)
     inside = np.zeros(problem.num_layers, dtype=np.bool_)
     inside[layers] = True
-    out, into = inside[problem.source] & ~inside[problem.target], ~inside[problem.source] & inside[problem.target]
+    out, into = (
+        inside[problem.source] & ~inside[problem.target],
+        ~inside[problem.source] & inside[problem.target],
+    )
     work = int(problem.work[degree, choice, layers].sum())
     traffic = int(problem.sent[degree, out].sum() + problem.received[degree, into].sum())
     sync = (stage.data - 1) * int(problem.sync[degree, layers].sum())
-    kept, fixed = problem.kept[degree, choice, layers].sum(), problem.fixed[degree, choice, layers].sum()
+    kept, fixed = (
+        problem.kept[degree, choice, layers].sum(),
+        problem.fixed[degree, choice, layers].sum(),
+    )
     ticks = -(-(work + traffic + sync) // stage.data)
-    return SampleStagePrice(ticks, work, traffic, sync, int(kept) * in_flight + int(fixed), in_flight)
+    return SampleStagePrice(
+        ticks, work, traffic, sync, int(kept) * in_flight + int(fixed), in_flight
+    )

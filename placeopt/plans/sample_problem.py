@@ -1,18 +1,23 @@
-"""SamplePlanProblem: stages with unequal data degrees under a published cost model, time per sample.
+"""SamplePlanProblem: stages with unequal data degrees under a published cost model, time per
+sample.
 
-Layers form a partial order; a plan is a chain of stages, each the difference of two ideals, in order. Stage i runs with
-a data degree d_i, a tensor degree t_i and, per layer v, with or without recomputation r_v. Its time per sample is
+Layers form a partial order; a plan is a chain of stages, each the difference of two ideals, in
+order. Stage i runs with a data degree d_i, a tensor degree t_i and, per layer v, with or without
+recomputation r_v. Its time per sample is
 
-    T_i = [sum_v p(v, t, r) + 2 sum_(cut edges) (c + sync) / B + (d_i - 1) sum_v 4 w(v, t) / (N B)] / d_i
+    T_i = [sum_v p(v, t, r) + 2 sum_(cut edges) (c + sync) / B + (d_i - 1) sum_v 4 w(v, t) / (N B)]
+    / d_i
 
-and the objective is max T_i, N being the samples of a step (d_i divides N, sum d_i <= N) and B the bandwidth. A stage
-keeps y_i = ceil(sum_(j >= i) d_j / d_i) micro-batches in memory: sum_v (a(v, t, r) y_i + b(v, t, r)) <= memory, and
-sum d_i t_i <= devices. All terms but d_i are rounded once, so that T_i is the smallest whole number of ticks that
-d_i replicas need: everything after that is exact.
+and the objective is max T_i, N being the samples of a step (d_i divides N, sum d_i <= N) and B the
+bandwidth. A stage keeps y_i = ceil(sum_(j >= i) d_j / d_i) micro-batches in memory: sum_v (a(v, t,
+r) y_i + b(v, t, r)) <= memory, and sum d_i t_i <= devices. All terms but d_i are rounded once, so
+that T_i is the smallest whole number of ticks that d_i replicas need: everything after that is
+exact.
 
 References
 ----------
-Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization", NeurIPS 2021.
+Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization",
+NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -45,12 +50,15 @@ class SamplePlanProblem(ArrayHolder):
     ----------
     layers : names of the n layers, along a topological order.
     tensor_degrees : the T degrees of tensor parallelism.
-    work : ticks per sample, -1 where a layer has no such choice. sync : ticks to sum the gradients of the weights,
+    work : ticks per sample, -1 where a layer has no such choice. sync : ticks to sum the gradients
+    of the weights,
         4 w / (N B). kept, fixed : memory per micro-batch in flight and once, in units.
-    source, target : edges between layers. sent, received : ticks per sample of an edge that is cut, paid by the
+    source, target : edges between layers. sent, received : ticks per sample of an edge that is cut,
+    paid by the
         stage of its source and by that of its target, both directions together.
     devices : number of equal devices. samples : N.
-    capacity : memory of a device in units. units_per_byte : units of memory in a byte, so that all are whole.
+    capacity : memory of a device in units. units_per_byte : units of memory in a byte, so that all
+    are whole.
     allow_recompute : whether layers may be recomputed. name, tick_seconds : as in every problem.
     """
 
@@ -78,22 +86,41 @@ class SamplePlanProblem(ArrayHolder):
     def __post_init__(self) -> None:
         n, degrees, edges = len(self.layers), len(self.tensor_degrees), len(self.source)
         if n == 0 or degrees == 0:
-            raise InputError(f"plan '{self.name}': expected layers and tensor degrees, received {n} and {degrees}")
+            raise InputError(
+                f"plan '{self.name}': expected layers and tensor degrees, received {n} and {degrees}"
+            )
         shapes = {
-            "work": (degrees, 2, n), "sync": (degrees, n), "kept": (degrees, 2, n), "fixed": (degrees, 2, n),
-            "source": (edges,), "target": (edges,), "sent": (degrees, edges), "received": (degrees, edges),
-        }  # fmt: skip
+            "work": (degrees, 2, n),
+            "sync": (degrees, n),
+            "kept": (degrees, 2, n),
+            "fixed": (degrees, 2, n),
+            "source": (edges,),
+            "target": (edges,),
+            "sent": (degrees, edges),
+            "received": (degrees, edges),
+        }
         for key, shape in shapes.items():
-            object.__setattr__(self, key, int_array(getattr(self, key), shape, f"plan '{self.name}': {key}"))
+            object.__setattr__(
+                self, key, int_array(getattr(self, key), shape, f"plan '{self.name}': {key}")
+            )
         for key in ("devices", "samples"):
             if getattr(self, key) < 1:
-                raise InputError(f"plan '{self.name}': {key}: expected at least 1, received {getattr(self, key)}")
+                raise InputError(
+                    f"plan '{self.name}': {key}: expected at least 1, received {getattr(self, key)}"
+                )
         if (self.source >= self.target).any():
             raise InputError(f"plan '{self.name}': edges have to run from a layer to a later one")
-        total = int(np.maximum(self.work, 0).max(axis=(0, 1)).sum()) + int(self.sync.max(axis=0).sum()) * self.devices
-        total += 2 * int(self.sent.max(axis=0, initial=0).sum() + self.received.max(axis=0, initial=0).sum())
+        total = (
+            int(np.maximum(self.work, 0).max(axis=(0, 1)).sum())
+            + int(self.sync.max(axis=0).sum()) * self.devices
+        )
+        total += 2 * int(
+            self.sent.max(axis=0, initial=0).sum() + self.received.max(axis=0, initial=0).sum()
+        )
         if total * self.devices >= MAX_TICKS:
-            raise InputError(f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use coarser ticks")
+            raise InputError(
+                f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use coarser ticks"
+            )
 
     @property
     def num_layers(self) -> int:
@@ -103,15 +130,32 @@ class SamplePlanProblem(ArrayHolder):
     @cached_property
     def data_degrees(self) -> tuple[int, ...]:
         """The divisors of the samples that the devices allow, ascending."""
-        return tuple(d for d in range(1, min(self.devices, self.samples) + 1) if self.samples % d == 0)
+        return tuple(
+            d for d in range(1, min(self.devices, self.samples) + 1) if self.samples % d == 0
+        )
 
     @cached_property
     def hash(self) -> str:
         """Digest of everything that a value depends on."""
         digest = hashlib.sha256()
-        for array in (self.work, self.sync, self.kept, self.fixed, self.source, self.target, self.sent, self.received):
+        for array in (
+            self.work,
+            self.sync,
+            self.kept,
+            self.fixed,
+            self.source,
+            self.target,
+            self.sent,
+            self.received,
+        ):
             digest.update(array.tobytes())
-        rest = (self.tensor_degrees, self.devices, self.samples, self.capacity, self.allow_recompute)
+        rest = (
+            self.tensor_degrees,
+            self.devices,
+            self.samples,
+            self.capacity,
+            self.allow_recompute,
+        )
         digest.update(repr(rest).encode())
         return digest.hexdigest()[:16]
 

@@ -1,18 +1,21 @@
 """The area bound on the time of a step: all work of a micro-batch, shared by all devices.
 
-With data degree D and micro-batches of b samples, let w_k(v) be the least device-ticks of layer v on devices of kind k,
-min over tensor degrees t of t times its ticks. A plan gives replica r of layer v to some kind; a stage's period is at
-least the ticks of each of its replicas, so that the devices of kind k, n_k of them, do at most n_k m device-ticks of work
-per micro-batch, m being the longest period. For any prices y_k >= 0,
+With data degree D and micro-batches of b samples, let w_k(v) be the least device-ticks of layer v
+on devices of kind k, min over tensor degrees t of t times its ticks. A plan gives replica r of
+layer v to some kind; a stage's period is at least the ticks of each of its replicas, so that the
+devices of kind k, n_k of them, do at most n_k m device-ticks of work per micro-batch, m being the
+longest period. For any prices y_k >= 0,
 
     D sum_v min_k y_k w_k(v) <= sum_k y_k (work done on kind k) <= m sum_k y_k n_k,
 
-which bounds m; some relative prices are tried. The step is at least (n - 1) m, plus one pass through all layers at
-the fastest times there are. The least over all D and b is the bound. Transfers, all-reduce and memory are left out.
+which bounds m; some relative prices are tried. The step is at least (n - 1) m, plus one pass
+through all layers at the fastest times there are. The least over all D and b is the bound.
+Transfers, all-reduce and memory are left out.
 
-With v stages per device the longest period is that of a stage, at least m / v since a device does all of its stages, n v of
-them are counted, and a pass through all layers counts a v-th. Where a schedule takes w times the gradients of weights from
-the fill, the pass takes at least the sum over layers of the least p - w g, p and g being a layer's ticks and their part.
+With v stages per device the longest period is that of a stage, at least m / v since a device does
+all of its stages, n v of them are counted, and a pass through all layers counts a v-th. Where a
+schedule takes w times the gradients of weights from the fill, the pass takes at least the sum over
+layers of the least p - w g, p and g being a layer's ticks and their part.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ class BatchWork(NamedTuple):
     Attributes
     ----------
     fastest : least ticks of each layer, NEVER: impossible; shape (L,).
-    priced : per choice of prices, the least priced device-ticks of all layers and the priced devices.
+    priced : per choice of prices, the least priced device-ticks of all layers and the priced
+    devices.
     least_pass : least fill of all layers by the weight parts of the schedules there are.
     """
 
@@ -66,23 +70,39 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
             if ticks is not None and tensor <= pool.count:
                 device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
                 fastest = np.minimum(fastest, ticks)
-                weights = problem.costs.weight_ticks(pool.kind, tensor, micro_batch, form) if any(parts) else None
+                weights = (
+                    problem.costs.weight_ticks(pool.kind, tensor, micro_batch, form)
+                    if any(parts)
+                    else None
+                )
                 for part in parts:
                     left = ticks if weights is None else ticks - part * weights
                     passing[part] = np.minimum(passing[part], left)
     priced = []
     for prices in _prices(len(problem.pools)):
         usable = device_ticks < NEVER
-        least = np.where(usable, np.where(usable, device_ticks, 0) * prices[:, None], NEVER).min(axis=0)
-        supply = int(sum(price * pool.count for price, pool in zip(prices.tolist(), problem.pools, strict=True)))
+        least = np.where(usable, np.where(usable, device_ticks, 0) * prices[:, None], NEVER).min(
+            axis=0
+        )
+        supply = int(
+            sum(
+                price * pool.count
+                for price, pool in zip(prices.tolist(), problem.pools, strict=True)
+            )
+        )
         if supply and (least < NEVER).all():
             priced.append((int(least.sum()), supply))
     known = (fastest < NEVER).all()
-    return BatchWork(fastest, tuple(priced), {part: max(0, int(row.sum())) if known else 0 for part, row in passing.items()})
+    return BatchWork(
+        fastest,
+        tuple(priced),
+        {part: max(0, int(row.sum())) if known else 0 for part, row in passing.items()},
+    )
 
 
 def least_period(work: BatchWork, data: int) -> int:
-    """Return a lower bound on the longest period of any plan with a data degree, NEVER if there is none."""
+    """Return a lower bound on the longest period of any plan with a data degree, NEVER if there is
+    none."""
     if (work.fastest >= NEVER).any():
         return NEVER
     return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
@@ -92,31 +112,46 @@ def _prices(kinds: int) -> list[NDArray[np.int64]]:
     """Return whole prices per kind: equal ones, and mixtures."""
     steps = PRICE_STEPS if kinds == 2 else FEW_STEPS
     mixtures = price_mixtures(kinds, steps)
-    return [np.ones(kinds, dtype=np.int64), *mixtures[mixtures.min(axis=1) > 0 if kinds == 2 else slice(None)]]
+    return [
+        np.ones(kinds, dtype=np.int64),
+        *mixtures[mixtures.min(axis=1) > 0 if kinds == 2 else slice(None)],
+    ]
 
 
 def price_mixtures(kinds: int, steps: int) -> NDArray[np.int64]:
-    """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind its price is one."""
+    """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind
+    its price is one."""
     if kinds == 1:
         return np.ones((1, 1), dtype=np.int64)
-    found = [(first, *rest) for first in range(steps + 1) for rest in _summing(kinds - 1, steps - first)]
+    found = [
+        (first, *rest) for first in range(steps + 1) for rest in _summing(kinds - 1, steps - first)
+    ]
     return np.array(found, dtype=np.int64)
 
 
 def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:
     if kinds == 1:
         return [(total,)]
-    return [(first, *rest) for first in range(total + 1) for rest in _summing(kinds - 1, total - first)]
+    return [
+        (first, *rest) for first in range(total + 1) for rest in _summing(kinds - 1, total - first)
+    ]
 
 
-def area_of(problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int, schedule: StepSchedule) -> int:
+def area_of(
+    problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int, schedule: StepSchedule
+) -> int:
     """Return the area bound of one micro-batch, data degree and schedule."""
     period, rest = period_and_fill(work, data, schedule)
-    return NEVER if period >= NEVER else (problem.rounds(micro_batch, data) * schedule.chunks - 1) * period + rest
+    return (
+        NEVER
+        if period >= NEVER
+        else (problem.rounds(micro_batch, data) * schedule.chunks - 1) * period + rest
+    )
 
 
 def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple[int, int]:
-    """Return bounds on the longest period of a stage, NEVER if there is no plan, and on the fill."""
+    """Return bounds on the longest period of a stage, NEVER if there is no plan, and on the
+    fill."""
     period = least_period(work, data)
     if period >= NEVER:
         return NEVER, 0
@@ -132,5 +167,13 @@ def area_bound(problem: StepPlanProblem) -> int:
     for size in problem.micro_batches:
         work = batch_work(problem, size)
         for schedule in map(parse_schedule, problem.schedules):
-            best = min([best, *(area_of(problem, work, size, data, schedule) for data in problem.data_degrees)])
+            best = min(
+                [
+                    best,
+                    *(
+                        area_of(problem, work, size, data, schedule)
+                        for data in problem.data_degrees
+                    ),
+                ]
+            )
     return 0 if best >= NEVER else best

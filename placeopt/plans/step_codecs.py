@@ -1,4 +1,5 @@
-"""JSON of problems about the time of a step, with the cost models that are made of tables; see `placeopt.io.codec`."""
+"""JSON of problems about the time of a step, with the cost models that are made of tables; see
+`placeopt.io.codec`."""
 
 from __future__ import annotations
 
@@ -23,26 +24,38 @@ if TYPE_CHECKING:
     from placeopt.plans.step_costs import StepCosts
 
 _MODELS: dict[str, type[PredictedStepCosts | PublishedStepCosts]] = {
-    "predicted": PredictedStepCosts, "published": PublishedStepCosts,
-}  # fmt: skip
+    "predicted": PredictedStepCosts,
+    "published": PublishedStepCosts,
+}
 _PLAIN = ("batch", "max_stages", "recompute", "mixed", "sharded", "name", "tick_seconds")
 
 
 def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
     return {
         **{key: getattr(problem, key) for key in _PLAIN},
-        "pools": [asdict(pool) for pool in problem.pools], "micro_batches": list(problem.micro_batches),
-        "data_degrees": list(problem.data_degrees), "schedules": list(problem.schedules), "forms": list(problem.forms),
+        "pools": [asdict(pool) for pool in problem.pools],
+        "micro_batches": list(problem.micro_batches),
+        "data_degrees": list(problem.data_degrees),
+        "schedules": list(problem.schedules),
+        "forms": list(problem.forms),
         "costs": _encode_costs(problem.costs),
-    }  # fmt: skip
+    }
 
 
 def _encode_costs(costs: StepCosts) -> dict[str, Any]:
     for word, cls in _MODELS.items():
         if isinstance(costs, cls):
-            body = {"model": word, "name": costs.name, "table": _encode_table(costs.table),
-                    "network": _encode_network(costs.network)}  # fmt: skip
-            return body | ({"constants": _finite(asdict(costs.constants))} if isinstance(costs, PredictedStepCosts) else {})
+            body = {
+                "model": word,
+                "name": costs.name,
+                "table": _encode_table(costs.table),
+                "network": _encode_network(costs.network),
+            }
+            return body | (
+                {"constants": _finite(asdict(costs.constants))}
+                if isinstance(costs, PredictedStepCosts)
+                else {}
+            )
     raise Refused(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
 
 
@@ -53,16 +66,30 @@ def _finite(body: dict[str, Any]) -> dict[str, Any]:
 
 def _encode_table(table: LayerTable) -> dict[str, Any]:
     return {
-        "model": table.model, "source": table.source, "weights_source": table.weights_source,
-        "float_bytes": table.float_bytes, "outputs": table.outputs.tolist(),
+        "model": table.model,
+        "source": table.source,
+        "weights_source": table.weights_source,
+        "float_bytes": table.float_bytes,
+        "outputs": table.outputs.tolist(),
         "weight_part": np.asarray(table.weight_part).tolist(),
-        "times": [{"kind": kind, "micro_batch": size, "tensor": tensor, "seconds": value.ravel().tolist()}
-                  for (kind, size, tensor), value in table.times.items()],
-        "sizes": [{"tensor": tensor, "parameters": value.tolist(), "activations": table.activations[tensor].tolist()}
-                  for tensor, value in table.parameters.items()],
-        "shared": [{"tensor": tensor, "parameters": value.tolist()} for tensor, value in table.shared.items()],
+        "times": [
+            {"kind": kind, "micro_batch": size, "tensor": tensor, "seconds": value.ravel().tolist()}
+            for (kind, size, tensor), value in table.times.items()
+        ],
+        "sizes": [
+            {
+                "tensor": tensor,
+                "parameters": value.tolist(),
+                "activations": table.activations[tensor].tolist(),
+            }
+            for tensor, value in table.parameters.items()
+        ],
+        "shared": [
+            {"tensor": tensor, "parameters": value.tolist()}
+            for tensor, value in table.shared.items()
+        ],
         "forms": [{"form": name, "table": _encode_table(one)} for name, one in table.forms.items()],
-    }  # fmt: skip
+    }
 
 
 def _encode_network(network: Network) -> dict[str, Any]:
@@ -70,25 +97,45 @@ def _encode_network(network: Network) -> dict[str, Any]:
         fits = [{"ends": list(ends), "fit": list(fit)} for ends, fit in network.fits.items()]
         return {"network": "fitted", "source": network.source, "raw": network.raw, "fits": fits}
     if isinstance(network, FlatNetwork):
-        return {"network": "flat", "source": network.source, **{
-            key: [_finite({"kind": kind, "rate": rate}) for kind, rate in rates.items()]
-            for key, rates in (("rates", network.rates), ("near", network.near))
-        }}  # fmt: skip
-    raise Refused(f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat")
+        return {
+            "network": "flat",
+            "source": network.source,
+            **{
+                key: [_finite({"kind": kind, "rate": rate}) for kind, rate in rates.items()]
+                for key, rates in (("rates", network.rates), ("near", network.near))
+            },
+        }
+    raise Refused(
+        f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat"
+    )
 
 
 def _decode_problem(body: Body) -> StepPlanProblem:
     pools = tuple(
-        DevicePool(pool.text("kind"), pool.integer("count"), pool.integer("per_host"), pool.integer("memory"),
-                   pool.number("price", 0.0))
+        DevicePool(
+            pool.text("kind"),
+            pool.integer("count"),
+            pool.integer("per_host"),
+            pool.integer("memory"),
+            pool.number("price", 0.0),
+        )
         for pool in body.bodies("pools")
-    )  # fmt: skip
+    )
     return StepPlanProblem(
-        _decode_costs(body.body("costs")), pools, body.integer("batch"), _numbers(body, "micro_batches"),
-        _numbers(body, "data_degrees"), body.integer("max_stages"), body.flag("recompute"), body.flag("mixed"),
-        body.texts("schedules"), body.flag("sharded"), body.text("name"), body.number("tick_seconds"),
+        _decode_costs(body.body("costs")),
+        pools,
+        body.integer("batch"),
+        _numbers(body, "micro_batches"),
+        _numbers(body, "data_degrees"),
+        body.integer("max_stages"),
+        body.flag("recompute"),
+        body.flag("mixed"),
+        body.texts("schedules"),
+        body.flag("sharded"),
+        body.text("name"),
+        body.number("tick_seconds"),
         body.texts("forms") if "forms" in body.data else (),
-    )  # fmt: skip
+    )
 
 
 def _numbers(body: Body, key: str) -> tuple[int, ...]:
@@ -96,14 +143,24 @@ def _numbers(body: Body, key: str) -> tuple[int, ...]:
 
 
 def _decode_costs(body: Body) -> StepCosts:
-    word, table, network = body.text("model"), _decode_table(body.body("table")), _decode_network(body.body("network"))
+    word, table, network = (
+        body.text("model"),
+        _decode_table(body.body("table")),
+        _decode_network(body.body("network")),
+    )
     if word == "published":
         return PublishedStepCosts(table, network, body.text("name"))
     if word != "predicted":
         raise body.wrong("model", f"one of {', '.join(_MODELS)}", word)
     given = body.body("constants")
-    numbers = {field.name: _rate(given, field.name) for field in fields(Constants) if field.name != "source"}
-    return PredictedStepCosts(table, network, Constants(**numbers, source=given.text("source")), body.text("name"))
+    numbers = {
+        field.name: _rate(given, field.name)
+        for field in fields(Constants)
+        if field.name != "source"
+    }
+    return PredictedStepCosts(
+        table, network, Constants(**numbers, source=given.text("source")), body.text("name")
+    )
 
 
 def _rate(body: Body, key: str) -> float:
@@ -114,17 +171,29 @@ def _rate(body: Body, key: str) -> float:
 def _decode_table(body: Body) -> LayerTable:
     outputs = _floats(body, "outputs")
     times = {
-        (row.text("kind"), row.integer("micro_batch"), row.integer("tensor")): _shaped(row, "seconds", len(outputs))
+        (row.text("kind"), row.integer("micro_batch"), row.integer("tensor")): _shaped(
+            row, "seconds", len(outputs)
+        )
         for row in body.bodies("times")
     }
     sizes = body.bodies("sizes")
     return LayerTable(
-        body.text("model"), times, {row.integer("tensor"): _floats(row, "parameters") for row in sizes},
-        {row.integer("tensor"): _floats(row, "activations") for row in sizes}, outputs, body.integer("float_bytes"),
-        body.text("source"), _floats(body, "weight_part"), body.text("weights_source"),
-        {row.integer("tensor"): _floats(row, "parameters") for row in body.bodies("shared")} if "shared" in body.data else {},
-        {row.text("form"): _decode_table(row.body("table")) for row in body.bodies("forms")} if "forms" in body.data else {},
-    )  # fmt: skip
+        body.text("model"),
+        times,
+        {row.integer("tensor"): _floats(row, "parameters") for row in sizes},
+        {row.integer("tensor"): _floats(row, "activations") for row in sizes},
+        outputs,
+        body.integer("float_bytes"),
+        body.text("source"),
+        _floats(body, "weight_part"),
+        body.text("weights_source"),
+        {row.integer("tensor"): _floats(row, "parameters") for row in body.bodies("shared")}
+        if "shared" in body.data
+        else {},
+        {row.text("form"): _decode_table(row.body("table")) for row in body.bodies("forms")}
+        if "forms" in body.data
+        else {},
+    )
 
 
 def _shaped(body: Body, key: str, layers: int) -> NDArray[np.float64]:
@@ -145,7 +214,10 @@ def _decode_network(body: Body) -> Network:
     word = body.text("network")
     if word == "flat":
         rates, near = (
-            {row.text("kind"): _rate(row, "rate") for row in (body.bodies(key) if key in body.data else ())}
+            {
+                row.text("kind"): _rate(row, "rate")
+                for row in (body.bodies(key) if key in body.data else ())
+            }
             for key in ("rates", "near")
         )
         return FlatNetwork(rates, body.text("source"), near)
@@ -155,8 +227,15 @@ def _decode_network(body: Body) -> Network:
     for row in body.bodies("fits"):
         ends, fit = row.items("ends"), _floats(row, "fit").tolist()
         if len(ends) != 4 or len(fit) != 4:
-            raise row.wrong("ends", "kind, devices, kind, devices and four numbers of their fit", ends)
-        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = (fit[0], fit[1], fit[2], fit[3])
+            raise row.wrong(
+                "ends", "kind, devices, kind, devices and four numbers of their fit", ends
+            )
+        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = (
+            fit[0],
+            fit[1],
+            fit[2],
+            fit[3],
+        )
     return FittedNetwork(fits, body.text("source"), body.flag("raw"))
 
 

@@ -1,13 +1,15 @@
-"""Cost models of a training step: what a stage takes, what passes between stages, what closes the step, what fits.
+"""Cost models of a training step: what a stage takes, what passes between stages, what closes the
+step, what fits.
 
 With n micro-batches per replica, a step takes
 
     (n - 1) max_i period_i + sum_i fill_i + closing
 
 (1F1B; `placeopt.plans.step_schedules` says what other schedules change),
-where a stage's period and fill are its compute plus shares of the transfers before and behind it, and closing is the
-all-reduce of the gradients and the optimizer: the largest of a stage, or the largest all-reduce plus the largest
-optimizer step, whichever the model says. A cost model names the source of every number (`sources`).
+where a stage's period and fill are its compute plus shares of the transfers before and behind it,
+and closing is the all-reduce of the gradients and the optimizer: the largest of a stage, or the
+largest all-reduce plus the largest optimizer step, whichever the model says. A cost model names the
+source of every number (`sources`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ TICK_SECONDS = 1e-9
 
 
 class LinkShares(NamedTuple):
-    """Ticks of the transfers over one cut: what they add to the stage before it and to the stage behind it."""
+    """Ticks of the transfers over one cut: what they add to the stage before it and to the stage
+    behind it."""
 
     period_before: int
     fill_before: int
@@ -35,8 +38,9 @@ class LinkShares(NamedTuple):
 class Load(NamedTuple):
     """What memory depends on.
 
-    Layers first..last - 1, micro-batch, micro-batches in flight, recomputation; `chunks`: stages of the device, all counted
-    like this one; `shards`: replicas among which the optimizer's states are shared out.
+    Layers first..last - 1, micro-batch, micro-batches in flight, recomputation; `chunks`: stages of
+    the device, all counted like this one; `shards`: replicas among which the optimizer's states are
+    shared out.
     """
 
     first: int
@@ -49,7 +53,8 @@ class Load(NamedTuple):
 
 
 class SpanCosts(Protocol):
-    """Costs of all spans of layers at once, as floats up to rounding; entry (first, last) of shape (L + 1, L + 1).
+    """Costs of all spans of layers at once, as floats up to rounding; entry (first, last) of shape
+    (L + 1, L + 1).
 
     Searches round them, and ask `StepCosts` where rounding decides.
     """
@@ -62,8 +67,11 @@ class SpanCosts(Protocol):
         """Seconds of `sync_ticks`, whatever the layers of `load`."""
         ...
 
-    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight adds."""
+    def memory_spans(
+        self, load: Load, group: ReplicaGroup
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight
+        adds."""
         ...
 
 
@@ -114,7 +122,8 @@ class StepCosts(Protocol):
         ...
 
     def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
-        """Ways in which so many devices of a kind may split layers, "" among them; see `ReplicaGroup`."""
+        """Ways in which so many devices of a kind may split layers, "" among them; see
+        `ReplicaGroup`."""
         ...
 
     def layer_ticks(
@@ -128,8 +137,11 @@ class StepCosts(Protocol):
         """Whether the model tells the gradients of weights apart (`weight_ticks`)."""
         ...
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
-        """Part of `layer_ticks` that only the gradients of weights take, None where nothing is known."""
+    def weight_ticks(
+        self, kind: str, tensor: int, micro_batch: int, form: str = ""
+    ) -> NDArray[np.int64] | None:
+        """Part of `layer_ticks` that only the gradients of weights take, None where nothing is
+        known."""
         ...
 
     def send_ticks(
@@ -137,15 +149,19 @@ class StepCosts(Protocol):
     ) -> tuple[int, int]:
         """Ticks of activations and of gradients of one micro-batch over the cut before layer `cut`.
 
-        `sender` and `receiver` are the (kind, tensor degree) of two replicas of neighbouring stages.
+        `sender` and `receiver` are the (kind, tensor degree) of two replicas of neighbouring
+        stages.
         """
         ...
 
-    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
-        """What transfers add to the stages beside a cut; `first`, `last`: the one before or behind is an end.
+    def link_shares(
+        self, forward: int, backward: int, first: bool, last: bool, stages: int
+    ) -> LinkShares:
+        """What transfers add to the stages beside a cut; `first`, `last`: the one before or behind
+        is an end.
 
-        The share of the stage before may depend on `first`, and then on whether there are more than three stages, that
-        of the stage behind on `last`.
+        The share of the stage before may depend on `first`, and then on whether there are more than
+        three stages, that of the stage behind on `last`.
         """
         ...
 
@@ -154,7 +170,8 @@ class StepCosts(Protocol):
         ...
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
-        """All-reduce of the gradients of a stage; with sharded states reduce-scatter, and all-gather of the parameters."""
+        """All-reduce of the gradients of a stage; with sharded states reduce-scatter, and
+        all-gather of the parameters."""
         ...
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:

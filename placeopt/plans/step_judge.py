@@ -1,4 +1,5 @@
-"""An independent judge of plans under a cost model of a step: plain Python, from the model's numbers per layer."""
+"""An independent judge of plans under a cost model of a step: plain Python, from the model's
+numbers per layer."""
 
 from __future__ import annotations
 
@@ -50,14 +51,26 @@ def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     if chunks > 1:
         ranks = count // chunks
         if count % chunks or ranks < 2 or _rounds(problem, plan) % ranks:
-            wrong.append(f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} stages on each of at "
-                         "least 2 devices, and micro-batches a multiple of these")  # fmt: skip
+            wrong.append(
+                f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} stages on each of at "
+                "least 2 devices, and micro-batches a multiple of these"
+            )
         if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
             wrong.append("interleaved stages: expected like replicas of all")
-    if plan.kept and (len(plan.kept) != count or min(plan.kept) < 1 or list(plan.kept) != sorted(plan.kept, reverse=True)):
-        wrong.append(f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none above the one before")
-    if plan.schedule.startswith("zb") and (count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))):
-        wrong.append(f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} stages")
+    if plan.kept and (
+        len(plan.kept) != count
+        or min(plan.kept) < 1
+        or list(plan.kept) != sorted(plan.kept, reverse=True)
+    ):
+        wrong.append(
+            f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none above the one before"
+        )
+    if plan.schedule.startswith("zb") and (
+        count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))
+    ):
+        wrong.append(
+            f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} stages"
+        )
     return wrong
 
 
@@ -67,26 +80,33 @@ def _chunks(plan: TrainingPlan) -> int:
 
 def _rounds(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     rounds = 0
-    while rounds * plan.micro_batch * sum(group.count for group in plan.stages[0].replicas) < problem.batch:
+    while (
+        rounds * plan.micro_batch * sum(group.count for group in plan.stages[0].replicas)
+        < problem.batch
+    ):
         rounds += 1
     return rounds
 
 
 def _kept(plan: TrainingPlan, i: int) -> int:
-    """Micro-batches kept by a stage of a schedule with one stage per device, however many there are."""
+    """Micro-batches kept by a stage of a schedule with one stage per device, however many there
+    are."""
     count = len(plan.stages)
     return {"1f1b": count - i, "zb-h1": count, "zb-h2": 2 * count - 1}[plan.schedule]
 
 
 def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
-    """Most micro-batches kept by a stage; interleaved, by going through all passes of its device one by one."""
+    """Most micro-batches kept by a stage; interleaved, by going through all passes of its device
+    one by one."""
     rounds, chunks = _rounds(problem, plan), _chunks(plan)
     if plan.kept:
         return min(rounds, plan.kept[i])
     if chunks == 1:
         return min(rounds, _kept(plan, i))
     ranks = len(plan.stages) // chunks
-    forward = [stage for _ in range(rounds // ranks) for stage in range(chunks) for _ in range(ranks)]
+    forward = [
+        stage for _ in range(rounds // ranks) for stage in range(chunks) for _ in range(ranks)
+    ]
     backward = [chunks - 1 - stage for stage in forward]
     early = min(len(forward), 2 * (ranks - 1 - i % ranks) + (chunks - 1) * ranks)
     held = most = 0
@@ -99,14 +119,21 @@ def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
 
 def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     """Return the ticks of a step of a plan without violations, from the model's numbers."""
-    costs, count, chunks, rounds = problem.costs, len(plan.stages), _chunks(plan), _rounds(problem, plan)
+    costs, count, chunks, rounds = (
+        problem.costs,
+        len(plan.stages),
+        _chunks(plan),
+        _rounds(problem, plan),
+    )
     parts = {"zb-h1": 2, "zb-h2": 3}.get(plan.schedule, 0)
     periods, passes, first_pass, syncs, updates = [], [], 0, [], []
     links: list[int] = []
     for i, stage in enumerate(plan.stages):
         ticks, filling = [], []
         for group in stage.replicas:
-            row = costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0, group.form)
+            row = costs.layer_ticks(
+                group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0, group.form
+            )
             ticks.append(_sum_of(row, stage))
             saved = 0
             if parts and i < count - 1:
@@ -138,17 +165,25 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     return max(periods) * (rounds * chunks - 1) + first_pass + closing
 
 
-def _repetend(periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...]) -> tuple[int, int]:
-    """Return the least period in which stages can keep so many micro-batches, by halving, and the first micro-batch's time."""
+def _repetend(
+    periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...]
+) -> tuple[int, int]:
+    """Return the least period in which stages can keep so many micro-batches, by halving, and the
+    first micro-batch's time."""
     low, high = 0, max(1, sum(periods) + sum(passes) + sum(links))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _waits(periods, passes, links, kept, middle) else (middle, high)
+        low, high = (
+            (low, middle) if _waits(periods, passes, links, kept, middle) else (middle, high)
+        )
     return high, _waits(periods, passes, links, kept, high)[0] + passes[0]
 
 
-def _waits(periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...], pace: int) -> list[int]:
-    """Return each stage's wait between forward and backward pass, stage by stage from the last; nothing if one is too long."""
+def _waits(
+    periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...], pace: int
+) -> list[int]:
+    """Return each stage's wait between forward and backward pass, stage by stage from the last;
+    nothing if one is too long."""
     found: list[int] = []
     for i in range(len(periods) - 1, -1, -1):
         after = found[0] + passes[i + 1] + links[i] if found else 0
@@ -163,26 +198,41 @@ def _sum_of(row: NDArray[np.int64] | None, stage: PlanStage) -> int:
 
 
 def _sent(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:
-    """Ticks either way of the slowest pair of replicas of stages i - 1 and i with the same number."""
+    """Ticks either way of the slowest pair of replicas of stages i - 1 and i with the same
+    number."""
     ends = [
         [(group.kind, group.tensor) for group in stage.replicas for _ in range(group.count)]
         for stage in plan.stages[i - 1 : i + 1]
     ]
-    found = [problem.costs.send_ticks(plan.stages[i].layers[0], plan.micro_batch, a, b) for a, b in set(zip(*ends, strict=True))]
+    found = [
+        problem.costs.send_ticks(plan.stages[i].layers[0], plan.micro_batch, a, b)
+        for a, b in set(zip(*ends, strict=True))
+    ]
     return max(forward for forward, _ in found), max(backward for _, backward in found)
 
 
 def _load(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> Load:
     stage = plan.stages[i]
     shards = sum(group.count for group in stage.replicas) if plan.sharded else 1
-    return Load(min(stage.layers), max(stage.layers) + 1, plan.micro_batch, _flight(problem, plan, i),
-                len(stage.recompute) > 0, _chunks(plan), shards)  # fmt: skip
+    return Load(
+        min(stage.layers),
+        max(stage.layers) + 1,
+        plan.micro_batch,
+        _flight(problem, plan, i),
+        len(stage.recompute) > 0,
+        _chunks(plan),
+        shards,
+    )
 
 
 def _layers(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     found = [layer for stage in plan.stages for layer in stage.layers]
-    if any(not stage.layers for stage in plan.stages) or found != list(range(problem.costs.num_layers)):
-        return [f"expected stages of consecutive layers 0 .. {problem.costs.num_layers - 1}, received {found}"]
+    if any(not stage.layers for stage in plan.stages) or found != list(
+        range(problem.costs.num_layers)
+    ):
+        return [
+            f"expected stages of consecutive layers 0 .. {problem.costs.num_layers - 1}, received {found}"
+        ]
     return []
 
 
@@ -190,24 +240,41 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
     wrong, kinds = [], [group.kind for group in stage.replicas]
     known = {pool.kind: pool for pool in problem.pools}
     if len(set(kinds)) < len(kinds) or len(kinds) > (2 if problem.mixed else 1):
-        wrong.append(f"replicas of {', '.join(kinds)}: expected one kind" + (" or two unlike ones" * problem.mixed))
+        wrong.append(
+            f"replicas of {', '.join(kinds)}: expected one kind"
+            + (" or two unlike ones" * problem.mixed)
+        )
     if len(kinds) == 2 and not any(
         stage.replicas[0].count == round(stage.data * part / SHARES) for part in range(1, SHARES)
     ):
-        wrong.append(f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share of quarters")
+        wrong.append(
+            f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share of quarters"
+        )
     if stage.recompute and (not problem.recompute or set(stage.recompute) != set(stage.layers)):
-        wrong.append("expected all layers of a stage or none to be recomputed" if problem.recompute else
-                     "layers are recomputed, which is not allowed")  # fmt: skip
+        wrong.append(
+            "expected all layers of a stage or none to be recomputed"
+            if problem.recompute
+            else "layers are recomputed, which is not allowed"
+        )
     for group in stage.replicas:
         if group.kind not in known:
             wrong.append(f"there are no devices '{group.kind}'")
         elif group.tensor not in problem.degrees(known[group.kind]):
-            wrong.append(f"tensor degree {group.tensor} on '{group.kind}' is none of "
-                         f"{list(problem.degrees(known[group.kind]))}")  # fmt: skip
-        elif group.form not in problem.costs.forms(group.kind, group.tensor) or group.form not in ("", *problem.forms):
-            wrong.append(f"{group.tensor} devices '{group.kind}' do not split layers by {group.form or 'tensor parallelism'}")
+            wrong.append(
+                f"tensor degree {group.tensor} on '{group.kind}' is none of "
+                f"{list(problem.degrees(known[group.kind]))}"
+            )
+        elif group.form not in problem.costs.forms(group.kind, group.tensor) or group.form not in (
+            "",
+            *problem.forms,
+        ):
+            wrong.append(
+                f"{group.tensor} devices '{group.kind}' do not split layers by {group.form or 'tensor parallelism'}"
+            )
         elif group.form and len(kinds) > 1:
-            wrong.append(f"replicas of two kinds: expected tensor parallelism, received {group.form}")
+            wrong.append(
+                f"replicas of two kinds: expected tensor parallelism, received {group.form}"
+            )
     return wrong
 
 
@@ -218,18 +285,25 @@ def _devices(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
             used[group.kind] = used.get(group.kind, 0) + group.tensor * group.count
     return [
         f"{used[pool.kind]} devices of '{pool.kind}' are used, there are {pool.count}"
-        for pool in problem.pools if used.get(pool.kind, 0) > pool.count
-    ]  # fmt: skip
+        for pool in problem.pools
+        if used.get(pool.kind, 0) > pool.count
+    ]
 
 
 def _memory(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> list[str]:
     stage, load, wrong = plan.stages[i], _load(problem, plan, i), []
     for group in stage.replicas:
-        times = problem.costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, load.recompute, group.form)
+        times = problem.costs.layer_ticks(
+            group.kind, group.tensor, plan.micro_batch, load.recompute, group.form
+        )
         if times is None:
-            wrong.append(f"no times of '{group.kind}' at degree {group.tensor} and micro-batch {plan.micro_batch}")
+            wrong.append(
+                f"no times of '{group.kind}' at degree {group.tensor} and micro-batch {plan.micro_batch}"
+            )
             continue
         needed, there = problem.costs.memory_bytes(load, group), problem.pool(group.kind).memory
         if needed > there:
-            wrong.append(f"{needed} bytes on '{group.kind}' with {load.flight} micro-batches in flight, a device has {there}")
+            wrong.append(
+                f"{needed} bytes on '{group.kind}' with {load.flight} micro-batches in flight, a device has {there}"
+            )
     return wrong

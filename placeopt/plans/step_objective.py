@@ -32,7 +32,9 @@ class StepTime(PlanObjective):
         """See `judge_step_plan`; the judge's own price has to be the evaluator's."""
         wrong = judge_step_plan(problem, plan)
         if not wrong and judged_step(problem, plan) != self.measured(problem, plan):
-            wrong = [f"a step takes {judged_step(problem, plan)} ticks, not {self.measured(problem, plan)}"]
+            wrong = [
+                f"a step takes {judged_step(problem, plan)} ticks, not {self.measured(problem, plan)}"
+            ]
         return wrong
 
     def prove(

@@ -1,4 +1,5 @@
-"""Price of a plan under a cost model of a step: ticks of every stage and of the step, bytes of every stage."""
+"""Price of a plan under a cost model of a step: ticks of every stage and of the step, bytes of
+every stage."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ class StagePrice:
 
     Attributes
     ----------
-    compute : of one micro-batch. period : between micro-batches. fill : of the first micro-batch. sync, optimizer : at
-        the end of the step, of all stages of the device as if they were like this one, as is memory : of the fullest
-        device, and `kind` its kind. flight : micro-batches kept. transfers : what the first micro-batch waits for beside
-        compute.
+    compute : of one micro-batch. period : between micro-batches. fill : of the first micro-batch.
+    sync, optimizer : at
+        the end of the step, of all stages of the device as if they were like this one, as is memory
+        : of the fullest device, and `kind` its kind. flight : micro-batches kept. transfers : what
+        the first micro-batch waits for beside compute.
     """
 
     compute: int
@@ -45,8 +47,10 @@ class StepPrice:
 
     Attributes
     ----------
-    step : ticks of a step. rounds : micro-batches per replica. slots : passes on a device, rounds times its stages.
-    pace : ticks between two passes, the longest period or that of a repetend. first : ticks of the first micro-batch.
+    step : ticks of a step. rounds : micro-batches per replica. slots : passes on a device, rounds
+    times its stages.
+    pace : ticks between two passes, the longest period or that of a repetend. first : ticks of the
+    first micro-batch.
     links : ticks that it takes over each cut, there and back.
     bottleneck : index of the stage with the longest period.
     """
@@ -76,7 +80,9 @@ def plan_load(plan: TrainingPlan, position: int, rounds: int) -> Load:
     flight = schedule.flight(len(plan.stages), position, rounds, plan.kept)
     shards = stage.data if plan.sharded else 1
     first, last = stage.layers[0], stage.layers[-1] + 1
-    return Load(first, last, plan.micro_batch, flight, bool(stage.recompute), schedule.chunks, shards)
+    return Load(
+        first, last, plan.micro_batch, flight, bool(stage.recompute), schedule.chunks, shards
+    )
 
 
 def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
@@ -103,11 +109,20 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
     stages = []
     for i, stage in enumerate(plan.stages):
         fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(loads[i], group))
-        stages.append(StagePrice(
-            compute[i], period[i], fill[i], schedule.chunks * costs.sync_ticks(loads[i], stage.replicas),
-            schedule.chunks * max(costs.optimizer_ticks(loads[i], group) for group in stage.replicas),
-            costs.memory_bytes(loads[i], fullest), fullest.kind, loads[i].flight, waits[i],
-        ))  # fmt: skip
+        stages.append(
+            StagePrice(
+                compute[i],
+                period[i],
+                fill[i],
+                schedule.chunks * costs.sync_ticks(loads[i], stage.replicas),
+                schedule.chunks
+                * max(costs.optimizer_ticks(loads[i], group) for group in stage.replicas),
+                costs.memory_bytes(loads[i], fullest),
+                fullest.kind,
+                loads[i].flight,
+                waits[i],
+            )
+        )
     closing = max(stage.sync + stage.optimizer for stage in stages)
     if costs.closing_apart:
         closing = max(stage.sync for stage in stages) + max(stage.optimizer for stage in stages)
@@ -116,7 +131,15 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
         behind = behind_stages(compute, links)
         pace = least_pace(period, behind, plan.kept)
         first = longest_wait(behind, plan.kept, pace) + compute[0]
-    return StepPrice((slots - 1) * pace + first + closing, rounds, slots, pace, first, tuple(links), tuple(stages))
+    return StepPrice(
+        (slots - 1) * pace + first + closing,
+        rounds,
+        slots,
+        pace,
+        first,
+        tuple(links),
+        tuple(stages),
+    )
 
 
 def part_of(ticks: int, chunks: int) -> int:
@@ -124,28 +147,41 @@ def part_of(ticks: int, chunks: int) -> int:
     return -(-ticks // chunks)
 
 
-def _fill(costs: StepCosts, plan: TrainingPlan, load: Load, position: int, schedule: StepSchedule) -> int:
-    """Return what the first micro-batch waits for a stage's compute, less the W that fills the gap."""
+def _fill(
+    costs: StepCosts, plan: TrainingPlan, load: Load, position: int, schedule: StepSchedule
+) -> int:
+    """Return what the first micro-batch waits for a stage's compute, less the W that fills the
+    gap."""
     stage, most = plan.stages[position], 0
     for group in stage.replicas:
         ticks = _compute(costs, load, group)
         if schedule.splits_backward and position < len(plan.stages) - 1:
             weights = costs.weight_ticks(group.kind, group.tensor, load.micro_batch, group.form)
             if weights is None:
-                raise LookupError(f"no times of gradients of weights on {group.kind} at degree {group.tensor}")
-            ticks = max(0, ticks - schedule.weight_parts * int(weights[load.first : load.last].sum()))
+                raise LookupError(
+                    f"no times of gradients of weights on {group.kind} at degree {group.tensor}"
+                )
+            ticks = max(
+                0, ticks - schedule.weight_parts * int(weights[load.first : load.last].sum())
+            )
         most = max(most, ticks)
     return part_of(most, schedule.chunks)
 
 
 def _compute(costs: StepCosts, load: Load, group: ReplicaGroup) -> int:
-    ticks = costs.layer_ticks(group.kind, group.tensor, load.micro_batch, load.recompute, group.form)
+    ticks = costs.layer_ticks(
+        group.kind, group.tensor, load.micro_batch, load.recompute, group.form
+    )
     if ticks is None:
-        raise LookupError(f"no times of {group.kind} at degree {group.tensor} and micro-batch {load.micro_batch}")
+        raise LookupError(
+            f"no times of {group.kind} at degree {group.tensor} and micro-batch {load.micro_batch}"
+        )
     return int(ticks[load.first : load.last].sum())
 
 
-def pairs_of(before: tuple[ReplicaGroup, ...], behind: tuple[ReplicaGroup, ...]) -> set[tuple[ReplicaGroup, ReplicaGroup]]:
+def pairs_of(
+    before: tuple[ReplicaGroup, ...], behind: tuple[ReplicaGroup, ...]
+) -> set[tuple[ReplicaGroup, ReplicaGroup]]:
     """Return the pairs of groups that have replicas with the same number."""
     ends: list[list[int]] = []
     for groups in (before, behind):
@@ -162,7 +198,8 @@ def pairs_of(before: tuple[ReplicaGroup, ...], behind: tuple[ReplicaGroup, ...])
 
 
 def _transfers(costs: StepCosts, plan: TrainingPlan, i: int) -> tuple[int, int]:
-    """Return the slowest forward and backward transfer between the paired replicas of stages i and i + 1."""
+    """Return the slowest forward and backward transfer between the paired replicas of stages i and
+    i + 1."""
     before, behind = plan.stages[i], plan.stages[i + 1]
     found = [
         costs.send_ticks(behind.layers[0], plan.micro_batch, (a.kind, a.tensor), (b.kind, b.tensor))

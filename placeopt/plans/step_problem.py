@@ -1,9 +1,10 @@
 """StepPlanProblem: stages of consecutive layers on devices of some kinds, time of a training step.
 
-Every stage has the same data degree D, so that n = ceil(batch / (micro-batch D)) micro-batches pass each replica. The
-replicas of a stage are of one kind or, where `mixed` allows it, of two kinds in shares of quarters; a replica spreads
-over one tensor degree per kind, inside a host. The schedule is one of `schedules`, which says what a stage keeps in
-flight; interleaved ones have like replicas on all devices. The cost model prices the rest.
+Every stage has the same data degree D, so that n = ceil(batch / (micro-batch D)) micro-batches pass
+each replica. The replicas of a stage are of one kind or, where `mixed` allows it, of two kinds in
+shares of quarters; a replica spreads over one tensor degree per kind, inside a host. The schedule
+is one of `schedules`, which says what a stage keeps in flight; interleaved ones have like replicas
+on all devices. The cost model prices the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class DevicePool:
 
     Attributes
     ----------
-    kind : as in the cost model. count : devices. per_host : devices of a host, which limits the tensor degree.
+    kind : as in the cost model. count : devices. per_host : devices of a host, which limits the
+    tensor degree.
     memory : bytes of a device. price : of a device per hour.
     """
 
@@ -44,8 +46,10 @@ class DevicePool:
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.per_host < 1 or self.memory < 0 or self.price < 0:
-            raise InputError(f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per host, "
-                             f"received {self.count}, {self.memory}, {self.price} and {self.per_host}")  # fmt: skip
+            raise InputError(
+                f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per host, "
+                f"received {self.count}, {self.memory}, {self.price} and {self.per_host}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +59,16 @@ class StepPlanProblem:
     Attributes
     ----------
     pools : one per kind of device. batch : samples of a step.
-    micro_batches, data_degrees : sizes to choose from; by default those that the costs know, and all.
-    max_stages : most stages of a plan. recompute : whether stages may be recomputed. mixed : whether a stage may have
+    micro_batches, data_degrees : sizes to choose from; by default those that the costs know, and
+    all.
+    max_stages : most stages of a plan. recompute : whether stages may be recomputed. mixed :
+    whether a stage may have
         replicas of two kinds, which multiplies the work of a search.
-    schedules : names to choose from, see `placeopt.plans.step_schedules`. sharded : whether the replicas of a stage may
+    schedules : names to choose from, see `placeopt.plans.step_schedules`. sharded : whether the
+    replicas of a stage may
         share the optimizer's states out among themselves.
-    forms : further ways to split layers to choose from (`placeopt.plans.plan.FORMS`), for stages with replicas of one kind.
+    forms : further ways to split layers to choose from (`placeopt.plans.plan.FORMS`), for stages
+    with replicas of one kind.
     """
 
     problem_kind: ClassVar[str] = "plan"
@@ -82,38 +90,61 @@ class StepPlanProblem:
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.max_stages < 1 or not self.pools:
-            raise InputError(f"plan '{self.name}': expected a batch, stages and devices, received a batch of {self.batch}, "
-                             f"{self.max_stages} stages and {len(self.pools)} kinds of devices")  # fmt: skip
+            raise InputError(
+                f"plan '{self.name}': expected a batch, stages and devices, received a batch of {self.batch}, "
+                f"{self.max_stages} stages and {len(self.pools)} kinds of devices"
+            )
         kinds = [pool.kind for pool in self.pools]
         if len(set(kinds)) < len(kinds):
-            raise InputError(f"plan '{self.name}': expected one pool of devices per kind, received {', '.join(kinds)}")
+            raise InputError(
+                f"plan '{self.name}': expected one pool of devices per kind, received {', '.join(kinds)}"
+            )
         for pool in self.pools:
             if not self.degrees(pool):
-                raise InputError(f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
-                                 f"{pool.per_host} devices per host")  # fmt: skip
+                raise InputError(
+                    f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
+                    f"{pool.per_host} devices per host"
+                )
         for form in self.forms:
             if form not in FORMS:
-                raise InputError(f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, received '{form}'")
+                raise InputError(
+                    f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, received '{form}'"
+                )
         self._check_schedules()
         known = self.costs.micro_batches(tuple(kinds))
         if not self.micro_batches:
-            object.__setattr__(self, "micro_batches", tuple(size for size in known if size <= self.batch))
+            object.__setattr__(
+                self, "micro_batches", tuple(size for size in known if size <= self.batch)
+            )
         for size in self.micro_batches:
             if size not in known:
-                raise InputError(f"plan '{self.name}': micro-batch {size}: the cost model knows {list(known)}")
+                raise InputError(
+                    f"plan '{self.name}': micro-batch {size}: the cost model knows {list(known)}"
+                )
         if not self.data_degrees:
             most = sum(pool.count for pool in self.pools)
             object.__setattr__(self, "data_degrees", tuple(range(1, min(most, self.batch) + 1)))
 
     def _check_schedules(self) -> None:
-        object.__setattr__(self, "schedules", tuple(dict.fromkeys(parse_schedule(name).name for name in self.schedules)))
+        object.__setattr__(
+            self,
+            "schedules",
+            tuple(dict.fromkeys(parse_schedule(name).name for name in self.schedules)),
+        )
         if not self.schedules:
             raise InputError(f"plan '{self.name}': expected a schedule, received none")
         if self.sharded and not self.costs.shards_states:
-            raise InputError(f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded optimizer states")
-        if any(parse_schedule(name).splits_backward for name in self.schedules) and not self.costs.splits_backward:
-            raise InputError(f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the gradients of "
-                             "weights apart, which zero-bubble schedules move")  # fmt: skip
+            raise InputError(
+                f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded optimizer states"
+            )
+        if (
+            any(parse_schedule(name).splits_backward for name in self.schedules)
+            and not self.costs.splits_backward
+        ):
+            raise InputError(
+                f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the gradients of "
+                "weights apart, which zero-bubble schedules move"
+            )
 
     @property
     def space(self) -> tuple[str, ...]:
@@ -123,13 +154,16 @@ class StepPlanProblem:
         return (
             f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree of "
             f"{min(data)}..{max(data)} for all, micro-batches of {', '.join(map(str, sizes))}",
-            "replicas of a stage of one kind, with a tensor degree inside a host" if not self.mixed else
-            "replicas of a stage of one kind or of two in shares of quarters, with a tensor degree each inside a host",
+            "replicas of a stage of one kind, with a tensor degree inside a host"
+            if not self.mixed
+            else "replicas of a stage of one kind or of two in shares of quarters, with a tensor degree each inside a host",
             f"schedules {', '.join(self.schedules)}; stages recomputed {'or not' if self.recompute else 'never'}; "
             f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
-            "layers split by tensor" + "".join(f" or {form}" for form in self.forms) + " parallelism; no offloading; repetends of "
+            "layers split by tensor"
+            + "".join(f" or {form}" for form in self.forms)
+            + " parallelism; no offloading; repetends of "
             "one micro-batch",
-        )  # fmt: skip
+        )
 
     def degrees(self, pool: DevicePool) -> tuple[int, ...]:
         """Tensor degrees that are known and fit into a host."""
@@ -137,7 +171,9 @@ class StepPlanProblem:
 
     def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways in which a replica may split layers, "" for tensor parallelism."""
-        return tuple(form for form in self.costs.forms(kind, tensor) if not form or form in self.forms)
+        return tuple(
+            form for form in self.costs.forms(kind, tensor) if not form or form in self.forms
+        )
 
     def pool(self, kind: str) -> DevicePool:
         """Return the devices of a kind.
@@ -150,7 +186,9 @@ class StepPlanProblem:
         for pool in self.pools:
             if pool.kind == kind:
                 return pool
-        raise InputError(f"devices '{kind}' are not there; {did_you_mean(kind, [pool.kind for pool in self.pools])}")
+        raise InputError(
+            f"devices '{kind}' are not there; {did_you_mean(kind, [pool.kind for pool in self.pools])}"
+        )
 
     def rounds(self, micro_batch: int, data: int) -> int:
         """Micro-batches that pass each replica, n."""
@@ -166,10 +204,26 @@ class StepPlanProblem:
                     for again in (False, True):
                         found = self.costs.layer_ticks(pool.kind, tensor, size, again, form)
                         digest.update(b"-" if found is None else found.tobytes())
-                    weights = self.costs.weight_ticks(pool.kind, tensor, size, form) if self.costs.splits_backward else None
+                    weights = (
+                        self.costs.weight_ticks(pool.kind, tensor, size, form)
+                        if self.costs.splits_backward
+                        else None
+                    )
                     digest.update(b"-" if weights is None else weights.tobytes())
-        rest = (self.pools, self.batch, self.micro_batches, self.data_degrees, self.max_stages, self.recompute, self.mixed,
-                self.schedules, self.sharded, self.costs.name, self.costs.sources, *self.forms)  # fmt: skip
+        rest = (
+            self.pools,
+            self.batch,
+            self.micro_batches,
+            self.data_degrees,
+            self.max_stages,
+            self.recompute,
+            self.mixed,
+            self.schedules,
+            self.sharded,
+            self.costs.name,
+            self.costs.sources,
+            *self.forms,
+        )
         digest.update(repr(rest).encode())
         return digest.hexdigest()[:16]
 

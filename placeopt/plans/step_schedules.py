@@ -1,7 +1,8 @@
-"""Pipeline schedules of a plan: the order of passes, the micro-batches kept, and what each takes from the price of a step.
+"""Pipeline schedules of a plan: the order of passes, the micro-batches kept, and what each takes
+from the price of a step.
 
-With S stages and n micro-batches of time f + i + w each (forward, gradient of the inputs, gradient of the weights), equal
-stages idle for
+With S stages and n micro-batches of time f + i + w each (forward, gradient of the inputs, gradient
+of the weights), equal stages idle for
 
     1f1b                    (S - 1)(f + i + w)                 stage i keeps S - i micro-batches
     interleaved-1f1b:v      (S / v - 1)(f + i + w)             devices hold v stages each: S / v devices, n a multiple of S / v
@@ -9,16 +10,19 @@ stages idle for
     zb-h2                   (S - 1)(f + i - 2 w), n >= 2S - 1  every stage keeps 2S - 1
     repetend                see `placeopt.plans.repetends`     as many as the plan says
 
-(exactly so for f = i = w where W is split off; for zb-h2 between a device's first pass and its last: it gains only where
-steps follow each other without a barrier, as a global norm of the gradients would be one). `StepPrice` applies this to
-unequal stages: every stage but the last gives up `weight_parts` times its w of the fill; v stages on a device are priced
-as if all of them were as long, as large and as late to close as the stage looked at, so that each may take a v-th of the
-time, and of the memory beside the base, of its device. What is in flight is counted on the order itself, whatever the times.
+(exactly so for f = i = w where W is split off; for zb-h2 between a device's first pass and its
+last: it gains only where steps follow each other without a barrier, as a global norm of the
+gradients would be one). `StepPrice` applies this to unequal stages: every stage but the last gives
+up `weight_parts` times its w of the fill; v stages on a device are priced as if all of them were as
+long, as large and as late to close as the stage looked at, so that each may take a v-th of the
+time, and of the memory beside the base, of its device. What is in flight is counted on the order
+itself, whatever the times.
 
 References
 ----------
-Narayanan et al.: "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021 (1F1B and its
-interleaved form). Qi et al.: "Zero bubble (almost) pipeline parallelism", ICLR 2024 (ZB-H1, ZB-H2).
+Narayanan et al.: "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+SC 2021 (1F1B and its interleaved form). Qi et al.: "Zero bubble (almost) pipeline parallelism",
+ICLR 2024 (ZB-H1, ZB-H2).
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ class StepSchedule:
 
     Attributes
     ----------
-    name : as `TrainingPlan.schedule` has it. chunks : stages of a device, v. weight_parts : see the module.
+    name : as `TrainingPlan.schedule` has it. chunks : stages of a device, v. weight_parts : see the
+    module.
     """
 
     name: str
@@ -78,26 +83,42 @@ class StepSchedule:
         return self.name == REPETEND
 
     def allows(self, stages: int, rounds: int) -> bool:
-        """Whether the schedule exists for this number of stages and of micro-batches per replica."""
+        """Whether the schedule exists for this number of stages and of micro-batches per
+        replica."""
         if self.chunks > 1:
             devices = stages // self.chunks
             return stages % self.chunks == 0 and devices > 1 and rounds % devices == 0
-        return stages > 1 and rounds >= self._warm_up(stages, 0) if self.splits_backward else stages > 0
+        return (
+            stages > 1 and rounds >= self._warm_up(stages, 0)
+            if self.splits_backward
+            else stages > 0
+        )
 
     def needs(self) -> str:
         """Say which numbers of stages and micro-batches it takes."""
         if self.chunks > 1:
             return f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches a multiple of these"
-        return "at least 2 stages and " + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1") + " micro-batches"
+        return (
+            "at least 2 stages and "
+            + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1")
+            + " micro-batches"
+        )
 
     def flight(self, stages: int, position: int, rounds: int, kept: tuple[int, ...] = ()) -> int:
         """Most micro-batches that a stage keeps at a time; `kept` is that of the plan."""
         if self.chunks > 1:
             devices = stages // self.chunks
             return _interleaved_flight(devices, self.chunks, position, min(rounds, LAPS * devices))
-        return min(rounds, kept[position] if kept else self._warm_up(stages, 0 if self.splits_backward else position))
+        return min(
+            rounds,
+            kept[position]
+            if kept
+            else self._warm_up(stages, 0 if self.splits_backward else position),
+        )
 
-    def order(self, stages: int, rounds: int, device: int, kept: tuple[int, ...] = ()) -> list[Step]:
+    def order(
+        self, stages: int, rounds: int, device: int, kept: tuple[int, ...] = ()
+    ) -> list[Step]:
         """Return the passes of a device in order; `kept` is that of the plan."""
         if self.chunks > 1:
             return _interleaved(stages // self.chunks, self.chunks, device, rounds)
@@ -132,14 +153,19 @@ def parse_schedule(name: str) -> StepSchedule:
         return StepSchedule(base, 1, WEIGHT_PARTS[base])
     if base != INTERLEAVED:
         known = [*WEIGHT_PARTS, f"{INTERLEAVED}:2"]
-        raise InputError(f"schedule '{name}': expected one of {', '.join(known)}; {did_you_mean(name, known)}")
+        raise InputError(
+            f"schedule '{name}': expected one of {', '.join(known)}; {did_you_mean(name, known)}"
+        )
     if not chunks.isdigit() or int(chunks) < 2:
-        raise InputError(f"schedule '{name}': expected at least 2 stages per device, as {INTERLEAVED}:2")
+        raise InputError(
+            f"schedule '{name}': expected at least 2 stages per device, as {INTERLEAVED}:2"
+        )
     return StepSchedule(f"{INTERLEAVED}:{int(chunks)}", int(chunks))
 
 
 def _interleaved(devices: int, chunks: int, device: int, rounds: int) -> list[Step]:
-    """Passes go round in turns of `devices` micro-batches per stage; one forward, one backward after the warm-up."""
+    """Passes go round in turns of `devices` micro-batches per stage; one forward, one backward
+    after the warm-up."""
     total, lap = rounds * chunks, devices * chunks
 
     def step(slot: int, kind: str) -> Step:

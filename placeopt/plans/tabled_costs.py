@@ -1,4 +1,5 @@
-"""What cost models of a training step share that take layer times from a table: layers, micro-batches, degrees."""
+"""What cost models of a training step share that take layer times from a table: layers,
+micro-batches, degrees."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TabledStepCosts:
-    """Costs from a table of layers and a network; what `StepCosts` may tell apart is not, unless a subclass does."""
+    """Costs from a table of layers and a network; what `StepCosts` may tell apart is not, unless a
+    subclass does."""
 
     table: LayerTable
     network: Network
@@ -40,7 +42,10 @@ class TabledStepCosts:
     @property
     def table_sources(self) -> tuple[tuple[str, str], ...]:
         """Where times, sizes and transfers come from."""
-        return ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source)
+        return ("layer times, sizes", self.table.source), (
+            "transfers, all-reduce",
+            self.network.source,
+        )
 
     @property
     def spans(self) -> Self:
@@ -50,7 +55,9 @@ class TabledStepCosts:
     def _known(self, group: ReplicaGroup, micro_batch: int) -> NDArray[np.float64]:
         times = self.table.form(group.form).times_of(group.kind, micro_batch, group.tensor)
         if times is None:
-            raise LookupError(f"no times of {group.kind} at degree {group.tensor} and micro-batch {micro_batch}")
+            raise LookupError(
+                f"no times of {group.kind} at degree {group.tensor} and micro-batch {micro_batch}"
+            )
         return times
 
     def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
@@ -68,6 +75,7 @@ class TabledStepCosts:
 
 
 def span_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L + 1)."""
+    """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
+    + 1)."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.triu(total[None] - total[:, None], 1)

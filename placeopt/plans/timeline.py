@@ -1,10 +1,13 @@
-"""A step of a plan in time: the passes of every device in the order of its schedule, one after the other.
+"""A step of a plan in time: the passes of every device in the order of its schedule, one after the
+other.
 
-A pass starts when its device is free and its input is there: the transfer over a cut takes part of the price of the stages
-beside it. Times may be drawn: `noise` multiplies every pass, `slow` every pass of a stage.
+A pass starts when its device is free and its input is there: the transfer over a cut takes part of
+the price of the stages beside it. Times may be drawn: `noise` multiplies every pass, `slow` every
+pass of a stage.
 
-Where steps follow each other without a barrier (zb-h2), a step lasts from a device's first pass to its last. The closed
-price counts the longest period again and again; this is what happens when every pass waits for what it needs.
+Where steps follow each other without a barrier (zb-h2), a step lasts from a device's first pass to
+its last. The closed price counts the longest period again and again; this is what happens when
+every pass waits for what it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ FORWARD_PART = 1 / 3
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: stage, micro-batch, kind (F, B, W), device (a number per stage that comes first on it), start, end in ticks."""
+    """One pass: stage, micro-batch, kind (F, B, W), device (a number per stage that comes first on
+    it), start, end in ticks."""
 
     stage: int
     micro_batch: int
@@ -70,26 +74,41 @@ def step_timeline(
             while at[device] < len(order) and order[at[device]] in ready:
                 step = order[at[device]]
                 start = max(free[device], ready[step])
-                length = parts[step.kind][step.stage] * factor[step.stage, step.micro_batch, int(step.kind != FORWARD)]
+                length = (
+                    parts[step.kind][step.stage]
+                    * factor[step.stage, step.micro_batch, int(step.kind != FORWARD)]
+                )
                 end = start + length * (1.0 if slow is None else slow[step.stage])
                 passes.append(Pass(step.stage, step.micro_batch, step.kind, device, start, end))
                 free[device], at[device], moved = end, at[device] + 1, True
                 for follower, wait in _followers(step, count, wire):
                     ready[follower] = end + wait
-    closing = [max(price.stages[i].sync + price.stages[i].optimizer for i in range(d, count, devices)) for d in range(devices)]
-    first = [0.0 if schedule.has_barrier else min(p.start for p in passes if p.device == d) for d in range(devices)]
+    closing = [
+        max(price.stages[i].sync + price.stages[i].optimizer for i in range(d, count, devices))
+        for d in range(devices)
+    ]
+    first = [
+        0.0 if schedule.has_barrier else min(p.start for p in passes if p.device == d)
+        for d in range(devices)
+    ]
     return passes, max(free[d] + closing[d] - first[d] for d in range(devices))
 
 
-def _parts(problem: StepPlanProblem, plan: TrainingPlan, price: StepPrice) -> dict[str, list[float]]:
+def _parts(
+    problem: StepPlanProblem, plan: TrainingPlan, price: StepPrice
+) -> dict[str, list[float]]:
     """Return the ticks of the passes of every stage by kind."""
     whole = [float(stage.compute) for stage in price.stages]
     weights = [0.0] * len(whole)
     if parse_schedule(plan.schedule).splits_backward:
         for i, stage in enumerate(plan.stages):
             for group in stage.replicas:
-                ticks = problem.costs.weight_ticks(group.kind, group.tensor, plan.micro_batch, group.form)
-                weights[i] = max(weights[i], 0.0 if ticks is None else float(ticks[list(stage.layers)].sum()))
+                ticks = problem.costs.weight_ticks(
+                    group.kind, group.tensor, plan.micro_batch, group.form
+                )
+                weights[i] = max(
+                    weights[i], 0.0 if ticks is None else float(ticks[list(stage.layers)].sum())
+                )
     forward = [FORWARD_PART * ticks for ticks in whole]
     backward = [ticks - f - w for ticks, f, w in zip(whole, forward, weights, strict=True)]
     return {FORWARD: forward, BACKWARD: backward, WEIGHT: weights}
@@ -100,7 +119,11 @@ def _followers(step: Step, count: int, wire: list[float]) -> list[tuple[Step, fl
     stage, j, kind = step
     if kind == FORWARD:
         last = stage == count - 1
-        return [(Step(stage, j, BACKWARD), 0.0) if last else (Step(stage + 1, j, FORWARD), wire[stage + 1])]
+        return [
+            (Step(stage, j, BACKWARD), 0.0)
+            if last
+            else (Step(stage + 1, j, FORWARD), wire[stage + 1])
+        ]
     if kind == WEIGHT:
         return []
     found = [(Step(stage, j, WEIGHT), 0.0)]
@@ -108,14 +131,21 @@ def _followers(step: Step, count: int, wire: list[float]) -> list[tuple[Step, fl
 
 
 def step_spread(
-    problem: StepPlanProblem, plan: TrainingPlan, *, samples: int = 200, noise: float = 0.05, straggler: float = 1.0,
+    problem: StepPlanProblem,
+    plan: TrainingPlan,
+    *,
+    samples: int = 200,
+    noise: float = 0.05,
+    straggler: float = 1.0,
     seed: int = 0,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Return seconds of simulated steps, sorted: log-normal noise on every pass, one random stage slower.
+) -> NDArray[np.float64]:
+    """Return seconds of simulated steps, sorted: log-normal noise on every pass, one random stage
+    slower.
 
     Parameters
     ----------
-    noise : standard deviation of the logarithm of a pass, 0 for none. straggler : factor of one stage's passes.
+    noise : standard deviation of the logarithm of a pass, 0 for none. straggler : factor of one
+    stage's passes.
     """
     rng = np.random.default_rng(seed)
     stages, rounds = len(plan.stages), problem.rounds(plan.micro_batch, plan.stages[0].data)

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 
 def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
-    """Write a matplotlib figure; the suffix of `path` chooses PNG, SVG or PDF. The file is replaced at once."""
+    """Write a matplotlib figure; the suffix of `path` chooses PNG, SVG or PDF. The file is replaced
+    at once."""
     stream = io.BytesIO()
     kind = path.suffix.lstrip(".").lower() or "png"
     # Without a date, the same picture is the same file.
-    metadata = {"png": {"Software": "placeopt"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    metadata = {
+        "png": {"Software": "placeopt"},
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None},
+    }.get(kind)
     figure.savefig(stream, format=kind, dpi=dpi, metadata=metadata)
     return write_bytes(path, stream.getvalue())
 
@@ -45,7 +50,9 @@ def write_pictures(
     try:
         from placeopt.plotting.gantt import gantt_figure
 
-        written.insert(0, write_figure(gantt_figure(run, lower_bound=lower_bound), folder / "gantt.png"))
+        written.insert(
+            0, write_figure(gantt_figure(run, lower_bound=lower_bound), folder / "gantt.png")
+        )
     except MissingExtraError:
         pass
     return written

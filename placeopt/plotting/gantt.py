@@ -24,8 +24,8 @@ MAX_TRANSFER_LANES = 3
 def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, title: str = "") -> Any:
     """Return a matplotlib figure of the schedule.
 
-    One row per device with its ops (coloured by type, named where there is room) and below it the tensors it
-    receives. Idle time is white; the proven lower bound is a dashed line.
+    One row per device with its ops (coloured by type, named where there is room) and below it the
+    tensors it receives. Idle time is white; the proven lower bound is a dashed line.
     """
     problem = evaluation.problem
     unit, scale = time_unit(evaluation.makespan, problem.tick_seconds)
@@ -37,17 +37,27 @@ def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, titl
     if lower_bound:
         axes.axvline(lower_bound / scale, color="black", linestyle=(0, (4, 3)), linewidth=1.0)
         axes.annotate(
-            "proven lower bound", (lower_bound / scale, 0), xytext=(-3, 2), textcoords="offset points",
-            ha="right", va="bottom", fontsize=7, annotation_clip=False,
-        )  # fmt: skip
+            "proven lower bound",
+            (lower_bound / scale, 0),
+            xytext=(-3, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            annotation_clip=False,
+        )
     axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
-    axes.set_title(title or f"{problem.name}: makespan {end:.4g} {unit}, {evaluation.queue} execution", fontsize=10)
+    axes.set_title(
+        title or f"{problem.name}: makespan {end:.4g} {unit}, {evaluation.queue} execution",
+        fontsize=10,
+    )
     _add_legend(figure, axes, problem.op_types, colours)
     return figure
 
 
 def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
-    """Return a matplotlib figure of several executions of one problem, one above the other on the same axis of time.
+    """Return a matplotlib figure of several executions of one problem, one above the other on the
+    same axis of time.
 
     Parameters
     ----------
@@ -68,13 +78,18 @@ def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
     return figure
 
 
-def _draw(axes: Any, evaluation: Evaluation | Timeline, scale: float, colours: dict[str, str], end: float) -> None:
+def _draw(
+    axes: Any, evaluation: Evaluation | Timeline, scale: float, colours: dict[str, str], end: float
+) -> None:
     """Draw the devices of one execution, on an axis of time that ends at `end`."""
     problem = evaluation.problem
     k, n = problem.num_devices, problem.num_ops
     for d in range(k):
         ops = np.flatnonzero(evaluation.placement.device == d)
-        spans = np.column_stack([evaluation.start[ops], evaluation.finish[ops] - evaluation.start[ops]]) / scale
+        spans = (
+            np.column_stack([evaluation.start[ops], evaluation.finish[ops] - evaluation.start[ops]])
+            / scale
+        )
         axes.broken_barh(
             spans.tolist(),
             (d + 0.02, 0.56),
@@ -86,10 +101,20 @@ def _draw(axes: Any, evaluation: Evaluation | Timeline, scale: float, colours: d
             for v, (begin, width) in zip(ops.tolist(), spans.tolist(), strict=True):
                 name = problem.op_names[v].rsplit("/", 1)[-1]
                 if width > end * 0.0072 * len(name) and len(name) <= 18:
-                    axes.text(begin + width / 2, d + 0.3, name, ha="center", va="center", fontsize=6, color="white")
+                    axes.text(
+                        begin + width / 2,
+                        d + 0.3,
+                        name,
+                        ha="center",
+                        va="center",
+                        fontsize=6,
+                        color="white",
+                    )
         _draw_arrivals(axes, evaluation, d, scale)
         busy = evaluation.busy[d] / max(1, evaluation.makespan)
-        axes.text(end * 1.006, d + 0.3, f"{100 * busy:.0f} %", va="center", fontsize=8, color="#444444")
+        axes.text(
+            end * 1.006, d + 0.3, f"{100 * busy:.0f} %", va="center", fontsize=8, color="#444444"
+        )
 
     axes.set_yticks(np.arange(k) + 0.4, problem.device_names)
     axes.set_ylim(k, -0.12)
@@ -103,7 +128,10 @@ def _draw(axes: Any, evaluation: Evaluation | Timeline, scale: float, colours: d
 def _colour_of_types(types: tuple[str, ...]) -> dict[str, str]:
     """Give a colour to the most frequent types; the rest share grey."""
     ranked = sorted(Counter(types).items(), key=lambda item: (-item[1], item[0]))
-    return {name: COLOURS[i] for i, (name, _) in enumerate(ranked[: MAX_LEGEND if len(ranked) > 1 else 1])}
+    return {
+        name: COLOURS[i]
+        for i, (name, _) in enumerate(ranked[: MAX_LEGEND if len(ranked) > 1 else 1])
+    }
 
 
 def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, scale: float) -> None:
@@ -119,13 +147,23 @@ def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, sc
         here = rows[lanes % count == lane]
         spans = np.column_stack([here[:, 2], here[:, 3] - here[:, 2]]) / scale
         bottom = device + 0.62 + lane * height
-        axes.broken_barh(spans.tolist(), (bottom, height * 0.85), facecolors="#777777", alpha=0.55, linewidths=0)
+        axes.broken_barh(
+            spans.tolist(), (bottom, height * 0.85), facecolors="#777777", alpha=0.55, linewidths=0
+        )
 
 
 def _add_legend(figure: Any, axes: Any, types: tuple[str, ...], colours: dict[str, str]) -> None:
     pyplot_patches = __import__("matplotlib.patches", fromlist=["Patch"])
-    handles = [pyplot_patches.Patch(color=colour, label=name or "op") for name, colour in colours.items()]
+    handles = [
+        pyplot_patches.Patch(color=colour, label=name or "op") for name, colour in colours.items()
+    ]
     if len(set(types)) > len(colours):
         handles.append(pyplot_patches.Patch(color=GREY, label="other"))
     handles.append(pyplot_patches.Patch(color="#777777", alpha=0.55, label="transfer"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(8, len(handles)), fontsize=8, frameon=False)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(8, len(handles)),
+        fontsize=8,
+        frameon=False,
+    )

@@ -1,4 +1,5 @@
-"""Statistics of a graph's shape, and its picture: the graph itself if small, its level profile if large."""
+"""Statistics of a graph's shape, and its picture: the graph itself if small, its level profile if
+large."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def levels(graph: OpGraph) -> NDArray[np.int64]:
 
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:
-    """Return ops, tensors, edges, depth, width, parameters, flops, unshaped ops and the count of each op type."""
+    """Return ops, tensors, edges, depth, width, parameters, flops, unshaped ops and the count of
+    each op type."""
     level = levels(graph)
     return {
         "name": graph.name,
@@ -46,16 +48,21 @@ def graph_statistics(graph: OpGraph) -> dict[str, Any]:
         "bytes": int(graph.tensor_bytes.sum()),
         "unshaped_ops": int(graph.unshaped.sum()),
         "backward_ops": int(graph.backward.sum()),
-        "op_types": dict(sorted(Counter(graph.op_types).items(), key=lambda item: (-item[1], item[0]))),
+        "op_types": dict(
+            sorted(Counter(graph.op_types).items(), key=lambda item: (-item[1], item[0]))
+        ),
     }
 
 
 def graph_figure(graph: OpGraph) -> Any:
-    """Return a matplotlib figure: ops by level with their edges, or ops per level for more than 150 ops."""
+    """Return a matplotlib figure: ops by level with their edges, or ops per level for more than 150
+    ops."""
     level = levels(graph)
     if graph.num_ops > MAX_DRAWN:
         return _profile(graph, level)
-    figure = new_figure(min(24.0, 2.5 + 0.55 * (int(level.max()) + 1)), 2.0 + 0.42 * int(np.bincount(level).max()))
+    figure = new_figure(
+        min(24.0, 2.5 + 0.55 * (int(level.max()) + 1)), 2.0 + 0.42 * int(np.bincount(level).max())
+    )
     axes = figure.add_subplot()
     place: NDArray[np.float64] = np.zeros((graph.num_ops, 2))
     for at in range(int(level.max()) + 1):
@@ -63,14 +70,29 @@ def graph_figure(graph: OpGraph) -> Any:
         place[ops, 0] = at
         place[ops, 1] = np.arange(len(ops)) - (len(ops) - 1) / 2
     for u, v in graph.edges.tolist():
-        axes.annotate("", place[v], place[u], arrowprops={"arrowstyle": "-|>", "color": "#999999", "lw": 0.6,
-                      "shrinkA": 6, "shrinkB": 6})  # fmt: skip
+        axes.annotate(
+            "",
+            place[v],
+            place[u],
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "#999999",
+                "lw": 0.6,
+                "shrinkA": 6,
+                "shrinkB": 6,
+            },
+        )
     ranked = [name for name, _ in Counter(graph.op_types).most_common(len(COLOURS))]
     colours = [COLOURS[ranked.index(x)] if x in ranked else GREY for x in graph.op_types]
     axes.scatter(place[:, 0], place[:, 1], s=110, c=colours, zorder=3)
     for v, name in enumerate(graph.op_names):
         axes.annotate(
-            name.rsplit("/", 1)[-1][:14], place[v], (0, -11), textcoords="offset points", ha="center", fontsize=5
+            name.rsplit("/", 1)[-1][:14],
+            place[v],
+            (0, -11),
+            textcoords="offset points",
+            ha="center",
+            fontsize=5,
         )
     axes.set_axis_off()
     axes.set_title(f"{graph.name}: {graph.num_ops} ops", fontsize=10)
@@ -81,7 +103,9 @@ def _profile(graph: OpGraph, level: NDArray[np.int64]) -> Any:
     figure = new_figure(11, 4)
     axes = figure.add_subplot()
     count = np.bincount(level)
-    axes.fill_between(np.arange(len(count)), count, step="mid", color=COLOURS[0], alpha=0.8, linewidth=0)
+    axes.fill_between(
+        np.arange(len(count)), count, step="mid", color=COLOURS[0], alpha=0.8, linewidth=0
+    )
     axes.set_xlabel("level (edges from a source)")
     axes.set_ylabel("ops")
     axes.set_title(f"{graph.name}: {graph.num_ops} ops in {len(count)} levels", fontsize=10)

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def occupancy(episode: Episode, bins: int = 250) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (bin edges in time units, mean fraction of servers held by each model in each bin: (bins, models))."""
+    """Return (bin edges in time units, mean fraction of servers held by each model in each bin:
+    (bins, models))."""
     problem = episode.problem
     edges = np.linspace(0, problem.horizon, bins + 1)
-    # Server time used up to each edge: a job contributes its overlap with (0, edge), and bins are differences.
+    # Server time used up to each edge: a job contributes its overlap with (0, edge), and bins are
+    # differences.
     used = np.zeros((bins + 1, len(problem.jobs.models)))
     for job in np.flatnonzero(episode.jct > 0).tolist():
         begin, length = int(problem.arrival[job]), int(episode.jct[job])
@@ -51,7 +53,9 @@ def plot_occupancy(episode: Episode, title: str = "") -> Any:
         bottom = top
     upper.set_ylim(0, 1)
     upper.set_ylabel("servers held")
-    figure.suptitle(title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked")
+    figure.suptitle(
+        title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked"
+    )
     figure.legend(loc="outside lower center", fontsize="small", ncols=len(models))
     for cause in range(1, len(CAUSES)):
         jobs = np.flatnonzero(episode.cause == cause)
@@ -64,7 +68,8 @@ def plot_occupancy(episode: Episode, title: str = "") -> Any:
 
 
 def chrome_trace(episode: Episode) -> dict[str, Any]:
-    """Return the episode as a Chrome trace (Perfetto opens it): a track per server, and one for blocked jobs.
+    """Return the episode as a Chrome trace (Perfetto opens it): a track per server, and one for
+    blocked jobs.
 
     Raises
     ------
@@ -73,7 +78,9 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
     """
     problem = episode.problem
     if len(episode.servers) != problem.num_jobs:
-        raise InputError("a trace needs the servers of each job: simulate(..., record_servers=True)")
+        raise InputError(
+            "a trace needs the servers of each job: simulate(..., record_servers=True)"
+        )
     scale = problem.tick_seconds * 1e6
     models = problem.jobs.models
     events: list[dict[str, Any]] = [
@@ -82,18 +89,41 @@ def chrome_trace(episode: Episode) -> dict[str, Any]:
     ]
     for server, (group, rack, position) in enumerate(problem.jobs.topology.coordinates.tolist()):
         name = f"group {group} rack {rack} server {position}"
-        events.append({"name": "thread_name", "ph": "M", "pid": 1, "tid": server, "args": {"name": name}})
+        events.append(
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": server, "args": {"name": name}}
+        )
     for job in range(problem.num_jobs):
         name = models[problem.model[job]]
         start = int(problem.arrival[job]) * scale
-        arguments = {"job": job, "degree": int(episode.degree[job]), "outcome": CAUSES[episode.cause[job]]}
+        arguments = {
+            "job": job,
+            "degree": int(episode.degree[job]),
+            "outcome": CAUSES[episode.cause[job]],
+        }
         if episode.jct[job] > 0:
             for server in np.flatnonzero(episode.servers[job]).tolist():
                 events.append(
-                    {"name": name, "ph": "X", "pid": 1, "tid": server, "ts": start,
-                     "dur": int(episode.jct[job]) * scale, "args": arguments}
-                )  # fmt: skip
+                    {
+                        "name": name,
+                        "ph": "X",
+                        "pid": 1,
+                        "tid": server,
+                        "ts": start,
+                        "dur": int(episode.jct[job]) * scale,
+                        "args": arguments,
+                    }
+                )
         if episode.cause[job] != COMPLETED:
             label = f"{name}: {CAUSES[episode.cause[job]]}"
-            events.append({"name": label, "ph": "i", "s": "p", "pid": 2, "tid": 0, "ts": start, "args": arguments})
+            events.append(
+                {
+                    "name": label,
+                    "ph": "i",
+                    "s": "p",
+                    "pid": 2,
+                    "tid": 0,
+                    "ts": start,
+                    "args": arguments,
+                }
+            )
     return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -1,4 +1,5 @@
-"""Pictures of pipeline schedules: a Gantt chart with a lane per pass, the steady state framed, and memory over time."""
+"""Pictures of pipeline schedules: a Gantt chart with a lane per pass, the steady state framed, and
+memory over time."""
 
 from __future__ import annotations
 
@@ -19,28 +20,39 @@ if TYPE_CHECKING:
 COLOURS = {"F": "#9dc3e6", "B": "#a9d18e", "I": "#8fd0c8", "W": "#f8cb9c", "other": "#d0cece"}
 """Forward blue, backward green, split backward teal (I) and orange (W)."""
 
-LABELS = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights", "other": "other"}
+LABELS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, inputs",
+    "W": "backward, weights",
+    "other": "other",
+}
 
 FRAME, STEADY, STEADY_EDGE = "#c00000", "#fff2cc", "#bf9000"
-"""Colours of the frame around one repetition, of the ground behind the steady state, and of the frame around that."""
+"""Colours of the frame around one repetition, of the ground behind the steady state, and of the
+frame around that."""
 
 LANES = (("F",), ("B", "I"), ("W",), ("other",))
-"""Kinds of passes that share a lane, from the top; a device has the lanes that its problem needs."""
+"""Kinds of passes that share a lane, from the top; a device has the lanes that its problem
+needs."""
 
 BAND = 0.92
 """Height of a device's lanes together; devices are 1 apart."""
 
 CELL_INCHES, PERIOD_INCHES, MOST_INCHES, LEAST_INCHES = 0.24, 0.55, 34.0, 8.0
-"""Width of the picture: so much for every cell of a device, and for every micro-batch, within limits."""
+"""Width of the picture: so much for every cell of a device, and for every micro-batch, within
+limits."""
 
 FONTS, INCHES_PER_DIGIT_AND_POINT, CELL_MARGIN = (6.5, 5.0), 0.0088, 0.02
 """Sizes in points of the numbers in cells: the first that fits, none where neither does."""
 
 NEAR_CAPACITY = 1.6
-"""A capacity is drawn up to so many times the most memory held; a line far above would press the curves flat."""
+"""A capacity is drawn up to so many times the most memory held; a line far above would press the
+curves flat."""
 
 LEAST_TIMED_SECONDS, LEAST_BYTES = 1e-6, 4096
-"""Schedules shorter than this have ticks without a unit, memory below this has units of its own (shapes, block tables)."""
+"""Schedules shorter than this have ticks without a unit, memory below this has units of its own
+(shapes, block tables)."""
 
 
 def draw_pipeline(
@@ -52,9 +64,10 @@ def draw_pipeline(
 ) -> Any:
     """Draw a schedule; return the matplotlib figure and write it to `path`, if given.
 
-    A row per device with a lane for forward, backward and weight passes, the micro-batch number in every cell that has
-    room for it. One repetition of the repetend is framed on every device, and the ground of the steady state coloured.
-    Below: memory that the micro-batches hold on each device over time, scaled to its values.
+    A row per device with a lane for forward, backward and weight passes, the micro-batch number in
+    every cell that has room for it. One repetition of the repetend is framed on every device, and
+    the ground of the steady state coloured. Below: memory that the micro-batches hold on each
+    device over time, scaled to its values.
 
     Parameters
     ----------
@@ -88,8 +101,10 @@ def draw_pipeline(
     gantt.set_title(
         f"{problem.name}: {schedule.micro_batches} micro-batches, period {float(schedule.period) / size:.4g} {unit}, "
         f"makespan {schedule.makespan / size:.4g} {unit}, bubble {schedule.bubble_period:.1%}",
-        loc="left", fontsize=9, pad=24,
-    )  # fmt: skip
+        loc="left",
+        fontsize=9,
+        pad=24,
+    )
     if panels == 2:
         _draw_memory(schedule, axes[1], end)
     axes[-1].xaxis.set_major_formatter(lambda ticks, _: f"{ticks / size:g}")
@@ -102,7 +117,11 @@ def draw_pipeline(
 def _unit(schedule: PipelineSchedule) -> tuple[str, float]:
     """Return the unit of times and its ticks."""
     seconds = schedule.makespan * schedule.problem.tick_seconds
-    return time_unit(schedule.makespan, schedule.problem.tick_seconds) if seconds >= LEAST_TIMED_SECONDS else ("ticks", 1.0)
+    return (
+        time_unit(schedule.makespan, schedule.problem.tick_seconds)
+        if seconds >= LEAST_TIMED_SECONDS
+        else ("ticks", 1.0)
+    )
 
 
 def _inches(schedule: PipelineSchedule, end: int) -> float:
@@ -120,9 +139,14 @@ def _lanes(schedule: PipelineSchedule) -> list[tuple[str, ...]]:
 
 
 def _draw_cells(
-    schedule: PipelineSchedule, axis: Any, end: int, lanes: list[tuple[str, ...]], inches_per_tick: float
+    schedule: PipelineSchedule,
+    axis: Any,
+    end: int,
+    lanes: list[tuple[str, ...]],
+    inches_per_tick: float,
 ) -> None:
-    """Draw a cell for every block that starts before `end`, with the number of its micro-batch where there is room."""
+    """Draw a cell for every block that starts before `end`, with the number of its micro-batch
+    where there is room."""
     from matplotlib.patches import Rectangle
 
     problem = schedule.problem
@@ -138,13 +162,36 @@ def _draw_cells(
             for d in problem.devices_of(i).tolist():
                 top = d - BAND / 2 + lane_of[kind] * height
                 axis.add_patch(
-                    Rectangle((start, top), span, height, facecolor=COLOURS[kind], edgecolor="#404040", linewidth=0.4,
-                              gid="cell", zorder=2)
-                )  # fmt: skip
-                font = next((size for size in FONTS if room >= INCHES_PER_DIGIT_AND_POINT * size * len(str(j))), None)
+                    Rectangle(
+                        (start, top),
+                        span,
+                        height,
+                        facecolor=COLOURS[kind],
+                        edgecolor="#404040",
+                        linewidth=0.4,
+                        gid="cell",
+                        zorder=2,
+                    )
+                )
+                font = next(
+                    (
+                        size
+                        for size in FONTS
+                        if room >= INCHES_PER_DIGIT_AND_POINT * size * len(str(j))
+                    ),
+                    None,
+                )
                 if font is not None:
-                    axis.text(start + span / 2, top + height / 2, str(j), ha="center", va="center", fontsize=font,
-                              clip_on=True, zorder=3)  # fmt: skip
+                    axis.text(
+                        start + span / 2,
+                        top + height / 2,
+                        str(j),
+                        ha="center",
+                        va="center",
+                        fontsize=font,
+                        clip_on=True,
+                        zorder=3,
+                    )
 
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
@@ -155,7 +202,9 @@ def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...
         axis.axhline(d + 0.5, color="#bfbfbf", linewidth=0.5, zorder=1)
     if rows > 16 or len(lanes) == 1:
         return
-    centres = [d - BAND / 2 + (lane + 0.5) * height for d in range(rows) for lane in range(len(lanes))]
+    centres = [
+        d - BAND / 2 + (lane + 0.5) * height for d in range(rows) for lane in range(len(lanes))
+    ]
     right = axis.secondary_yaxis("right")
     right.set_yticks(centres, ["/".join(lane) for lane in lanes] * rows, fontsize=6)
     right.tick_params(length=0)
@@ -167,23 +216,37 @@ def _add_legend(schedule: PipelineSchedule, axis: Any, framed: int, *, steady: b
 
     problem = schedule.problem
     kinds = [kind for kind in COLOURS if kind in problem.kind]
-    handles = [Patch(facecolor=COLOURS[kind], edgecolor="#404040", label=LABELS[kind]) for kind in kinds]
+    handles = [
+        Patch(facecolor=COLOURS[kind], edgecolor="#404040", label=LABELS[kind]) for kind in kinds
+    ]
     if framed and schedule.repetend is not None:
         size = schedule.repetend.size
         words = f"one repetition of {size} micro-batch{'es' if size > 1 else ''}"
-        words += "" if framed == sum(map(bool, problem.on_device)) else ", where the schedule is not denser"
+        words += (
+            ""
+            if framed == sum(map(bool, problem.on_device))
+            else ", where the schedule is not denser"
+        )
         handles.append(Patch(fill=False, edgecolor=FRAME, linewidth=1.8, label=words))
     if steady:
         handles.append(Patch(facecolor=STEADY, edgecolor=STEADY_EDGE, label="steady state"))
-    axis.legend(handles=handles, ncols=len(handles), loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False, fontsize=8,
-                borderaxespad=0.2)  # fmt: skip
+    axis.legend(
+        handles=handles,
+        ncols=len(handles),
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        frameon=False,
+        fontsize=8,
+        borderaxespad=0.2,
+    )
 
 
 def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> int:
     """Frame one repetition on every device; return how many devices have a frame.
 
-    The frame is around the runs of a whole period, as near to the middle of the schedule as possible. A device gets no frame
-    where a greedy completion, which may be denser than the pattern, mixes in other runs everywhere.
+    The frame is around the runs of a whole period, as near to the middle of the schedule as
+    possible. A device gets no frame where a greedy completion, which may be denser than the
+    pattern, mixes in other runs everywhere.
     """
     from matplotlib.patches import Rectangle
 
@@ -197,8 +260,18 @@ def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> int:
             found = _repetition(schedule, turn, d)
             if found is not None:
                 left, right = found
-                axis.add_patch(Rectangle((left, d - 0.48), right - left, 0.96, fill=False, edgecolor=FRAME, linewidth=1.8,
-                                         zorder=5, gid="repetend"))  # fmt: skip
+                axis.add_patch(
+                    Rectangle(
+                        (left, d - 0.48),
+                        right - left,
+                        0.96,
+                        fill=False,
+                        edgecolor=FRAME,
+                        linewidth=1.8,
+                        zorder=5,
+                        gid="repetend",
+                    )
+                )
                 framed += 1
                 break
     return framed
@@ -207,11 +280,14 @@ def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> int:
 def _whole_turns(schedule: PipelineSchedule) -> range:
     """Return the repetitions whose every run belongs to a micro-batch of the schedule."""
     assert schedule.repetend is not None
-    return range(int(schedule.repetend.index.max()), schedule.micro_batches // schedule.repetend.size)
+    return range(
+        int(schedule.repetend.index.max()), schedule.micro_batches // schedule.repetend.size
+    )
 
 
 def _steady_state(schedule: PipelineSchedule) -> tuple[int, int] | None:
-    """Return from when until when all devices are in whole repetitions, None where there is no such time."""
+    """Return from when until when all devices are in whole repetitions, None where there is no such
+    time."""
     turns = _whole_turns(schedule) if schedule.repetend is not None else range(0)
     if not turns:
         return None
@@ -222,7 +298,8 @@ def _steady_state(schedule: PipelineSchedule) -> tuple[int, int] | None:
 
 
 def _repetition(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, int] | None:
-    """Return from when until when a device runs repetition `turn`, None if it runs something else meanwhile."""
+    """Return from when until when a device runs repetition `turn`, None if it runs something else
+    meanwhile."""
     assert schedule.repetend is not None
     here = list(schedule.problem.on_device[device])
     if not here:
@@ -237,14 +314,16 @@ def _extent(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, in
     """Return the first start and the last end of repetition `turn` on a device."""
     assert schedule.repetend is not None
     size, here = schedule.repetend.size, list(schedule.problem.on_device[device])
-    # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size + member.
+    # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size +
+    # member.
     member: NDArray[np.int64] = (turn - schedule.repetend.index) * size + np.arange(size)[:, None]
     start = np.take_along_axis(schedule.start, member, axis=0)[:, here]
     return int(start.min()), int((start + schedule.problem.span[here]).max())
 
 
 def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
-    """Draw what micro-batches hold on every device; the panel ends a little above the most that is held."""
+    """Draw what micro-batches hold on every device; the panel ends a little above the most that is
+    held."""
     problem = schedule.problem
     most = max(schedule.peak_memory)
     unit, size = _memory_unit(schedule, most)
@@ -263,7 +342,14 @@ def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
     axis.set_ylim(0, 1.12 * max([most, *near]) / size or 1)
     axis.set_ylabel(f"held by micro-\nbatches{unit}{far}", fontsize=8)
     if problem.num_devices <= 8:
-        axis.legend(title="most held", title_fontsize=7, fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axis.legend(
+            title="most held",
+            title_fontsize=7,
+            fontsize=7,
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+        )
 
 
 def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
@@ -275,8 +361,13 @@ def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
 
 
 def _memory_unit(schedule: PipelineSchedule, most: int) -> tuple[str, float]:
-    """Return the unit of memory, with a comma before it, and its bytes; none for block tables and shapes."""
+    """Return the unit of memory, with a comma before it, and its bytes; none for block tables and
+    shapes."""
     timed = schedule.makespan * schedule.problem.tick_seconds >= LEAST_TIMED_SECONDS
     if not timed or most < LEAST_BYTES:
         return "", 1.0
-    return next((f", {name}", float(size)) for name, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if most >= size)
+    return next(
+        (f", {name}", float(size))
+        for name, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+        if most >= size
+    )

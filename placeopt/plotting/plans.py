@@ -17,7 +17,8 @@ MOST_PASSES = 4000
 
 
 def plan_figure(planned: Planned) -> Any:
-    """Draw a step of a plan: forward and backward passes per stage, and beside them memory of a device and its limit.
+    """Draw a step of a plan: forward and backward passes per stage, and beside them memory of a
+    device and its limit.
 
     Raises
     ------
@@ -33,11 +34,20 @@ def plan_figure(planned: Planned) -> Any:
     passes, end = step_timeline(planned.problem, plan)
     for one in passes[:MOST_PASSES]:
         colour = COLOURS[one.kind]
-        time.barh(one.device, (one.end - one.start) * tick, left=one.start * tick, color=colour, height=0.8, linewidth=0)
+        time.barh(
+            one.device,
+            (one.end - one.start) * tick,
+            left=one.start * tick,
+            color=colour,
+            height=0.8,
+            linewidth=0,
+        )
     labels = []
     for i, stage in enumerate(plan.on_devices):
         priced = max(price.stages[i::count], key=lambda stage: stage.memory)
-        groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+        groups = " + ".join(
+            f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas
+        )
         spans = ", ".join(f"{held.layers[0]}-{held.layers[-1]}" for held in plan.stages[i::count])
         labels.append(f"layers {spans}\n{groups}")
         limit = planned.problem.pool(priced.kind).memory / 2**30
@@ -49,5 +59,7 @@ def plan_figure(planned: Planned) -> Any:
     time.set_xlabel("seconds (dark: forward, light: backward, yellow: gradients of weights)")
     memory.set_xlabel("GiB of a device and its limit")
     gap = "" if planned.result.gap is None else f", gap {100 * planned.result.gap:.2f} %"
-    time.set_title(f"{planned.problem.name}: {planned.step_seconds:.4g} s per step{gap}", fontsize=9)
+    time.set_title(
+        f"{planned.problem.name}: {planned.step_seconds:.4g} s per step{gap}", fontsize=9
+    )
     return figure

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def plot_result(result: Result[Any], problem: Any) -> Any:
-    """Return a matplotlib figure: the schedule in time where the solution is one, else value and bound over time.
+    """Return a matplotlib figure: the schedule in time where the solution is one, else value and
+    bound over time.
 
     Raises
     ------
@@ -42,7 +43,8 @@ def plot_result(result: Result[Any], problem: Any) -> Any:
 
 
 def convergence_figure(result: Result[Any]) -> Any:
-    """Return a matplotlib figure of the best value and the proven bound over the seconds of the search.
+    """Return a matplotlib figure of the best value and the proven bound over the seconds of the
+    search.
 
     Raises
     ------
@@ -52,7 +54,9 @@ def convergence_figure(result: Result[Any]) -> Any:
     if not result.trace:
         raise InputError(f"the result of '{result.solver}' has no trace to draw")
     points = [*result.trace]
-    unit, scale = time_unit(float(max(p.incumbent or p.lower_bound for p in points)), result.tick_seconds)
+    unit, scale = time_unit(
+        float(max(p.incumbent or p.lower_bound for p in points)), result.tick_seconds
+    )
     figure = new_figure(7, 3.5)
     axes = figure.add_subplot()
     seconds = [p.seconds for p in points] + [max(result.runtime, points[-1].seconds)]
@@ -87,7 +91,9 @@ def result_frame(result: Result[Any], problem: Any) -> Any:
     if isinstance(solution, PipelineSchedule):
         return pandas.DataFrame(_pipeline_columns(solution))
     what = "no solution" if solution is None else f"a {type(solution).__name__}"
-    raise InputError(f"to_frame: expected a placement or a pipeline's schedule, the result of '{result.solver}' has {what}")
+    raise InputError(
+        f"to_frame: expected a placement or a pipeline's schedule, the result of '{result.solver}' has {what}"
+    )
 
 
 def _placement_columns(result: Result[Any], problem: Any, placement: Placement) -> dict[str, Any]:
@@ -100,14 +106,20 @@ def _placement_columns(result: Result[Any], problem: Any, placement: Placement) 
         columns["priority"] = placement.priority
     if objective_of(problem).drawn:
         run = evaluate(problem, placement, result.queue or None, check=False)
-        columns |= {"start_seconds": run.start * problem.tick_seconds, "finish_seconds": run.finish * problem.tick_seconds}
+        columns |= {
+            "start_seconds": run.start * problem.tick_seconds,
+            "finish_seconds": run.finish * problem.tick_seconds,
+        }
     return columns
 
 
 def _pipeline_columns(schedule: PipelineSchedule) -> dict[str, Any]:
     problem, n = schedule.problem, schedule.micro_batches
     start = schedule.start.ravel()
-    devices = [", ".join(problem.device_names[d] for d in problem.devices_of(b).tolist()) for b in range(problem.num_blocks)]
+    devices = [
+        ", ".join(problem.device_names[d] for d in problem.devices_of(b).tolist())
+        for b in range(problem.num_blocks)
+    ]
     return {
         "micro_batch": np.repeat(np.arange(n), problem.num_blocks),
         "block": list(problem.block_names) * n,
@@ -120,5 +132,8 @@ def _pipeline_columns(schedule: PipelineSchedule) -> dict[str, Any]:
 def result_html(result: Result[Any]) -> str:
     """Return a small HTML table: what was found, what is proved, how it ended."""
     rows = [(key, value) for key, value in result.summary().items() if value]
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>"
+        for k, v in rows
+    )
     return f"<table><tbody>{cells}</tbody></table>"

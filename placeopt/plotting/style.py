@@ -8,9 +8,19 @@ from placeopt.model.errors import MissingExtraError
 
 # Paul Tol's bright and muted schemes: told apart by colour-blind readers too.
 COLOURS = (
-    "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377",
-    "#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99",
-)  # fmt: skip
+    "#4477AA",
+    "#EE6677",
+    "#228833",
+    "#CCBB44",
+    "#66CCEE",
+    "#AA3377",
+    "#332288",
+    "#DDCC77",
+    "#117733",
+    "#88CCEE",
+    "#882255",
+    "#44AA99",
+)
 GREY = "#BBBBBB"
 
 
@@ -24,7 +34,9 @@ def pyplot() -> Any:
     """
     try:
         import matplotlib
-        import matplotlib.figure  # figures choose what draws them by the suffix: no backend is set, no display needed
+
+        # figures choose what draws them by the suffix: no backend is set, no display needed
+        import matplotlib.figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing pictures") from error
     return matplotlib

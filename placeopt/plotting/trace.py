@@ -15,7 +15,8 @@ DEVICES, TRANSFERS = 1, 2
 
 
 def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the trace: one track per device, and one per pair of devices (per lane where transfers overlap).
+    """Return the trace: one track per device, and one per pair of devices (per lane where transfers
+    overlap).
 
     Times are microseconds, as the format wants; the exact ticks are in each slice's arguments.
     """
@@ -29,7 +30,15 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
         events.append(_name("thread_name", DEVICES, d + 1, name))
     start, finish = evaluation.start.tolist(), evaluation.finish.tolist()
     for v, d in enumerate(evaluation.placement.device.tolist()):
-        slice_ = _slice(problem.op_names[v], problem.op_types[v] or "op", DEVICES, d + 1, start[v], finish[v], scale)
+        slice_ = _slice(
+            problem.op_names[v],
+            problem.op_types[v] or "op",
+            DEVICES,
+            d + 1,
+            start[v],
+            finish[v],
+            scale,
+        )
         slice_["args"]["op"] = v
         events.append(slice_)
 
@@ -43,7 +52,12 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
             tracks[a, b, lane] = len(tracks) + 1
             label = f"{problem.device_names[a]} -> {problem.device_names[b]}"
             events.append(
-                _name("thread_name", TRANSFERS, tracks[a, b, lane], label + (f" ({lane + 1})" if lane else ""))
+                _name(
+                    "thread_name",
+                    TRANSFERS,
+                    tracks[a, b, lane],
+                    label + (f" ({lane + 1})" if lane else ""),
+                )
             )
         for i, lane in zip(here.tolist(), lanes.tolist(), strict=True):
             tensor, _, begin, end = rows[i].tolist()
@@ -51,7 +65,11 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
             slice_ = _slice(label, "transfer", TRANSFERS, tracks[a, b, lane], begin, end, scale)
             slice_["args"] |= {"tensor": tensor, "bytes": int(problem.tensor_bytes[tensor])}
             events.append(slice_)
-    other = {"problem": problem.name, "makespan_ticks": evaluation.makespan, "queue": evaluation.queue}
+    other = {
+        "problem": problem.name,
+        "makespan_ticks": evaluation.makespan,
+        "queue": evaluation.queue,
+    }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
@@ -59,8 +77,16 @@ def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _slice(name: str, kind: str, process: int, thread: int, begin: int, end: int, scale: float) -> dict[str, Any]:
+def _slice(
+    name: str, kind: str, process: int, thread: int, begin: int, end: int, scale: float
+) -> dict[str, Any]:
     return {
-        "ph": "X", "name": name, "cat": kind, "pid": process, "tid": thread,
-        "ts": begin * scale, "dur": (end - begin) * scale, "args": {"start_ticks": begin, "end_ticks": end},
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": process,
+        "tid": thread,
+        "ts": begin * scale,
+        "dur": (end - begin) * scale,
+        "args": {"start_ticks": begin, "end_ticks": end},
+    }

@@ -1,7 +1,9 @@
-"""Program: a model of the user's own as a list of calls, and the device that a placement gives every one of them.
+"""Program: a model of the user's own as a list of calls, and the device that a placement gives
+every one of them.
 
-A placement names the ops of a graph, from which readers have folded and fused calls away (constants, views of weights,
-dropout, batch norms). Such a call goes where its first input is, else where its first reader is.
+A placement names the ops of a graph, from which readers have folded and fused calls away
+(constants, views of weights, dropout, batch norms). Such a call goes where its first input is, else
+where its first reader is.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Calls in an order in which every one finds its inputs; `modules` are the paths of all modules, where known."""
+    """Calls in an order in which every one finds its inputs; `modules` are the paths of all
+    modules, where known."""
 
     name: str
     calls: tuple[Call, ...]
@@ -74,8 +77,8 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
     Raises
     ------
     InputError
-        If an op of the placement is no call of the model (those of the backward pass excepted, which run where
-        their forward op does), or none of them is.
+        If an op of the placement is no call of the model (those of the backward pass excepted,
+        which run where their forward op does), or none of them is.
     """
     index = {call.name: i for i, call in enumerate(program.calls)}
     device = np.full(program.num_calls, -1, dtype=np.int64)
@@ -88,13 +91,18 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
     if strange or (device < 0).all():
         name = strange[0] if strange else next(iter(placed), "")
         near = nearest(name, index)
-        hint = f"did you mean '{near}'?" if near else "is it a placement of this model, read with the same options?"
+        hint = (
+            f"did you mean '{near}'?"
+            if near
+            else "is it a placement of this model, read with the same options?"
+        )
         raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
     return spread(program, device)
 
 
 def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give every call without a device (-1) that of its first input, else that of its first reader, else device 0."""
+    """Give every call without a device (-1) that of its first input, else that of its first reader,
+    else device 0."""
     found: list[int] = device.tolist()
     for i, call in enumerate(program.calls):
         if found[i] < 0:
@@ -108,8 +116,9 @@ def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
 def segments(program: Program, label: Sequence[int]) -> list[list[int]]:
     """Cut the calls into runs of one label that can be executed whole, one after the other.
 
-    The level of a call is the largest number of changes of label on a path to it; calls of one label and level are one
-    segment. An edge between two segments raises the level or keeps it within one label, so the segments have no circle.
+    The level of a call is the largest number of changes of label on a path to it; calls of one
+    label and level are one segment. An edge between two segments raises the level or keeps it
+    within one label, so the segments have no circle.
     """
     level = [0] * program.num_calls
     table: dict[tuple[int, int], list[int]] = {}

@@ -1,7 +1,7 @@
 """An ONNX model as one file per part, a manifest, and the runner that runs them.
 
-CUDA devices get the CUDA execution provider with their number, and the CPU behind it; a device of another name is taken
-for a CPU.
+CUDA devices get the CUDA execution provider with their number, and the CPU behind it; a device of
+another name is taken for a CPU.
 """
 
 from __future__ import annotations
@@ -24,17 +24,30 @@ EXTERNAL = 2**30
 
 
 def parts_of(
-    program: OnnxProgram, groups: Sequence[Sequence[int]], home: Sequence[int], devices: Sequence[str]
+    program: OnnxProgram,
+    groups: Sequence[Sequence[int]],
+    home: Sequence[int],
+    devices: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Callable[[Path], None]]]:
     """Return the manifest and the files of a model cut into groups of calls, in order."""
     parts = program.cut(groups)
-    # Two devices may have one name in the framework (two threads of one CPU): the manifest keeps them apart.
-    titles = [f"{name}#{d}" if devices.count(name) > 1 else name for d, name in enumerate(tuple(devices))]
+    # Two devices may have one name in the framework (two threads of one CPU): the manifest keeps
+    # them apart.
+    titles = [
+        f"{name}#{d}" if devices.count(name) > 1 else name for d, name in enumerate(tuple(devices))
+    ]
     files: dict[str, Callable[[Path], None]] = {}
     rows = []
     for i, (part, d) in enumerate(zip(parts, home, strict=True)):
         file = f"part{i:03d}.onnx"
-        rows.append({"file": file, "device": titles[d], "inputs": list(part.inputs), "outputs": list(part.outputs)})
+        rows.append(
+            {
+                "file": file,
+                "device": titles[d],
+                "inputs": list(part.inputs),
+                "outputs": list(part.outputs),
+            }
+        )
         files[file] = _writer(part)
     manifest = {
         "model": program.program.name,
@@ -77,7 +90,9 @@ def open_runner(folder: Path, threads: int = 0) -> onnx_runner.Runner:
     except OSError:
         raise
     except Exception as error:
-        raise InputError(f"{folder}: onnxruntime cannot load a part: {one_line(str(error), 200)}") from error
+        raise InputError(
+            f"{folder}: onnxruntime cannot load a part: {one_line(str(error), 200)}"
+        ) from error
 
 
 def _writer(part: Part) -> Callable[[Path], None]:
@@ -85,7 +100,12 @@ def _writer(part: Part) -> Callable[[Path], None]:
         import onnx
 
         large = part.proto.ByteSize() > EXTERNAL
-        onnx.save(part.proto, path, save_as_external_data=large, location=f"{path.name}.data" if large else None)
+        onnx.save(
+            part.proto,
+            path,
+            save_as_external_data=large,
+            location=f"{path.name}.data" if large else None,
+        )
 
     return write
 

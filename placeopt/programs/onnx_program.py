@@ -1,7 +1,7 @@
 """An ONNX model as a Program, and the cutting of it into models of its own.
 
-The names of the calls are those of the graph that the reader makes: a node's name, or its first result's. Calls of the
-model's own functions are inlined first, as the reader does.
+The names of the calls are those of the graph that the reader makes: a node's name, or its first
+result's. Calls of the model's own functions are inlined first, as the reader does.
 """
 
 from __future__ import annotations
@@ -60,12 +60,20 @@ class OnnxProgram:
             If the type of a tensor between two groups is unknown.
         """
         wanted = self._wanted(groups)
-        return [self._part(f"{self.program.name}_{i}", group, outputs)
-                for i, (group, outputs) in enumerate(zip(groups, wanted, strict=True))]  # fmt: skip
+        return [
+            self._part(f"{self.program.name}_{i}", group, outputs)
+            for i, (group, outputs) in enumerate(zip(groups, wanted, strict=True))
+        ]
 
     def _wanted(self, groups: Sequence[Sequence[int]]) -> list[list[str]]:
         """Tensors that every group has to hand over: those read by other groups, and results."""
-        maker = {name: g for g, group in enumerate(groups) for i in group for name in self.nodes[i].output if name}
+        maker = {
+            name: g
+            for g, group in enumerate(groups)
+            for i in group
+            for name in self.nodes[i].output
+            if name
+        }
         wanted: list[dict[str, None]] = [{} for _ in groups]
         for g, group in enumerate(groups):
             for i in group:
@@ -83,24 +91,40 @@ class OnnxProgram:
         graph = self.proto.graph
         nodes = [self.nodes[i] for i in sorted(group)]
         made = {name for node in nodes for name in node.output}
-        needed = dict.fromkeys(name for node in nodes for name in reads(node) if name and name not in made)
+        needed = dict.fromkeys(
+            name for node in nodes for name in reads(node) if name and name not in made
+        )
         stored = [tensor for tensor in graph.initializer if tensor.name in needed]
         sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in needed]
         constants = [node for node in graph.node if _is_constant(node) and node.output[0] in needed]
-        inside = {tensor.name for tensor in stored} | {x.values.name for x in sparse} | {x.output[0] for x in constants}
+        inside = (
+            {tensor.name for tensor in stored}
+            | {x.values.name for x in sparse}
+            | {x.output[0] for x in constants}
+        )
         inputs = [name for name in needed if name not in inside]
         part = helper.make_graph(
-            [*constants, *nodes], title, [self._type(name) for name in inputs], [self._type(name) for name in outputs],
-            initializer=stored, sparse_initializer=sparse,
-        )  # fmt: skip
-        proto = helper.make_model(part, opset_imports=self.proto.opset_import, ir_version=self.proto.ir_version,
-                                  producer_name="placeopt")  # fmt: skip
+            [*constants, *nodes],
+            title,
+            [self._type(name) for name in inputs],
+            [self._type(name) for name in outputs],
+            initializer=stored,
+            sparse_initializer=sparse,
+        )
+        proto = helper.make_model(
+            part,
+            opset_imports=self.proto.opset_import,
+            ir_version=self.proto.ir_version,
+            producer_name="placeopt",
+        )
         return Part(proto, tuple(inputs), tuple(outputs))
 
     def _type(self, name: str) -> Any:
         if name not in self.types:
-            raise InputError(f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes from one device "
-                             "to another, is unknown; name it in the model's value_info")  # fmt: skip
+            raise InputError(
+                f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes from one device "
+                "to another, is unknown; name it in the model's value_info"
+            )
         return self.types[name]
 
 
@@ -134,16 +158,29 @@ def onnx_program(source: str | Path) -> OnnxProgram:
         proto = onnx.load(path)
         if proto.functions:
             proto = inliner.inline_local_functions(proto)
-        typed = shape_inference.infer_shapes(proto, data_prop=True) if proto.ByteSize() < 2**31 else proto
+        typed = (
+            shape_inference.infer_shapes(proto, data_prop=True)
+            if proto.ByteSize() < 2**31
+            else proto
+        )
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     except Exception as error:
-        raise InputError(f"{source}: cannot be loaded with its weights: {one_line(str(error), 200)}") from error
+        raise InputError(
+            f"{source}: cannot be loaded with its weights: {one_line(str(error), 200)}"
+        ) from error
     graph = typed.graph
-    types = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output) if value.type.WhichOneof("value")}
+    types = {
+        value.name: value
+        for value in (*graph.value_info, *graph.input, *graph.output)
+        if value.type.WhichOneof("value")
+    }
     nodes = tuple(node for node in _sorted(proto.graph) if not _is_constant(node))
-    program = Program(path.stem.removeprefix("light_"), tuple(_calls(proto.graph, nodes)),
-                      tuple(tensor.name for tensor in proto.graph.initializer))  # fmt: skip
+    program = Program(
+        path.stem.removeprefix("light_"),
+        tuple(_calls(proto.graph, nodes)),
+        tuple(tensor.name for tensor in proto.graph.initializer),
+    )
     return OnnxProgram(program, proto, nodes, types, path)
 
 
@@ -152,14 +189,17 @@ def _is_constant(node: Any) -> bool:
 
 
 def reads(node: Any) -> list[str]:
-    """Return the tensors that a node reads, those that its nested graphs take from outside included."""
+    """Return the tensors that a node reads, those that its nested graphs take from outside
+    included."""
     return [name for name in dict.fromkeys([*node.input, *_captured(node)]) if name]
 
 
 def _captured(node: Any) -> Iterator[str]:
     for attribute in node.attribute:
         for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            inside = {value.name for value in body.input} | {
+                tensor.name for tensor in body.initializer
+            }
             for inner in body.node:
                 yield from (name for name in reads(inner) if name not in inside)
                 inside.update(inner.output)
@@ -177,7 +217,11 @@ def _sorted(graph: Any) -> list[Any]:
             i = stack[-1]
             if state[i] == 0:
                 state[i] = 1
-                stack += [made[name] for name in reads(graph.node[i]) if name in made and state[made[name]] == 0]
+                stack += [
+                    made[name]
+                    for name in reads(graph.node[i])
+                    if name in made and state[made[name]] == 0
+                ]
             else:
                 stack.pop()
                 if state[i] == 1:
@@ -194,14 +238,24 @@ def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
         names = reads(node)
         title = node.name or next((x for x in node.output if x), node.op_type)
         seen[title] += 1
-        name = title if seen[title] == 1 else f"{title}#{seen[title]}"  # as the reader makes names distinct
+        name = (
+            title if seen[title] == 1 else f"{title}#{seen[title]}"
+        )  # as the reader makes names distinct
         module = scope_of(node) or module_path(node.name)
         inputs = tuple(dict.fromkeys(made[x] for x in names if x in made))
-        yield Call(name, node.op_type, module, inputs, tuple(x for x in names if x in stored and "." in x), node.op_type in _FREE)
+        yield Call(
+            name,
+            node.op_type,
+            module,
+            inputs,
+            tuple(x for x in names if x in stored and "." in x),
+            node.op_type in _FREE,
+        )
 
 
 def module_path(name: str) -> str:
-    """Return "layers.0.fc1" for a node "/layers/layers.0/fc1/MatMul": what the name says of the torch module it was."""
+    """Return "layers.0.fc1" for a node "/layers/layers.0/fc1/MatMul": what the name says of the
+    torch module it was."""
     path: list[str] = []
     for part in name.strip("/").split("/")[:-1]:
         if path and part.startswith(f"{path[-1]}."):

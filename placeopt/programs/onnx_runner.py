@@ -1,10 +1,12 @@
-"""Runs the parts of an ONNX model that `placeopt export --to onnxruntime` wrote. Needs onnxruntime and numpy only.
+"""Runs the parts of an ONNX model that `placeopt export --to onnxruntime` wrote. Needs onnxruntime
+and numpy only.
 
     from runner import Runner
     results = Runner(".").run({"x": x})          # a dict of the model's results by name
 
-A thread per device runs the ready part that comes first, as soon as its inputs are there; a part is one ONNX file. From
-the command line, `python runner.py inputs.npz results.npz`. This file is copied beside the parts and stands alone.
+A thread per device runs the ready part that comes first, as soon as its inputs are there; a part is
+one ONNX file. From the command line, `python runner.py inputs.npz results.npz`. This file is copied
+beside the parts and stands alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Runner:
     threads : threads inside an operator, for every part on a CPU; 0 lets onnxruntime choose.
     """
 
-    def __init__(self, folder: Any = None, providers: dict[str, Any] | None = None, threads: int = 0) -> None:
+    def __init__(
+        self, folder: Any = None, providers: dict[str, Any] | None = None, threads: int = 0
+    ) -> None:
         import onnxruntime
 
         folder = os.path.dirname(os.path.abspath(__file__)) if folder is None else str(folder)
@@ -37,8 +41,10 @@ class Runner:
         self.devices = list(self.manifest["devices"])
         wanted = {**self.manifest["devices"], **(providers or {})}
         present = set(onnxruntime.get_available_providers())
-        self.providers = {device: [x for x in rows if _name(x) in present] or ["CPUExecutionProvider"]
-                          for device, rows in wanted.items()}  # fmt: skip
+        self.providers = {
+            device: [x for x in rows if _name(x) in present] or ["CPUExecutionProvider"]
+            for device, rows in wanted.items()
+        }
         self.missing = sorted({_name(x) for rows in wanted.values() for x in rows} - present)
         self.parts = self.manifest["parts"]
         options = onnxruntime.SessionOptions()
@@ -48,16 +54,24 @@ class Runner:
         if threads:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.sessions = [
-            onnxruntime.InferenceSession(os.path.join(folder, part["file"]), options, providers=self.providers[part["device"]])
+            onnxruntime.InferenceSession(
+                os.path.join(folder, part["file"]),
+                options,
+                providers=self.providers[part["device"]],
+            )
             for part in self.parts
         ]
-        self.times: list[tuple[float, float]] = []  # (start, finish) of every part of the last run, seconds since its beginning
+        self.times: list[
+            tuple[float, float]
+        ] = []  # (start, finish) of every part of the last run, seconds since its beginning
 
     def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """Return the results by name for inputs by name."""
         missing = [name for name in self.manifest["inputs"] if name not in feeds]
         if missing:
-            raise ValueError(f"input '{missing[0]}' is missing; the model takes {', '.join(self.manifest['inputs'])}")
+            raise ValueError(
+                f"input '{missing[0]}' is missing; the model takes {', '.join(self.manifest['inputs'])}"
+            )
         return _Run(self, feeds).results()
 
 
@@ -87,7 +101,10 @@ class _Run:
     def results(self) -> dict[str, Any]:
         """Run all parts and return the model's results."""
         self.began = time.perf_counter()
-        threads = [threading.Thread(target=self._work, args=(device,), daemon=True) for device in self.runner.devices]
+        threads = [
+            threading.Thread(target=self._work, args=(device,), daemon=True)
+            for device in self.runner.devices
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,7 +1,9 @@
-"""Cutting a captured torch module into pipeline stages: every stage is a module that takes and returns flat tensors.
+"""Cutting a captured torch module into pipeline stages: every stage is a module that takes and
+returns flat tensors.
 
-A stage of a pipeline talks to the next one only, so a tensor that a later stage reads passes through all stages between.
-The first stage takes the module's arguments, the last returns its results.
+A stage of a pipeline talks to the next one only, so a tensor that a later stage reads passes
+through all stages between. The first stage takes the module's arguments, the last returns its
+results.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Stage:
     ----------
     module : a GraphModule; weights keep their names.
     inputs, outputs : names of the values that go in and out, in order.
-    split_point : module that begins here, "" where the stage begins inside one, or nowhere in particular.
+    split_point : module that begins here, "" where the stage begins inside one, or nowhere in
+    particular.
     """
 
     module: Any
@@ -37,7 +40,8 @@ class Stage:
 
 
 def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> list[int]:
-    """Return the stage of every call; calls that are no ops of the placement run as late as their inputs allow.
+    """Return the stage of every call; calls that are no ops of the placement run as late as their
+    inputs allow.
 
     Raises
     ------
@@ -54,8 +58,10 @@ def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> l
     for i, call in enumerate(program.calls):
         for j in call.inputs:
             if found[j] > found[i]:
-                raise InputError(f"torch-pipeline: op '{call.name}' of stage {found[i]} reads '{program.calls[j].name}' of stage "
-                                 f"{found[j]}; solve with --objective period --contiguity chain")  # fmt: skip
+                raise InputError(
+                    f"torch-pipeline: op '{call.name}' of stage {found[i]} reads '{program.calls[j].name}' of stage "
+                    f"{found[j]}; solve with --objective period --contiguity chain"
+                )
     return found
 
 
@@ -94,8 +100,10 @@ class _Cutter:
         found = [node for node in self.nodes if self.of[node] <= boundary < self.last[node]]
         for node in found:
             if not _is_tensor(node):
-                raise InputError(f"torch-pipeline: '{node.name}', which is no tensor, is read by a later stage; "
-                                 "place it with its readers")  # fmt: skip
+                raise InputError(
+                    f"torch-pipeline: '{node.name}', which is no tensor, is read by a later stage; "
+                    "place it with its readers"
+                )
         return found
 
     def stage(self, number: int) -> Stage:
@@ -104,7 +112,11 @@ class _Cutter:
 
         graph = fx.Graph()
         copies: dict[Any, Any] = {}
-        inputs = [node for node in self.nodes if node.op == "placeholder"] if number == 0 else self.live(number - 1)
+        inputs = (
+            [node for node in self.nodes if node.op == "placeholder"]
+            if number == 0
+            else self.live(number - 1)
+        )
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
@@ -124,30 +136,44 @@ class _Cutter:
         if not last:  # a tensor with strides of zero, such as an expanded mask, cannot be sent
             given = tuple(graph.call_method("contiguous", (node,)) for node in given)
         graph.output(given[0] if len(given) == 1 else given)
-        root = {node.target: attribute(self.program.graph_module, node.target) for node in graph.nodes if node.op == "get_attr"}
+        root = {
+            node.target: attribute(self.program.graph_module, node.target)
+            for node in graph.nodes
+            if node.op == "get_attr"
+        }
         module = fx.GraphModule(root, graph, class_name=f"Stage{number}")
         names = tuple(node.name if hasattr(node, "op") else str(node) for node in outputs)
         return Stage(module, tuple(node.name for node in inputs), names, self._split_point(number))
 
     def _split_point(self, number: int) -> str:
-        """Return the outermost module that begins with the stage, if the program runs stage after stage there."""
+        """Return the outermost module that begins with the stage, if the program runs stage after
+        stage there."""
         calls = self.program.program.calls
-        first = next((i for i, s in enumerate(self.numbers) if s == number and not calls[i].free), -1)
+        first = next(
+            (i for i, s in enumerate(self.numbers) if s == number and not calls[i].free), -1
+        )
         if number == 0 or first < 0:
             return ""
         parts = calls[first].module.split(".")
         for depth in range(1, len(parts) + 1):
             path = ".".join(parts[:depth])
             inside = [i for i, call in enumerate(calls) if f"{call.module}.".startswith(f"{path}.")]
-            before = [i for i in range(min(inside, default=0)) if self.numbers[i] >= number and calls[i].inputs]
+            before = [
+                i
+                for i in range(min(inside, default=0))
+                if self.numbers[i] >= number and calls[i].inputs
+            ]
             if path and inside and not before and all(self.numbers[i] >= number for i in inside):
                 return path
         return ""
 
 
 def _follow_device(graph: Any) -> None:
-    """Make tensors on the device of the stage's inputs where the captured module names the device it ran on."""
-    source = next((node for node in graph.nodes if node.op == "placeholder" and _is_tensor(node)), None)
+    """Make tensors on the device of the stage's inputs where the captured module names the device
+    it ran on."""
+    source = next(
+        (node for node in graph.nodes if node.op == "placeholder" and _is_tensor(node)), None
+    )
     if source is None:
         return
     first = next(node for node in graph.nodes if node.op != "placeholder")

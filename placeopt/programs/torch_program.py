@@ -1,6 +1,7 @@
 """A torch module as a Program: torch.export captures it, every node that calls something is a call.
 
-The names of the calls are those of the graph that `from_torch` reads, since both come from the same export.
+The names of the calls are those of the graph that `from_torch` reads, since both come from the same
+export.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def is_torch_program(source: Any) -> bool:
     return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
 
 
-def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | None = None) -> TorchProgram:
+def torch_program(
+    source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | None = None
+) -> TorchProgram:
     """Capture `torch:FILE.py:NAME`, a .pt2 archive or a module.
 
     Raises
@@ -72,23 +75,34 @@ def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | N
     else:
         exported, name = _load(Path(source)), Path(source).stem
         if exported.example_inputs is None:
-            raise InputError(f"{source}: the archive holds no example inputs; export the module again with torch.export")
+            raise InputError(
+                f"{source}: the archive holds no example inputs; export the module again with torch.export"
+            )
         arguments, named = exported.example_inputs
         example = TorchModel(None, tuple(arguments), dict(named))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = exported.module(check_guards=False)
     _inline_regions(module)
-    for node in list(module.graph.nodes):  # checks of devices and types, which moving tensors would break
+    for node in list(
+        module.graph.nodes
+    ):  # checks of devices and types, which moving tensors would break
         if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
             module.graph.erase_node(node)
     module.graph.lint()
     module.recompile()
     nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
-    weights = tuple(dict.fromkeys(node.target for node in module.graph.nodes
-                                  if node.op == "get_attr" and _tensor(module, node.target, torch)))  # fmt: skip
+    weights = tuple(
+        dict.fromkeys(
+            node.target
+            for node in module.graph.nodes
+            if node.op == "get_attr" and _tensor(module, node.target, torch)
+        )
+    )
     paths = _module_paths(example.module, weights)
-    return TorchProgram(Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported)
+    return TorchProgram(
+        Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported
+    )
 
 
 def known_devices(names: Sequence[str]) -> None:
@@ -99,7 +113,9 @@ def known_devices(names: Sequence[str]) -> None:
         try:
             torch.device(name)
         except RuntimeError:
-            raise InputError(f"device '{name}': expected a torch device such as cpu or cuda:0") from None
+            raise InputError(
+                f"device '{name}': expected a torch device such as cpu or cuda:0"
+            ) from None
 
 
 def is_here(name: str) -> bool:
@@ -115,8 +131,10 @@ def check_devices(names: Sequence[str]) -> None:
     known_devices(names)
     for name in names:
         if not is_here(name):
-            raise InputError(f"device '{name}': torch finds {_cuda_count()} CUDA devices here; "
-                             "name others (--devices cpu,cpu)")  # fmt: skip
+            raise InputError(
+                f"device '{name}': torch finds {_cuda_count()} CUDA devices here; "
+                "name others (--devices cpu,cpu)"
+            )
 
 
 def _cuda_count() -> int:
@@ -126,7 +144,8 @@ def _cuda_count() -> int:
 
 
 def with_devices(node: Any, device: Any) -> bool:
-    """Make a call's device arguments `device`, by position or by name; return whether it has any."""
+    """Make a call's device arguments `device`, by position or by name; return whether it has
+    any."""
     import torch
 
     found = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, torch.device)]
@@ -136,14 +155,19 @@ def with_devices(node: Any, device: Any) -> bool:
 
 
 def _inline_regions(module: Any) -> None:
-    """Replace every region that only sets a mode by its ops; where it stops gradients, its results still do."""
+    """Replace every region that only sets a mode by its ops; where it stops gradients, its results
+    still do."""
     import torch
 
     graph = module.graph
-    while regions := [(node, found) for node in graph.nodes if (found := region_of(node)) is not None]:
+    while regions := [
+        (node, found) for node in graph.nodes if (found := region_of(node)) is not None
+    ]:
         for node, (nested, given, grad) in regions:
             body = attribute(module, nested.target)
-            copies = dict(zip((x for x in body.graph.nodes if x.op == "placeholder"), given, strict=True))
+            copies = dict(
+                zip((x for x in body.graph.nodes if x.op == "placeholder"), given, strict=True)
+            )
             results: Any = ()
             with graph.inserting_before(node):
                 for inside in body.graph.nodes:
@@ -152,7 +176,9 @@ def _inline_regions(module: Any) -> None:
                     elif inside.op != "placeholder":
                         copies[inside] = _inlined(module, node, inside, body, copies)
                 if not grad:
-                    results = [_detached(graph, node, x) if hasattr(x, "op") else x for x in results]
+                    results = [
+                        _detached(graph, node, x) if hasattr(x, "op") else x for x in results
+                    ]
             for reader in list(node.users):
                 reader.replace_all_uses_with(results[reader.args[1]])
                 graph.erase_node(reader)
@@ -162,7 +188,8 @@ def _inline_regions(module: Any) -> None:
 
 
 def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any, Any]) -> Any:
-    """Return the copy of an op of a region; what the region itself stores moves into the module around it."""
+    """Return the copy of an op of a region; what the region itself stores moves into the module
+    around it."""
     target = inside.target
     if inside.op == "get_attr":
         target = inner_name(region.name, str(target).replace(".", "_"))
@@ -171,7 +198,9 @@ def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any,
 
     args = torch.fx.map_arg(inside.args, copies.__getitem__)
     kwargs = torch.fx.map_arg(inside.kwargs, copies.__getitem__)
-    made = module.graph.create_node(inside.op, target, args, kwargs, inner_name(region.name, inside.name))
+    made = module.graph.create_node(
+        inside.op, target, args, kwargs, inner_name(region.name, inside.name)
+    )
     made.meta = dict(inside.meta)
     return made
 
@@ -190,10 +219,14 @@ def _export(example: TorchModel) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(example.module, example.inputs, kwargs=example.kwargs or None)
+            return torch.export.export(
+                example.module, example.inputs, kwargs=example.kwargs or None
+            )
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
-        raise InputError(f"torch.export cannot export {type(example.module).__name__}: {reason}") from error
+        raise InputError(
+            f"torch.export cannot export {type(example.module).__name__}: {reason}"
+        ) from error
 
 
 def _load(path: Path) -> Any:
@@ -227,7 +260,9 @@ def flat(value: Any) -> list[Any]:
     """Return what is nested in lists, tuples and dicts, in order."""
     if isinstance(value, list | tuple):
         return [x for item in value for x in flat(item)]
-    return [x for item in value.values() for x in flat(item)] if isinstance(value, dict) else [value]
+    return (
+        [x for item in value.values() for x in flat(item)] if isinstance(value, dict) else [value]
+    )
 
 
 def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
@@ -248,7 +283,11 @@ def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
 
 def module_of(node: Any) -> str:
     """Return the path of the module that makes a node, "" for the outermost."""
-    entries = [entry[0] for entry in (node.meta.get("nn_module_stack") or {}).values() if isinstance(entry, tuple)]
+    entries = [
+        entry[0]
+        for entry in (node.meta.get("nn_module_stack") or {}).values()
+        if isinstance(entry, tuple)
+    ]
     if not entries:
         return ""
     path = str(entries[-1]).removeprefix("L__self__").removeprefix("L['self']").strip(".")

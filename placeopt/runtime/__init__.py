@@ -1,6 +1,8 @@
-"""Running placements on real systems: kernels, runtimes, measurements, calibration, learning from them.
+"""Running placements on real systems: kernels, runtimes, measurements, calibration, learning from
+them.
 
-A `Runtime` executes a graph under a placement and returns a `Measurement`. Nothing heavy is imported here.
+A `Runtime` executes a graph under a placement and returns a `Measurement`. Nothing heavy is
+imported here.
 """
 
 from __future__ import annotations
@@ -32,8 +34,16 @@ _HOMES = {
 }
 
 __all__ = [
-    "Calibration", "DaskRuntime", "Measured", "Measurement", "Runtime", "SerialRuntime", "SimulatorTuning", "TorchRuntime",
-    "calibrate", "refine",
-]  # fmt: skip
+    "Calibration",
+    "DaskRuntime",
+    "Measured",
+    "Measurement",
+    "Runtime",
+    "SerialRuntime",
+    "SimulatorTuning",
+    "TorchRuntime",
+    "calibrate",
+    "refine",
+]
 
 __getattr__ = on_first_use(__name__, _HOMES)

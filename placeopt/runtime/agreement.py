@@ -37,7 +37,8 @@ class Agreement:
     Attributes
     ----------
     median_error, p90_error : quantiles of |simulated / measured - 1|.
-    tau : Kendall's rank correlation by workload, and "all": over the pairs of placements of the same workload.
+    tau : Kendall's rank correlation by workload, and "all": over the pairs of placements of the
+    same workload.
     """
 
     mode: str
@@ -55,7 +56,8 @@ def simulate(calibration: Calibration, graph: OpGraph, placement: Placement, mod
 
 
 def agreement(rows: Sequence[Comparison], mode: str) -> Agreement:
-    """Summarise comparisons; a workload with fewer than three placements has no rank correlation."""
+    """Summarise comparisons; a workload with fewer than three placements has no rank
+    correlation."""
     from scipy.stats import kendalltau
 
     if not rows:
@@ -64,7 +66,10 @@ def agreement(rows: Sequence[Comparison], mode: str) -> Agreement:
     tau, balance, pairs = {}, 0, 0
     for workload in dict.fromkeys(row.workload for row in rows):
         own = [row for row in rows if row.workload == workload]
-        x, y = np.array([row.measured for row in own]), np.array([row.simulated[mode] for row in own])
+        x, y = (
+            np.array([row.measured for row in own]),
+            np.array([row.simulated[mode] for row in own]),
+        )
         if len(own) >= 3:
             tau[workload] = float(kendalltau(x, y).statistic)
         upper = np.triu_indices(len(own), 1)
@@ -73,4 +78,6 @@ def agreement(rows: Sequence[Comparison], mode: str) -> Agreement:
         pairs += int(np.count_nonzero(signs))
     if pairs:
         tau["all"] = balance / pairs
-    return Agreement(mode, len(rows), float(np.median(errors)), float(np.quantile(errors, 0.9)), tau)
+    return Agreement(
+        mode, len(rows), float(np.median(errors)), float(np.quantile(errors, 0.9)), tau
+    )

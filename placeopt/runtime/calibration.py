@@ -1,15 +1,19 @@
-"""Calibration: from measured runs to the constants of the cost model, and how well it then predicts.
+"""Calibration: from measured runs to the constants of the cost model, and how well it then
+predicts.
 
-A few placements are run in which every op meets every device while the others compute too. From them come
+A few placements are run in which every op meets every device while the others compute too. From
+them come
 
 - op times: the mean of the middle four fifths, over all ops with the same kernel and shapes;
-- the engine's overhead per op, added to every op as launch cost: the value with which the simulated makespans of
-  these placements agree with the measured ones on average (of the logarithm). The search for it begins at the mean
-  gap between the moment an op could have started (its device was free, its inputs were there) and its start; some
-  gaps are hidden behind other waiting, so the two differ;
-- transfer times, as the model means them: from the moment the tensor exists and the channel is free to its
-  arrival, engine included; latency and bandwidth are fitted to them;
-- peak, memory bandwidth and launch overhead of a roofline fitted to the op times, for ops never measured.
+- the engine's overhead per op, added to every op as launch cost: the value with which the simulated
+  makespans of these placements agree with the measured ones on average (of the logarithm). The
+  search for it begins at the mean gap between the moment an op could have started (its device was
+  free, its inputs were there) and its start; some gaps are hidden behind other waiting, so the two
+  differ;
+- transfer times, as the model means them: from the moment the tensor exists and the channel is free
+  to its arrival, engine included; latency and bandwidth are fitted to them;
+- peak, memory bandwidth and launch overhead of a roofline fitted to the op times, for ops never
+  measured.
 """
 
 from __future__ import annotations
@@ -19,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.cost_fit import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
+from placeopt.instances.cost_fit import (
+    DeviceFit,
+    LinkFit,
+    fit_device,
+    fit_link,
+    with_measured_times,
+)
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
@@ -38,7 +48,8 @@ if TYPE_CHECKING:
     from placeopt.runtime.measurement import Measurement, Runtime
 
 MODES = ("none", "fitted", "measured")
-"""What a problem's times come from: nominal constants, constants fitted to measurements, or measured op times."""
+"""What a problem's times come from: nominal constants, constants fitted to measurements, or
+measured op times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +59,8 @@ class Calibration:
     Attributes
     ----------
     overhead : seconds that the engine adds to every op.
-    device, link : fitted constants, with the report of the fit; `device` includes the overhead. None where
+    device, link : fitted constants, with the report of the fit; `device` includes the overhead.
+    None where
         there was nothing to fit (a single device has no transfers).
     op_seconds : time of the ops of each measured graph, without overhead, by graph name.
     """
@@ -67,13 +79,18 @@ class Calibration:
             fit = DeviceFit(replace(fit.device, launch_overhead=max(0.0, launch)), fit.report)
         return replace(self, overhead=overhead, device=fit)
 
-    def scaled(self, overhead: float = 1.0, latency: float = 1.0, bandwidth: float = 1.0) -> Calibration:
-        """Return the calibration with the engine's overhead, and the fitted link's constants, times these factors."""
+    def scaled(
+        self, overhead: float = 1.0, latency: float = 1.0, bandwidth: float = 1.0
+    ) -> Calibration:
+        """Return the calibration with the engine's overhead, and the fitted link's constants, times
+        these factors."""
         found = self.with_overhead(self.overhead * overhead)
         if self.link is None:
             return found
         link = replace(
-            self.link.link, latency=self.link.link.latency * latency, bandwidth=self.link.link.bandwidth * bandwidth
+            self.link.link,
+            latency=self.link.link.latency * latency,
+            bandwidth=self.link.link.bandwidth * bandwidth,
         )
         return replace(found, link=LinkFit(link, self.link.report))
 
@@ -83,8 +100,16 @@ class Calibration:
         devices, links = self.nominal.devices, self.nominal.links
         if mode != "none" and self.device is not None:
             fitted = self.device.device
-            devices = tuple(replace(fitted, name=device.name, kind=device.kind, family=device.family,
-                                    memory=device.memory) for device in devices)  # fmt: skip
+            devices = tuple(
+                replace(
+                    fitted,
+                    name=device.name,
+                    kind=device.kind,
+                    family=device.family,
+                    memory=device.memory,
+                )
+                for device in devices
+            )
         if mode != "none" and self.link is not None:
             links = tuple(replace(self.link.link, name=link.name) for link in links)
         return replace(self.nominal, devices=devices, links=links)
@@ -94,7 +119,8 @@ class Calibration:
 
         Parameters
         ----------
-        mode : "none", "fitted" or "measured" (op times measured where the graph was part of the calibration).
+        mode : "none", "fitted" or "measured" (op times measured where the graph was part of the
+        calibration).
         """
         cluster = self.cluster(mode)
         if mode == "measured" and graph.name in self.op_seconds:
@@ -108,12 +134,17 @@ class Calibration:
         """Return the constants for JSON."""
         found: dict[str, Any] = {"launch_overhead": self.overhead}
         if self.device is not None:
-            found |= {"peak_flops": self.device.device.peak_flops,
-                      "memory_bandwidth": self.device.device.memory_bandwidth,
-                      "op_error": self.device.report.median_error}  # fmt: skip
+            found |= {
+                "peak_flops": self.device.device.peak_flops,
+                "memory_bandwidth": self.device.device.memory_bandwidth,
+                "op_error": self.device.report.median_error,
+            }
         if self.link is not None:
-            found |= {"latency": self.link.link.latency, "bandwidth": self.link.link.bandwidth,
-                      "transfer_error": self.link.report.median_error}  # fmt: skip
+            found |= {
+                "latency": self.link.link.latency,
+                "bandwidth": self.link.link.bandwidth,
+                "transfer_error": self.link.report.median_error,
+            }
         return found
 
 
@@ -132,22 +163,28 @@ def calibrate(
     ----------
     placements : random placements per graph (see `probes`).
     repeat : executions of each.
-    cluster : names, kinds, memory and channels of the devices, and their constants before calibration; None for
+    cluster : names, kinds, memory and channels of the devices, and their constants before
+    calibration; None for
         the runtime's own.
     """
     rng = np.random.default_rng(seed)
     pairs = []
     for graph in graphs:
         chosen = probes(graph, runtime.num_devices, placements, rng)
-        pairs.append((graph, [runtime.run(graph, placement, repeat=repeat) for placement in chosen]))
+        pairs.append(
+            (graph, [runtime.run(graph, placement, repeat=repeat) for placement in chosen])
+        )
     return learn(pairs, cluster or runtime.cluster())
 
 
-def probes(graph: OpGraph, num_devices: int, count: int, rng: np.random.Generator) -> list[Placement]:
+def probes(
+    graph: OpGraph, num_devices: int, count: int, rng: np.random.Generator
+) -> list[Placement]:
     """Return the placements that a calibration runs.
 
-    `count` times the ops are dealt to the devices at random, and again with the devices rotated, so that every op
-    meets every device while all are busy; and once all ops are on the last device, which then is undisturbed.
+    `count` times the ops are dealt to the devices at random, and again with the devices rotated, so
+    that every op meets every device while all are busy; and once all ops are on the last device,
+    which then is undisturbed.
     """
     found = []
     for _ in range(count):
@@ -156,7 +193,9 @@ def probes(graph: OpGraph, num_devices: int, count: int, rng: np.random.Generato
     return [*found, Placement(np.full(graph.num_ops, num_devices - 1))]
 
 
-def learn(measured: Iterable[tuple[OpGraph, Sequence[Measurement]]], nominal: Cluster) -> Calibration:
+def learn(
+    measured: Iterable[tuple[OpGraph, Sequence[Measurement]]], nominal: Cluster
+) -> Calibration:
     """Return the calibration that runs of graphs tell, whatever placements they were."""
     samples = _Samples()
     op_seconds: dict[str, NDArray[np.float64]] = {}
@@ -170,7 +209,8 @@ def learn(measured: Iterable[tuple[OpGraph, Sequence[Measurement]]], nominal: Cl
 def fit_overhead(
     start: Calibration, measured: Sequence[tuple[OpGraph, Sequence[Measurement]]], steps: int = 14
 ) -> Calibration:
-    """Return the calibration with the overhead at which simulated and measured makespans agree on average.
+    """Return the calibration with the overhead at which simulated and measured makespans agree on
+    average.
 
     The simulated makespan hardly ever falls when every op takes longer, so bisection finds it.
     """
@@ -179,10 +219,19 @@ def fit_overhead(
 
     def excess(found: Calibration) -> float:
         problems = [(found.problem(graph), runs) for graph, runs in measured]
-        return float(np.mean([
-            np.log(evaluate(problem, run.placement, "priority", check=False).makespan * problem.tick_seconds / run.makespan)
-            for problem, runs in problems for run in runs
-        ]))  # fmt: skip
+        return float(
+            np.mean(
+                [
+                    np.log(
+                        evaluate(problem, run.placement, "priority", check=False).makespan
+                        * problem.tick_seconds
+                        / run.makespan
+                    )
+                    for problem, runs in problems
+                    for run in runs
+                ]
+            )
+        )
 
     low, high = 0.0, 4 * start.overhead + 1e-6
     for _ in range(steps):
@@ -204,14 +253,24 @@ def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]
 
 
 def _signature(graph: OpGraph, op: int, step: Step) -> Any:
-    """What decides how long an op takes: kernel, type, shapes, and the work of a calibrated kernel."""
-    sizes = tuple(x.shape if isinstance(x, Constant) else int(graph.tensor_bytes[x]) for x in step.operands)
-    work = tuple(sorted((key, str(value)) for key, value in step.options.items() if key not in ("offset", "first")))
+    """What decides how long an op takes: kernel, type, shapes, and the work of a calibrated
+    kernel."""
+    sizes = tuple(
+        x.shape if isinstance(x, Constant) else int(graph.tensor_bytes[x]) for x in step.operands
+    )
+    work = tuple(
+        sorted(
+            (key, str(value))
+            for key, value in step.options.items()
+            if key not in ("offset", "first")
+        )
+    )
     return step.kernel, graph.op_types[op], sizes, step.result, work
 
 
 def trimmed_mean(values: NDArray[np.float64], share: float = 0.1) -> float:
-    """Mean without the smallest and the largest tenth: robust, and right for sums, which a median is not."""
+    """Mean without the smallest and the largest tenth: robust, and right for sums, which a median
+    is not."""
     ordered = np.sort(values)
     cut = int(share * len(ordered))
     return float(ordered[cut : len(ordered) - cut].mean())
@@ -226,9 +285,16 @@ class _Samples:
         self.moves: list[float] = []
         self.work: list[tuple[float, float, float]] = []  # flops, bytes, seconds
 
-    def add(self, graph: OpGraph, seconds: NDArray[np.float64], runs: Sequence[Measurement]) -> None:
+    def add(
+        self, graph: OpGraph, seconds: NDArray[np.float64], runs: Sequence[Measurement]
+    ) -> None:
         known = graph.flops + graph.bytes_moved > 0
-        self.work += zip(graph.flops[known].tolist(), graph.bytes_moved[known].tolist(), seconds[known].tolist(), strict=True)
+        self.work += zip(
+            graph.flops[known].tolist(),
+            graph.bytes_moved[known].tolist(),
+            seconds[known].tolist(),
+            strict=True,
+        )
         for run in runs:
             for turn in range(len(run.start)):
                 rows = run.transfers[run.transfers[:, 0] == turn]
@@ -237,7 +303,9 @@ class _Samples:
                 self.sizes += size.tolist()
                 self.moves += move.tolist()
 
-    def calibration(self, nominal: Cluster, op_seconds: dict[str, NDArray[np.float64]]) -> Calibration:
+    def calibration(
+        self, nominal: Cluster, op_seconds: dict[str, NDArray[np.float64]]
+    ) -> Calibration:
         overhead = float(np.mean(self.gaps)) if self.gaps else 0.0
         device = None
         if len(self.work) >= 4:
@@ -261,21 +329,33 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> NDArray[np.float64
         ops = np.flatnonzero(device == d)
         ops = ops[np.argsort(start[ops], kind="stable")]
         could[ops[1:]] = finish[ops[:-1]]
-    arrival = {(int(t), int(d)): end for _, t, d, _, end in run.transfers[run.transfers[:, 0] == turn].tolist()}
+    arrival = {
+        (int(t), int(d)): end
+        for _, t, d, _, end in run.transfers[run.transfers[:, 0] == turn].tolist()
+    }
     for tensor, producer in enumerate(graph.producer.tolist()):
-        for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
-            there = finish[producer] if device[op] == device[producer] else arrival.get((tensor, int(device[op])), 0.0)
+        for op in graph.consumer[
+            graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+        ].tolist():
+            there = (
+                finish[producer]
+                if device[op] == device[producer]
+                else arrival.get((tensor, int(device[op])), 0.0)
+            )
             could[op] = max(could[op], there)
     return np.maximum(0.0, start - could)
 
 
 def transfer_times(
-    graph: OpGraph, device: NDArray[np.int64], finish: NDArray[np.float64], rows: NDArray[np.float64]
+    graph: OpGraph,
+    device: NDArray[np.int64],
+    finish: NDArray[np.float64],
+    rows: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (bytes, seconds) of the transfers of one execution.
 
-    A transfer begins, for the model, when its tensor exists and the one before it between the same two devices has
-    arrived.
+    A transfer begins, for the model, when its tensor exists and the one before it between the same
+    two devices has arrived.
     """
     tensor, destination = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
     source = device[graph.producer[tensor]]

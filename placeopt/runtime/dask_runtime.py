@@ -1,10 +1,10 @@
 """`DaskRuntime`: placements on dask.distributed, an asynchronous work-conserving dataflow engine.
 
-One worker with one thread is one device. Every op is a task pinned to its device's worker; the rank of the
-placement is the priority of the task. A tensor that another device reads is sent as soon as it exists: a task
-that does nothing waits for it there, for Dask on its own fetches inputs only when a task has all of them.
-Between two workers Dask moves one message at a time, and a message is one tensor here: the channels of the
-model "pair".
+One worker with one thread is one device. Every op is a task pinned to its device's worker; the rank
+of the placement is the priority of the task. A tensor that another device reads is sent as soon as
+it exists: a task that does nothing waits for it there, for Dask on its own fetches inputs only when
+a task has all of them. Between two workers Dask moves one message at a time, and a message is one
+tensor here: the channels of the model "pair".
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides
-    "distributed.scheduler.allowed-failures": 0,  # a lost worker is seen, not retried behind our back
-    "distributed.scheduler.active-memory-manager.start": False,  # it would drop tensors that arrived early
+    # a lost worker is seen, not retried behind our back
+    "distributed.scheduler.allowed-failures": 0,
+    # it would drop tensors that arrived early
+    "distributed.scheduler.active-memory-manager.start": False,
     "distributed.scheduler.worker-saturation": float("inf"),
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
@@ -47,11 +49,17 @@ SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.comm.compression": False,
     "distributed.nanny.pre-spawn-environ": {
-        "OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "NUMBA_NUM_THREADS": 1,
-        # glibc: reuse the memory of large arrays instead of mapping (and touching) fresh pages for each
-        "MALLOC_ARENA_MAX": 1, "MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**36,
+        "OMP_NUM_THREADS": 1,
+        "OPENBLAS_NUM_THREADS": 1,
+        "MKL_NUM_THREADS": 1,
+        "NUMBA_NUM_THREADS": 1,
+        # glibc: reuse the memory of large arrays instead of mapping (and touching) fresh pages for
+        # each
+        "MALLOC_ARENA_MAX": 1,
+        "MALLOC_MMAP_THRESHOLD_": 2**25,
+        "MALLOC_TRIM_THRESHOLD_": 2**36,
     },
-}  # fmt: skip
+}
 """Dask's settings for a cluster that only does what the placement says."""
 
 POLL_SECONDS = 0.5
@@ -67,7 +75,8 @@ class DaskRuntime:
     Parameters
     ----------
     num_devices : workers used, one device each.
-    address : of a running scheduler, whose workers must have one thread each; None starts workers here.
+    address : of a running scheduler, whose workers must have one thread each; None starts workers
+    here.
     retries : executions repeated after a worker was lost, before it is an error.
     timeout : seconds that one execution may take.
 
@@ -93,17 +102,27 @@ class DaskRuntime:
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
-            raise InputError(f"Dask runtime: expected at least one device, received {self.num_devices}")
+            raise InputError(
+                f"Dask runtime: expected at least one device, received {self.num_devices}"
+            )
         if self.retries < 0 or not self.timeout > 0:
-            raise InputError(f"Dask runtime: expected retries >= 0 and timeout > 0, received {self.retries}, {self.timeout}")
+            raise InputError(
+                f"Dask runtime: expected retries >= 0 and timeout > 0, received {self.retries}, {self.timeout}"
+            )
 
-    # --- the cluster ----------------------------------------------------------------------------------
+    # --- the cluster
+    # ----------------------------------------------------------------------------------
 
     def __enter__(self) -> DaskRuntime:
         self._connect()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -117,7 +136,8 @@ class DaskRuntime:
             local.close()
 
     def cluster(self) -> Cluster:
-        """Return the workers as the cost model sees them; nominal constants (calibration.py fits them)."""
+        """Return the workers as the cost model sees them; nominal constants (calibration.py fits
+        them)."""
         return worker_cluster(self.num_devices, name=f"{self.num_devices} Dask workers")
 
     def pids(self) -> tuple[int, ...]:
@@ -135,16 +155,26 @@ class DaskRuntime:
             raise MissingExtraError("distributed", "dask", "the Dask runtime") from None
         if self.address is None:
             with dask.config.set(SETTINGS):
-                self._local = LocalCluster(n_workers=self.num_devices, threads_per_worker=1, processes=True,
-                                           preload=["placeopt.runtime.dask_worker"],
-                                           dashboard_address=":0", memory_limit=0, silence_logs=50)  # fmt: skip
+                self._local = LocalCluster(
+                    n_workers=self.num_devices,
+                    threads_per_worker=1,
+                    processes=True,
+                    preload=["placeopt.runtime.dask_worker"],
+                    dashboard_address=":0",
+                    memory_limit=0,
+                    silence_logs=50,
+                )
             self._client = Client(self._local, set_as_default=False)
             return self._client
         try:
-            self._client = Client(self.address, set_as_default=False, timeout=min(10.0, self.timeout))
+            self._client = Client(
+                self.address, set_as_default=False, timeout=min(10.0, self.timeout)
+            )
         except OSError as error:
-            raise InputError(f"Dask scheduler '{self.address}': cannot be reached ({type(error).__name__}); "
-                             "start one with: dask scheduler") from None  # fmt: skip
+            raise InputError(
+                f"Dask scheduler '{self.address}': cannot be reached ({type(error).__name__}); "
+                "start one with: dask scheduler"
+            ) from None
         self._client.amm.stop()
         return self._client
 
@@ -152,9 +182,13 @@ class DaskRuntime:
         """Return the addresses of the workers by device, as the scheduler knows them now."""
         found = self._connect().run_on_scheduler(_worker_table)
         threads = {address: count for address, _, count in found}
-        addresses = tuple(address for address, _, _ in sorted(found, key=lambda row: (len(row[1]), row[1])))
+        addresses = tuple(
+            address for address, _, _ in sorted(found, key=lambda row: (len(row[1]), row[1]))
+        )
         if self.address is not None and any(count != 1 for count in threads.values()):
-            raise InputError("Dask runtime: a device is a worker with one thread; start them with: dask worker --nthreads 1")
+            raise InputError(
+                "Dask runtime: a device is a worker with one thread; start them with: dask worker --nthreads 1"
+            )
         return addresses[: self.num_devices]
 
     def _wait_for_workers(self, seconds: float) -> tuple[str, ...]:
@@ -165,28 +199,37 @@ class DaskRuntime:
                 return addresses
             if time.monotonic() > end:
                 where = f"at '{self.address}'" if self.address else "started here"
-                raise ExecutionError(f"Dask runtime: expected {self.num_devices} workers {where}, found {len(addresses)}; "
-                                     "start more, or use fewer devices")  # fmt: skip
+                raise ExecutionError(
+                    f"Dask runtime: expected {self.num_devices} workers {where}, found {len(addresses)}; "
+                    "start more, or use fewer devices"
+                )
             time.sleep(0.1)
 
-    # --- runs -----------------------------------------------------------------------------------------
+    # --- runs
+    # -----------------------------------------------------------------------------------------
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
         """Execute `graph` under `placement`, `repeat` times.
 
         Parameters
         ----------
-        check : compare the results of the first execution with those of a serial one in this process.
+        check : compare the results of the first execution with those of a serial one in this
+        process.
 
         Raises
         ------
         ExecutionError
-            If a worker is lost more often than `retries`, an op fails, the time is over, or a result is wrong.
+            If a worker is lost more often than `retries`, an op fails, the time is over, or a
+            result is wrong.
         """
         placement = check_placement(graph, placement, self.num_devices, repeat)
         self._load(graph)
         rows: list[tuple[NDArray[np.float64], NDArray[np.float64], float]] = []
-        if not self._installed:  # the first execution of a graph pays for first touches; it is not counted
+        if (
+            not self._installed
+        ):  # the first execution of a graph pays for first touches; it is not counted
             self._with_retries(placement, check=False)
         for turn in range(repeat):
             rows.append(self._with_retries(placement, turn == 0 and check))
@@ -198,7 +241,9 @@ class DaskRuntime:
             self._token = f"plan-{uuid.uuid4().hex[:12]}"
             self._installed = frozenset()
 
-    def _with_retries(self, placement: Placement, check: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    def _with_retries(
+        self, placement: Placement, check: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         for attempt in range(self.retries + 1):
             addresses = self._wait_for_workers(RESTART_SECONDS)
             try:
@@ -231,7 +276,9 @@ class DaskRuntime:
             wall = time.perf_counter() - began
             records = self._call(dask_worker.collect, addresses, run)
             if check:
-                results = client.gather({t: futures[tasks.key_of[t]] for t in result_tensors(graph)})
+                results = client.gather(
+                    {t: futures[tasks.key_of[t]] for t in result_tensors(graph)}
+                )
                 compare_results(graph, results, self._expected())
         finally:
             for future in futures.values():
@@ -243,7 +290,10 @@ class DaskRuntime:
         if not set(addresses) <= self._installed:
             self._call(dask_worker.install, addresses, self._token, self._plan)
             self._installed = frozenset(addresses)
-        ops = {address: np.flatnonzero(placement.device == d).tolist() for d, address in enumerate(addresses)}
+        ops = {
+            address: np.flatnonzero(placement.device == d).tolist()
+            for d, address in enumerate(addresses)
+        }
         self._call(dask_worker.prepare, addresses, self._token, ops)
 
     def _call(self, function: Any, addresses: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
@@ -251,7 +301,9 @@ class DaskRuntime:
         try:
             return dict(self._connect().run(function, *arguments, workers=list(addresses)))
         except (OSError, KeyError, ValueError) as error:
-            raise _WorkerLostError(self._lost(addresses) or f"a worker stopped answering ({error})") from None
+            raise _WorkerLostError(
+                self._lost(addresses) or f"a worker stopped answering ({error})"
+            ) from None
 
     def _wait(self, futures: dict[str, Any], addresses: tuple[str, ...]) -> None:
         """Wait for all tasks, looking every half second whether the workers still live."""
@@ -262,26 +314,36 @@ class DaskRuntime:
         while todo:
             with contextlib.suppress(TimeoutError), self._client.as_current():
                 wait(todo, timeout=POLL_SECONDS)
-            failed = next((future for future in todo if future.status in ("error", "cancelled", "lost")), None)
+            failed = next(
+                (future for future in todo if future.status in ("error", "cancelled", "lost")), None
+            )
             if failed is not None:
                 self._explain(failed, addresses)
             todo = [future for future in todo if future.status != "finished"]
             if todo and (lost := self._lost(addresses)):
                 raise _WorkerLostError(lost)
             if todo and time.monotonic() > end:
-                raise ExecutionError(f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing after "
-                                     f"{self.timeout:g} s; give the runtime a longer timeout")  # fmt: skip
+                raise ExecutionError(
+                    f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing after "
+                    f"{self.timeout:g} s; give the runtime a longer timeout"
+                )
 
     def _explain(self, future: Any, addresses: tuple[str, ...]) -> None:
         """Raise what made a task fail."""
         error = future.exception() if future.status == "error" else None
         lost = self._lost(addresses)
-        if lost or error is None or type(error).__name__ in ("KilledWorker", "NoValidWorkerError", "CommClosedError"):
+        if (
+            lost
+            or error is None
+            or type(error).__name__ in ("KilledWorker", "NoValidWorkerError", "CommClosedError")
+        ):
             raise _WorkerLostError(lost or f"a worker died while it ran '{future.key}'")
         if "lost its plan" in str(error):
             raise _WorkerLostError("a worker restarted")
         assert self._graph is not None
-        raise ExecutionError(f"graph '{self._name}': task '{future.key}' failed: {type(error).__name__}: {error}")
+        raise ExecutionError(
+            f"graph '{self._name}': task '{future.key}' failed: {type(error).__name__}: {error}"
+        )
 
     def _lost(self, addresses: tuple[str, ...]) -> str:
         """Say which of the workers is gone; empty if none."""
@@ -310,7 +372,9 @@ class DaskRuntime:
                     moved.append((tasks.tensor_of[key], d, start, finish))
         if (nanoseconds < 0).any():
             op = int((nanoseconds[0] < 0).argmax())
-            raise _WorkerLostError(f"op '{self._graph.op_names[op]}' has no record; its worker restarted")
+            raise _WorkerLostError(
+                f"op '{self._graph.op_names[op]}' has no record; its worker restarted"
+            )
         zero = int(nanoseconds[0].min())
         rows = np.array(sorted(moved), dtype=np.int64).reshape(-1, 4)
         transfers = np.column_stack([rows[:, :2], 1e-9 * (rows[:, 2:] - zero)]).astype(np.float64)
@@ -323,14 +387,24 @@ class _WorkerLostError(Exception):
 
 def _worker_table(dask_scheduler: Any = None) -> list[tuple[str, str, int]]:
     """Address, name and number of threads of every worker, on the scheduler."""
-    return [(address, str(state.name), state.nthreads) for address, state in dask_scheduler.workers.items()]
+    return [
+        (address, str(state.name), state.nthreads)
+        for address, state in dask_scheduler.workers.items()
+    ]
 
 
 class _Tasks:
-    """The tasks of one execution: ops, outputs of ops that have several, and arrivals of tensors."""
+    """The tasks of one execution: ops, outputs of ops that have several, and arrivals of
+    tensors."""
 
     def __init__(
-        self, graph: OpGraph, plan: ExecutionPlan, placement: Placement, addresses: tuple[str, ...], token: str, run: str
+        self,
+        graph: OpGraph,
+        plan: ExecutionPlan,
+        placement: Placement,
+        addresses: tuple[str, ...],
+        token: str,
+        run: str,
     ) -> None:
         self.tasks: dict[str, tuple[Any, ...]] = {}
         self.address: dict[str, str] = {}
@@ -350,12 +424,27 @@ class _Tasks:
                 self.key_of[tensor] = key
                 if len(step.outputs) > 1:
                     self.key_of[tensor] = f"{key}out{position}"
-                    add(self.key_of[tensor], device[op], ARRIVAL_PRIORITY, dask_worker.pick, key, position)
-                readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist()
+                    add(
+                        self.key_of[tensor],
+                        device[op],
+                        ARRIVAL_PRIORITY,
+                        dask_worker.pick,
+                        key,
+                        position,
+                    )
+                readers = graph.consumer[
+                    graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+                ].tolist()
                 for home in sorted({device[reader] for reader in readers} - {device[op]}):
                     first = min(rank[reader] for reader in readers if device[reader] == home)
                     arrival = f"{self.key_of[tensor]}to{home}"
-                    add(arrival, home, ARRIVAL_PRIORITY - first, dask_worker.arrive, self.key_of[tensor])
+                    add(
+                        arrival,
+                        home,
+                        ARRIVAL_PRIORITY - first,
+                        dask_worker.arrive,
+                        self.key_of[tensor],
+                    )
                     self.wanted.append(arrival)
                 if not readers:
                     self.wanted.append(self.key_of[tensor])
@@ -364,7 +453,8 @@ class _Tasks:
         self.tensor_of = {key: tensor for tensor, key in self.key_of.items()}
 
     def submit(self, client: Any) -> dict[str, Any]:
-        """Hand all tasks to the scheduler at once; return the futures of those nobody else waits for."""
+        """Hand all tasks to the scheduler at once; return the futures of those nobody else waits
+        for."""
         from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
         annotations = {"workers": self.address.__getitem__, "priority": self.priority.__getitem__}

@@ -1,7 +1,7 @@
 """What runs inside a Dask worker: the ops of a plan, and the clock.
 
-The plan and the constants (weights, model inputs) are put into every worker before a run, so that a task is only
-the number of an op and its inputs. Times are those of the host's clock (time.time_ns).
+The plan and the constants (weights, model inputs) are put into every worker before a run, so that a
+task is only the number of an op and its inputs. Times are those of the host's clock (time.time_ns).
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ PARENT_SECONDS = 0.5
 
 
 def dask_setup(worker: Any) -> None:
-    """Let a worker that a runtime started end with the process that started it, even if that is killed.
+    """Let a worker that a runtime started end with the process that started it, even if that is
+    killed.
 
-    Dask calls this when the worker starts. Left alone, workers look for their scheduler for minutes.
+    Dask calls this when the worker starts. Left alone, workers look for their scheduler for
+    minutes.
     """
     if multiprocessing.parent_process() is not None:
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="placeopt-parent", daemon=True).start()
+        threading.Thread(
+            target=_end_with, args=(os.getppid(),), name="placeopt-parent", daemon=True
+        ).start()
 
 
 def _end_with(parent: int) -> None:
@@ -52,8 +56,9 @@ def _end_with(parent: int) -> None:
 def own_session() -> None:
     """Put this worker into a session of its own.
 
-    Linux shares the processor between sessions first, then between the processes of one (autogroups). Workers that
-    share a session would slow each other down where other sessions are busy, as no two devices do.
+    Linux shares the processor between sessions first, then between the processes of one
+    (autogroups). Workers that share a session would slow each other down where other sessions are
+    busy, as no two devices do.
     """
     if hasattr(os, "setsid") and os.getsid(0) != os.getpid():
         with contextlib.suppress(OSError):
@@ -61,7 +66,8 @@ def own_session() -> None:
 
 
 def step_back() -> None:
-    """Let this thread, which computes, give way to the one that talks to the engine, as hardware queues would."""
+    """Let this thread, which computes, give way to the one that talks to the engine, as hardware
+    queues would."""
     if sys.platform == "linux" and not getattr(_polite, "done", False):
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
@@ -71,8 +77,8 @@ def step_back() -> None:
 class TransferLog(deque[dict[str, Any]]):
     """Dask's log of incoming transfers, with times by this host's clock.
 
-    Dask shifts the times in its own log by an estimate of the difference to the scheduler's clock, which
-    moves by a millisecond or more between heartbeats.
+    Dask shifts the times in its own log by an estimate of the difference to the scheduler's clock,
+    which moves by a millisecond or more between heartbeats.
     """
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -83,7 +89,8 @@ class TransferLog(deque[dict[str, Any]]):
 
 
 def install(token: str, plan: ExecutionPlan, dask_worker: Any = None) -> None:
-    """Keep a plan, and only this one; make transfers one tensor each, with times by the host's clock."""
+    """Keep a plan, and only this one; make transfers one tensor each, with times by the host's
+    clock."""
     own_session()
     if token not in _plans:
         _plans.clear()
@@ -107,7 +114,9 @@ def execute(token: str, run: str, op: int, *inputs: Any) -> Any:
     start = time.time_ns()
     plan = _plans[token]
     operands = plan.steps[op].operands
-    values: dict[Any, Any] = dict(zip((x for x in operands if isinstance(x, int)), inputs, strict=True))
+    values: dict[Any, Any] = dict(
+        zip((x for x in operands if isinstance(x, int)), inputs, strict=True)
+    )
     for key in plan.constants(op):
         values[key] = _constants[key]
     found = plan.run(op, values)
@@ -126,9 +135,16 @@ def arrive(tensor: Any) -> None:
     """Do nothing: that this task waits for a tensor is what brings the tensor here."""
 
 
-def collect(run: str, dask_worker: Any = None) -> tuple[list[tuple[int, int, int]], list[tuple[str, int, int]]]:
-    """Return and forget the ops (op, start, finish) and transfers (key, start, finish) of a run, in nanoseconds."""
-    transfers = [(str(key), row["start_ns"], row["finish_ns"])
-                 for row in dask_worker.transfer_incoming_log for key in row["keys"] if str(key).startswith(run)]  # fmt: skip
+def collect(
+    run: str, dask_worker: Any = None
+) -> tuple[list[tuple[int, int, int]], list[tuple[str, int, int]]]:
+    """Return and forget the ops (op, start, finish) and transfers (key, start, finish) of a run, in
+    nanoseconds."""
+    transfers = [
+        (str(key), row["start_ns"], row["finish_ns"])
+        for row in dask_worker.transfer_incoming_log
+        for key in row["keys"]
+        if str(key).startswith(run)
+    ]
     dask_worker.transfer_incoming_log.clear()
     return _records.pop(run, []), transfers

@@ -1,11 +1,13 @@
-"""The plan of a graph: for every op the kernel that computes it, its operands in order, and its options.
+"""The plan of a graph: for every op the kernel that computes it, its operands in order, and its
+options.
 
-An OpGraph says which tensors an op reads, not in which order, and leaves out weights and model inputs. Both are
-derived here: the order from shapes (a product needs (.., m, k) x (k, n)), missing operands as *constants* that
-are named after the op, so that every process makes the same array from the name. An op whose type or
-shapes are unknown gets the calibrated kernel: the same flops and bytes on real buffers, and outputs of
-the right size that depend on every input. Sharded graphs have rules of their own (sharded_rules.py), exact enough for the
-results to be compared with the unsharded computation.
+An OpGraph says which tensors an op reads, not in which order, and leaves out weights and model
+inputs. Both are derived here: the order from shapes (a product needs (.., m, k) x (k, n)), missing
+operands as *constants* that are named after the op, so that every process makes the same array from
+the name. An op whose type or shapes are unknown gets the calibrated kernel: the same flops and
+bytes on real buffers, and outputs of the right size that depend on every input. Sharded graphs have
+rules of their own (sharded_rules.py), exact enough for the results to be compared with the
+unsharded computation.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> ExecutionPlan:
 
     Parameters
     ----------
-    flops_per_second : work that stands for a second of measured time, for ops that have no flops and bytes.
+    flops_per_second : work that stands for a second of measured time, for ops that have no flops
+    and bytes.
 
     Raises
     ------
@@ -45,7 +48,15 @@ def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> ExecutionPlan:
             rule = sharded_rules.rule(table, op) if graph.meta[index] >= 0 else None
             rule = rule or shape_rules.rule(op)
         kernel, options, operands = rule or _calibrated(table, index, flops_per_second)
-        steps.append(Step(kernel, options, operands, table.outputs[index], tuple(table.result(t) for t in table.outputs[index])))
+        steps.append(
+            Step(
+                kernel,
+                options,
+                operands,
+                table.outputs[index],
+                tuple(table.result(t) for t in table.outputs[index]),
+            )
+        )
     return ExecutionPlan(graph.name, tuple(steps))
 
 

@@ -1,4 +1,5 @@
-"""What a run on a real system takes and gives back: the `Runtime` protocol and the `Measurement`."""
+"""What a run on a real system takes and gives back: the `Runtime` protocol and the
+`Measurement`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
     Run = tuple[NDArray[np.float64], NDArray[np.float64], float]
-    """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and the wall time."""
+    """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
+    the wall time."""
 
 
 @runtime_checkable
@@ -37,8 +39,11 @@ class Runtime(Protocol):
         """Return the devices and links as the cost model sees them, before any calibration."""
         ...
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
-        """Execute `graph` under `placement`, `repeat` times; with `check`, compare the results with a serial run."""
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
+        """Execute `graph` under `placement`, `repeat` times; with `check`, compare the results with
+        a serial run."""
         ...
 
 
@@ -72,14 +77,31 @@ class Measurement:
 
     @classmethod
     def of_runs(
-        cls, graph_name: str, runtime: str, cluster: Cluster, placement: Placement, runs: Sequence[Run], checked: bool
+        cls,
+        graph_name: str,
+        runtime: str,
+        cluster: Cluster,
+        placement: Placement,
+        runs: Sequence[Run],
+        checked: bool,
     ) -> Measurement:
         """Return the measurement of several executions of a placement."""
         times = np.stack([run[0] for run in runs])
-        moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
+        moved = [
+            np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)
+        ]
         names = tuple(device.name for device in cluster.devices)
-        return cls(graph_name, runtime, names, placement, times[:, 0], times[:, 1], np.concatenate(moved),
-                   np.array([run[2] for run in runs]), checked=checked)  # fmt: skip
+        return cls(
+            graph_name,
+            runtime,
+            names,
+            placement,
+            times[:, 0],
+            times[:, 1],
+            np.concatenate(moved),
+            np.array([run[2] for run in runs]),
+            checked=checked,
+        )
 
     @property
     def makespans(self) -> NDArray[np.float64]:
@@ -108,12 +130,17 @@ class Measurement:
         return np.median(self.finish - self.start, axis=0)
 
 
-def check_placement(graph: OpGraph, placement: Placement, num_devices: int, repeat: int) -> Placement:
-    """Return the placement with ranks (those of a topological order where it has none), or refuse it."""
+def check_placement(
+    graph: OpGraph, placement: Placement, num_devices: int, repeat: int
+) -> Placement:
+    """Return the placement with ranks (those of a topological order where it has none), or refuse
+    it."""
     if repeat < 1:
         raise InputError(f"repeat: expected at least 1, received {repeat}")
     if len(placement.device) != graph.num_ops:
-        raise InputError(f"placement: expected {graph.num_ops} ops of graph '{graph.name}', received {len(placement.device)}")
+        raise InputError(
+            f"placement: expected {graph.num_ops} ops of graph '{graph.name}', received {len(placement.device)}"
+        )
     outside = (placement.device < 0) | (placement.device >= num_devices)
     if outside.any():
         op = int(outside.argmax())
@@ -133,19 +160,25 @@ def compare_results(
 ) -> None:
     """Raise ExecutionError unless two sets of tensors are equal up to rounding.
 
-    Kernels and their operands are the same in both, so the difference is only that of another library or another
-    number of threads of the same one.
+    Kernels and their operands are the same in both, so the difference is only that of another
+    library or another number of threads of the same one.
     """
     if set(results) != set(expected):
-        raise ExecutionError(f"graph '{graph.name}': expected results {sorted(expected)}, received {sorted(results)}")
+        raise ExecutionError(
+            f"graph '{graph.name}': expected results {sorted(expected)}, received {sorted(results)}"
+        )
     for tensor in sorted(results):
         found, right = np.asarray(results[tensor]), np.asarray(expected[tensor])
         name = graph.op_names[int(graph.producer[tensor])]
         if found.shape != right.shape or found.dtype != right.dtype:
-            raise ExecutionError(f"result of op '{name}': expected {right.dtype}{right.shape}, "
-                                 f"received {found.dtype}{found.shape}")  # fmt: skip
+            raise ExecutionError(
+                f"result of op '{name}': expected {right.dtype}{right.shape}, "
+                f"received {found.dtype}{found.shape}"
+            )
         size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
         off = float(np.abs(found.astype(np.float64) - right).max(initial=0.0))
         if not off <= tolerance * max(size, 1e-12):
-            raise ExecutionError(f"result of op '{name}' differs from the serial execution by {off:.3g} "
-                                 f"where values reach {size:.3g}")  # fmt: skip
+            raise ExecutionError(
+                f"result of op '{name}' differs from the serial execution by {off:.3g} "
+                f"where values reach {size:.3g}"
+            )

@@ -1,8 +1,9 @@
 """`ModuleRuntime`: the user's own torch module, op by op, under a placement.
 
-Ops are those of the graph that `from_torch` reads; what a reader folds away runs with the op whose result it reads, and
-what depends on weights alone is there before the clock starts, as the weights are. The engine is that of `TorchRuntime`:
-a thread and a stream per device. On CPUs every device is a thread of this process with one thread inside its operators.
+Ops are those of the graph that `from_torch` reads; what a reader folds away runs with the op whose
+result it reads, and what depends on weights alone is there before the clock starts, as the weights
+are. The engine is that of `TorchRuntime`: a thread and a stream per device. On CPUs every device is
+a thread of this process with one thread inside its operators.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class ModuleRuntime(NamedDevices):
     def __post_init__(self) -> None:
         check_devices(self.devices)
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
         """Execute the module `repeat` times after one that does not count.
 
         Raises
@@ -63,7 +66,9 @@ class ModuleRuntime(NamedDevices):
         placement = check_placement(graph, placement, self.num_devices, repeat)
         tasks = ModuleTasks(self.program, graph, self.alias)
         with torch_threads(1):
-            engine = Engine(tasks.graph, ModuleWork(tasks, placement, self.devices), placement, self.devices)
+            engine = Engine(
+                tasks.graph, ModuleWork(tasks, placement, self.devices), placement, self.devices
+            )
             runs = [engine.run() for _ in range(repeat + 1)][1:]
             if check:
                 self._compare(tasks, engine)
@@ -79,7 +84,9 @@ class ModuleRuntime(NamedDevices):
 
         example = self.program.example
         with torch.no_grad():
-            expected = pytree.tree_leaves(self.program.graph_module(*example.inputs, **example.kwargs))
+            expected = pytree.tree_leaves(
+                self.program.graph_module(*example.inputs, **example.kwargs)
+            )
         for node, right in zip(tasks.results, expected, strict=True):
             if node not in tasks.tensor or not isinstance(right, torch.Tensor):
                 continue
@@ -88,8 +95,10 @@ class ModuleRuntime(NamedDevices):
             size = float(right.abs().max()) if right.numel() else 0.0
             off = float((found.double() - right.double()).abs().max()) if right.numel() else 0.0
             if found.shape != right.shape or not off <= TOLERANCE * max(size, 1e-12):
-                raise ExecutionError(f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
-                                     f"where values reach {size:.3g}")  # fmt: skip
+                raise ExecutionError(
+                    f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
+                    f"where values reach {size:.3g}"
+                )
 
 
 class ModuleTasks:
@@ -98,7 +107,8 @@ class ModuleTasks:
     Attributes
     ----------
     nodes : of every op, in order. fixed : nodes that depend on weights alone.
-    graph : the same ops with the tensors that really pass between them. tensor : of a node, its index there.
+    graph : the same ops with the tensors that really pass between them. tensor : of a node, its
+    index there.
     graph_tensor : index in the user's graph of each of these tensors, -1 where it has none.
     results : what the module returns, flat.
     """
@@ -108,7 +118,9 @@ class ModuleTasks:
         index = {alias.get(name, name): op for op, name in enumerate(graph.op_names)}
         missing = [name for name in index if name not in {node.name for node in program.nodes}]
         if missing:
-            raise InputError(f"graph '{graph.name}': op '{missing[0]}' is no call of module '{program.program.name}'")
+            raise InputError(
+                f"graph '{graph.name}': op '{missing[0]}' is no call of module '{program.program.name}'"
+            )
         self.fixed = self._fixed(index)
         self.op_of = self._ops(index)
         self.nodes: list[list[Any]] = [[] for _ in graph.op_names]
@@ -119,7 +131,9 @@ class ModuleTasks:
         self._connect(graph)
 
     def _fixed(self, index: Mapping[str, int]) -> list[Any]:
-        moving = {node for node in self.program.graph_module.graph.nodes if node.op == "placeholder"}
+        moving = {
+            node for node in self.program.graph_module.graph.nodes if node.op == "placeholder"
+        }
         fixed = []
         for node in self.program.nodes:
             if node.name in index or any(x in moving for x in node.all_input_nodes):
@@ -129,11 +143,15 @@ class ModuleTasks:
         return fixed
 
     def _ops(self, index: Mapping[str, int]) -> dict[Any, int]:
-        """Op that every node which is not fixed runs with: its own, its first input's, else its first reader's."""
+        """Op that every node which is not fixed runs with: its own, its first input's, else its
+        first reader's."""
         fixed, found = set(self.fixed), dict[Any, int]()
         nodes = [node for node in self.program.nodes if node not in fixed]
         for node in nodes:
-            found[node] = index.get(node.name, next((found[x] for x in node.all_input_nodes if found.get(x, -1) >= 0), -1))
+            found[node] = index.get(
+                node.name,
+                next((found[x] for x in node.all_input_nodes if found.get(x, -1) >= 0), -1),
+            )
         for node in reversed(nodes):
             if found[node] < 0:
                 found[node] = next((found[x] for x in node.users if found.get(x, -1) >= 0), 0)
@@ -153,7 +171,9 @@ class ModuleTasks:
         try:
             self.graph = OpGraph.from_tensors(graph.name, graph.op_names, triples)
         except InputError as error:
-            raise InputError(f"module '{self.program.program.name}' cannot run op by op: {error}") from error
+            raise InputError(
+                f"module '{self.program.program.name}' cannot run op by op: {error}"
+            ) from error
         own: dict[int, list[int]] = {}
         for t, producer in enumerate(graph.producer.tolist()):
             own.setdefault(producer, []).append(t)
@@ -173,8 +193,17 @@ class ModuleTasks:
     @cached_property
     def reads(self) -> list[list[Any]]:
         """Nodes of other ops that every op reads."""
-        return [list(dict.fromkeys(x for node in nodes for x in node.all_input_nodes
-                                   if x in self.op_of and self.op_of[x] != op)) for op, nodes in enumerate(self.nodes)]  # fmt: skip
+        return [
+            list(
+                dict.fromkeys(
+                    x
+                    for node in nodes
+                    for x in node.all_input_nodes
+                    if x in self.op_of and self.op_of[x] != op
+                )
+            )
+            for op, nodes in enumerate(self.nodes)
+        ]
 
 
 class ModuleWork:
@@ -185,16 +214,27 @@ class ModuleWork:
         from torch.utils import _pytree as pytree
 
         self.tasks, self.devices = tasks, [torch.device(name) for name in names]
-        self.results: Collection[int] = [tasks.tensor[node] for node in tasks.results if node in tasks.tensor]
-        self.given: list[dict[Any, Any]] = [{} for _ in names]  # by device: inputs, weights, what depends on them alone
+        self.results: Collection[int] = [
+            tasks.tensor[node] for node in tasks.results if node in tasks.tensor
+        ]
+        self.given: list[dict[Any, Any]] = [
+            {} for _ in names
+        ]  # by device: inputs, weights, what depends on them alone
         program = tasks.program
-        placeholders = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
-        leaves = pytree.tree_leaves((program.example.inputs, program.example.kwargs), is_leaf=lambda x: x is None)
+        placeholders = [
+            node for node in program.graph_module.graph.nodes if node.op == "placeholder"
+        ]
+        leaves = pytree.tree_leaves(
+            (program.example.inputs, program.example.kwargs), is_leaf=lambda x: x is None
+        )
         used = {int(d) for d in placement.device.tolist()}
         with torch.no_grad():
             for d in used:
                 where, given = self.devices[d], self.given[d]
-                given |= {node: _to(value, where) for node, value in zip(placeholders, leaves, strict=True)}
+                given |= {
+                    node: _to(value, where)
+                    for node, value in zip(placeholders, leaves, strict=True)
+                }
                 for node in program.graph_module.graph.nodes:
                     if node.op == "get_attr":
                         given[node] = _to(attribute(program.graph_module, node.target), where)
@@ -214,7 +254,10 @@ class ModuleWork:
         import torch
 
         tasks, where = self.tasks, self.devices[device]
-        known = {**self.given[device], **{node: operands[tasks.tensor[node]] for node in tasks.reads[op]}}
+        known = {
+            **self.given[device],
+            **{node: operands[tasks.tensor[node]] for node in tasks.reads[op]},
+        }
         with torch.no_grad():  # a mode of the thread, not of the process
             for node in tasks.nodes[op]:
                 known[node] = self._call(node, known, where)

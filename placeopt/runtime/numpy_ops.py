@@ -1,8 +1,8 @@
 """Numpy kernels: what an op of a graph really does when it is executed.
 
-A kernel takes the options of its step and its operands in order, and returns one array, or a list where the
-op has several outputs. Kernels are deterministic: the same operands give the same bits on every worker, so
-that a distributed run can be compared with a serial one.
+A kernel takes the options of its step and its operands in order, and returns one array, or a list
+where the op has several outputs. Kernels are deterministic: the same operands give the same bits on
+every worker, so that a distributed run can be compared with a serial one.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ STREAM_BYTES = 4 << 20
 """Size of the buffer that a calibrated kernel streams its bytes through."""
 
 MASKED = -1e9
-"""Score of a position that attention must not see; finite, so that a fully masked block stays a number."""
+"""Score of a position that attention must not see; finite, so that a fully masked block stays a
+number."""
 
 EPSILON = 1e-6
 
 
 def constant(name: str, shape: Sequence[int], dtype: str, scale: float) -> Array:
-    """Return the array that a name stands for: weights or an input of the model, the same in every process."""
+    """Return the array that a name stands for: weights or an input of the model, the same in every
+    process."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    array = rng.standard_normal(tuple(shape), dtype=np.float64 if dtype == "float64" else np.float32)
+    array = rng.standard_normal(
+        tuple(shape), dtype=np.float64 if dtype == "float64" else np.float32
+    )
     array *= array.dtype.type(scale)
     array.setflags(write=False)
     return array
 
 
-# --- matrix products ------------------------------------------------------------------------------------
+# --- matrix products
+# ------------------------------------------------------------------------------------
 
 
 def _matmul(o: Options, x: Array, y: Array) -> Array:
@@ -57,7 +62,8 @@ def _linear(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
 
 
 def _scores(o: Options, query: Array, key: Array) -> Array:
-    """Scores of every head: (length, heads * width) x (keys, heads * width) -> (heads, length, keys)."""
+    """Scores of every head: (length, heads * width) x (keys, heads * width) -> (heads, length,
+    keys)."""
     heads = o["heads"]
     q = query.reshape(query.shape[0], heads, -1).transpose(1, 0, 2)
     k = key.reshape(key.shape[0], heads, -1).transpose(1, 2, 0)
@@ -65,15 +71,23 @@ def _scores(o: Options, query: Array, key: Array) -> Array:
 
 
 def _mix(o: Options, weight: Array, value: Array) -> Array:
-    """Mix the values of every head: (heads, length, keys) x (keys, heads * width) -> (length, heads * width)."""
+    """Mix the values of every head: (heads, length, keys) x (keys, heads * width) -> (length, heads
+    * width)."""
     heads, length, _ = weight.shape
     v = value.reshape(value.shape[0], heads, -1).transpose(1, 0, 2)
     return np.ascontiguousarray(np.matmul(weight, v).transpose(1, 0, 2)).reshape(length, -1)
 
 
-def _windows(x: Array, kernel: tuple[int, int], stride: int, padding: tuple[int, int], out: tuple[int, int],
-             fill: float) -> Array:  # fmt: skip
-    """View the windows of an image: (batch, channels, height', width', kernel height, kernel width)."""
+def _windows(
+    x: Array,
+    kernel: tuple[int, int],
+    stride: int,
+    padding: tuple[int, int],
+    out: tuple[int, int],
+    fill: float,
+) -> Array:
+    """View the windows of an image: (batch, channels, height', width', kernel height, kernel
+    width)."""
     (kh, kw), (ph, pw) = kernel, padding
     below = max(0, (out[0] - 1) * stride + kh - x.shape[2] - ph)
     right = max(0, (out[1] - 1) * stride + kw - x.shape[3] - pw)
@@ -84,13 +98,16 @@ def _windows(x: Array, kernel: tuple[int, int], stride: int, padding: tuple[int,
 
 
 def _conv(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
-    """Two-dimensional convolution: gather the windows as a matrix (im2col), then one product per group."""
+    """Two-dimensional convolution: gather the windows as a matrix (im2col), then one product per
+    group."""
     batch, filters, height, width = o["shape"]
     groups = o["groups"]
     windows = _windows(x, o["kernel"], o["stride"], o["padding"], (height, width), 0.0)
     windows = windows.transpose(0, 2, 3, 1, 4, 5).reshape(batch * height * width, groups, -1)
     kernel = weights.reshape(groups, filters // groups, -1)
-    out = np.matmul(windows.transpose(1, 0, 2), kernel.transpose(0, 2, 1))  # (groups, positions, filters)
+    out = np.matmul(
+        windows.transpose(1, 0, 2), kernel.transpose(0, 2, 1)
+    )  # (groups, positions, filters)
     out = out.transpose(1, 0, 2).reshape(batch, height, width, filters)
     if bias:
         out = out + bias[0]
@@ -99,7 +116,9 @@ def _conv(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
 
 def _pool(o: Options, x: Array) -> Array:
     maximum = o["maximum"]
-    windows = _windows(x, o["kernel"], o["stride"], o["padding"], o["shape"][2:], -np.inf if maximum else 0.0)
+    windows = _windows(
+        x, o["kernel"], o["stride"], o["padding"], o["shape"][2:], -np.inf if maximum else 0.0
+    )
     return windows.max(axis=(4, 5)) if maximum else windows.mean(axis=(4, 5), dtype=x.dtype)
 
 
@@ -107,7 +126,8 @@ def _global_pool(o: Options, x: Array) -> Array:
     return x.mean(axis=(2, 3), dtype=x.dtype).reshape(o["shape"])
 
 
-# --- element-wise ---------------------------------------------------------------------------------------
+# --- element-wise
+# ---------------------------------------------------------------------------------------
 
 
 def _sigmoid(x: Array) -> Array:
@@ -172,7 +192,8 @@ def _exp_shifted(o: Options, x: Array, top: Array) -> Array:
 
 
 def _mask(o: Options, x: Array) -> Array:
-    """Scale scores and hide the keys after the query; `first` is query position minus key position at (0, 0)."""
+    """Scale scores and hide the keys after the query; `first` is query position minus key position
+    at (0, 0)."""
     queries, keys = x.shape[-2:]
     later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + o["first"]
     return np.where(later, x.dtype.type(MASKED), x * x.dtype.type(o["factor"]))
@@ -188,7 +209,8 @@ def _rotate(o: Options, x: Array) -> Array:
     return rotated.view(x.dtype)
 
 
-# --- reductions and joins -------------------------------------------------------------------------------
+# --- reductions and joins
+# -------------------------------------------------------------------------------
 
 
 def _sum(o: Options, *parts: Array) -> Array:
@@ -227,7 +249,8 @@ def _softmax(o: Options, x: Array, *total: Array) -> Array:
 
 
 def _rms_norm(o: Options, x: Array, *total: Array) -> Array:
-    """Divide by the root of the mean square; `total` is the sum of the mean squares of `parts` blocks of a row."""
+    """Divide by the root of the mean square; `total` is the sum of the mean squares of `parts`
+    blocks of a row."""
     mean = total[0] / x.dtype.type(o["parts"]) if total else _over_rows({"function": "square"}, x)
     return x / np.sqrt(mean + x.dtype.type(EPSILON))
 
@@ -263,11 +286,13 @@ def _embedding(o: Options, table: Array, *tokens: Array) -> Array:
     return table[(np.arange(count) * 2654435761) % len(table)].reshape(shape)
 
 
-# --- anything else --------------------------------------------------------------------------------------
+# --- anything else
+# --------------------------------------------------------------------------------------
 
 
 def _calibrated(o: Options, *inputs: Array) -> list[Array]:
-    """Do `flops` by matrix products, move `bytes` through a buffer, and fill outputs that depend on the inputs."""
+    """Do `flops` by matrix products, move `bytes` through a buffer, and fill outputs that depend on
+    the inputs."""
     flops, moved = o["flops"], o["bytes"]
     left, right, out, source, target = _buffers()
     whole, rest = divmod(flops, 2 * BLOCK**3)
@@ -283,8 +308,10 @@ def _calibrated(o: Options, *inputs: Array) -> list[Array]:
         np.copyto(target[:size], source[:size])
         left_over -= size
     value = _digest(inputs)
-    return [np.full(shape, value if np.dtype(kind).kind == "f" else int(255 * abs(value)), dtype=kind)
-            for shape, kind in o["outputs"]]  # fmt: skip
+    return [
+        np.full(shape, value if np.dtype(kind).kind == "f" else int(255 * abs(value)), dtype=kind)
+        for shape, kind in o["outputs"]
+    ]
 
 
 def _digest(inputs: Sequence[Array]) -> float:
@@ -292,7 +319,11 @@ def _digest(inputs: Sequence[Array]) -> float:
     value = 0.5
     for array in inputs:
         sample = array.reshape(-1)[:: max(1, array.size // 64)]
-        value = math.sin(1.7 * value + float(np.tanh(sample.astype(np.float64)).mean() if sample.size else 0.0) + 1.0)
+        value = math.sin(
+            1.7 * value
+            + float(np.tanh(sample.astype(np.float64)).mean() if sample.size else 0.0)
+            + 1.0
+        )
     return value
 
 
@@ -309,11 +340,31 @@ def _buffers() -> tuple[Array, Array, Array, Array, Array]:
 
 
 KERNELS: dict[str, Callable[..., Array | list[Array]]] = {
-    "matmul": _matmul, "linear": _linear, "scores": _scores, "mix": _mix, "conv": _conv, "pool": _pool,
-    "global_pool": _global_pool, "unary": _unary, "binary": _binary, "rearrange": _rearrange,
-    "variable": _variable, "batch_norm": _batch_norm, "exp_shifted": _exp_shifted, "mask": _mask,
-    "rotate": _rotate, "sum": _sum, "maximum": _maximum, "over_rows": _over_rows, "softmax": _softmax,
-    "rms_norm": _rms_norm, "layer_norm": _layer_norm, "concat": _concat, "split": _split, "regrid": _regrid,
-    "embedding": _embedding, "calibrated": _calibrated,
-}  # fmt: skip
+    "matmul": _matmul,
+    "linear": _linear,
+    "scores": _scores,
+    "mix": _mix,
+    "conv": _conv,
+    "pool": _pool,
+    "global_pool": _global_pool,
+    "unary": _unary,
+    "binary": _binary,
+    "rearrange": _rearrange,
+    "variable": _variable,
+    "batch_norm": _batch_norm,
+    "exp_shifted": _exp_shifted,
+    "mask": _mask,
+    "rotate": _rotate,
+    "sum": _sum,
+    "maximum": _maximum,
+    "over_rows": _over_rows,
+    "softmax": _softmax,
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "concat": _concat,
+    "split": _split,
+    "regrid": _regrid,
+    "embedding": _embedding,
+    "calibrated": _calibrated,
+}
 """Every kernel by name."""

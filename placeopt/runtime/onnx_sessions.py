@@ -1,8 +1,10 @@
-"""The user's own ONNX model under a placement: its parts in ONNX Runtime sessions, a thread per device.
+"""The user's own ONNX model under a placement: its parts in ONNX Runtime sessions, a thread per
+device.
 
-A model is cut as `placeopt export --to onnxruntime` cuts it: calls of one device that can run without waiting for another
-are one part, and one session. What is measured is a part, so what is simulated beside it is the graph whose ops are
-the parts: a part starts when all its inputs are there.
+A model is cut as `placeopt export --to onnxruntime` cuts it: calls of one device that can run
+without waiting for another are one part, and one session. What is measured is a part, so what is
+simulated beside it is the graph whose ops are the parts: a part starts when all its inputs are
+there.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
     from placeopt.programs.onnx_program import OnnxProgram
 
 TOLERANCE = 1e-3
-"""Largest difference from the whole model, over the largest value: onnxruntime fuses differently inside parts."""
+"""Largest difference from the whole model, over the largest value: onnxruntime fuses differently
+inside parts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A model cut by a placement: the coarse graph and placement, and the calls and device of every part."""
+    """A model cut by a placement: the coarse graph and placement, and the calls and device of every
+    part."""
 
     graph: OpGraph
     placement: Placement
@@ -65,13 +69,17 @@ class OnnxSessions(NamedDevices):
         label: NDArray[np.int64] = np.full(graph.num_ops, -1, dtype=np.int64)
         number, op_of_part = 0, []
         for group in groups:
-            ops = [index[name] for i in group if (name := self.program.program.calls[i].name) in index]
+            ops = [
+                index[name] for i in group if (name := self.program.program.calls[i].name) in index
+            ]
             label[ops] = number
             op_of_part.append(number if ops else -1)
             number += bool(ops)
         coarse = quotient(graph, label, np.arange(graph.num_ops))
         at = [int(home[group[0]]) for group in groups]
-        where = np.array([d for d, op in zip(at, op_of_part, strict=True) if op >= 0], dtype=np.int64)
+        where = np.array(
+            [d for d, op in zip(at, op_of_part, strict=True) if op >= 0], dtype=np.int64
+        )
         return Parts(coarse, Placement(where, np.arange(number)), groups, at, op_of_part)
 
     def run(self, parts: Parts, *, repeat: int = 1, check: bool = False) -> Measurement:
@@ -94,15 +102,26 @@ class OnnxSessions(NamedDevices):
                     times.append(np.array(runner.times))
                     walls.append(float(times[-1].max()))
             except Exception as error:
-                raise ExecutionError(f"model '{self.program.program.name}': {one_line(str(error), 300)}") from error
+                raise ExecutionError(
+                    f"model '{self.program.program.name}': {one_line(str(error), 300)}"
+                ) from error
         if check:
             self._compare(results)
         kept = [i for i, op in enumerate(parts.op) if op >= 0]
         table = np.stack(times[1:])[:, kept]
         table -= table[:, :, :1].min(axis=1, keepdims=True)
         names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(parts.graph.name, "onnxruntime", names, parts.placement, table[:, :, 0], table[:, :, 1],
-                           np.zeros((0, 5)), np.array(walls[1:]), checked=check)  # fmt: skip
+        return Measurement(
+            parts.graph.name,
+            "onnxruntime",
+            names,
+            parts.placement,
+            table[:, :, 0],
+            table[:, :, 1],
+            np.zeros((0, 5)),
+            np.array(walls[1:]),
+            checked=check,
+        )
 
     def _compare(self, results: Mapping[str, Any]) -> None:
         session = whole_session(self.program, threads=1)
@@ -111,14 +130,21 @@ class OnnxSessions(NamedDevices):
             if isinstance(right, np.ndarray) and right.dtype.kind in "fiub":
                 size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
                 same = found.shape == right.shape
-                off = float(np.abs(found.astype(np.float64) - right).max(initial=0.0)) if same else np.inf
+                off = (
+                    float(np.abs(found.astype(np.float64) - right).max(initial=0.0))
+                    if same
+                    else np.inf
+                )
                 if not off <= TOLERANCE * max(size, 1e-12):
-                    raise ExecutionError(f"result '{name}' differs from the whole model's by {off:.3g} "
-                                         f"where values reach {size:.3g}")  # fmt: skip
+                    raise ExecutionError(
+                        f"result '{name}' differs from the whole model's by {off:.3g} "
+                        f"where values reach {size:.3g}"
+                    )
 
 
 def whole_session(program: OnnxProgram, threads: int = 1, profile: str = "") -> Any:
-    """Return a session of the whole model; with `profile`, one that writes its operators' times to files so called."""
+    """Return a session of the whole model; with `profile`, one that writes its operators' times to
+    files so called."""
     try:
         import onnxruntime
     except ImportError:
@@ -132,12 +158,18 @@ def whole_session(program: OnnxProgram, threads: int = 1, profile: str = "") -> 
         options.enable_profiling, options.profile_file_prefix = True, profile
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
-        return onnxruntime.InferenceSession(program.path, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            program.path, options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
-        raise InputError(f"{program.path}: onnxruntime cannot load it: {one_line(str(error), 200)}") from error
+        raise InputError(
+            f"{program.path}: onnxruntime cannot load it: {one_line(str(error), 200)}"
+        ) from error
 
 
-def feeds_of(program: OnnxProgram, dims: Mapping[str, int], file: Path | None = None, seed: int = 0) -> dict[str, Any]:
+def feeds_of(
+    program: OnnxProgram, dims: Mapping[str, int], file: Path | None = None, seed: int = 0
+) -> dict[str, Any]:
     """Return inputs of a model: those of an .npz file, else random ones of the declared shapes.
 
     Raises
@@ -150,10 +182,14 @@ def feeds_of(program: OnnxProgram, dims: Mapping[str, int], file: Path | None = 
             with np.load(file) as data:
                 given = {name: data[name] for name in data.files}
         except (OSError, ValueError) as error:
-            raise InputError(f"inputs: expected an .npz file of arrays, received '{file}' ({one_line(str(error))})") from error
+            raise InputError(
+                f"inputs: expected an .npz file of arrays, received '{file}' ({one_line(str(error))})"
+            ) from error
         missing = [name for name in program.inputs if name not in given]
         if missing:
-            raise InputError(f"inputs '{file}': input '{missing[0]}' of the model is missing; it holds {', '.join(given)}")
+            raise InputError(
+                f"inputs '{file}': input '{missing[0]}' of the model is missing; it holds {', '.join(given)}"
+            )
         return {name: given[name] for name in program.inputs}
     from onnx import helper
 
@@ -177,7 +213,9 @@ def _shape(name: str, declared: Any, dims: Mapping[str, int]) -> list[int]:
         elif title in dims:
             shape.append(int(dims[title]))
         else:
-            raise InputError(f"dimension '{title}' of input '{name}' has no value; give --dim {title}=8, or --inputs FILE.npz")
+            raise InputError(
+                f"dimension '{title}' of input '{name}' has no value; give --dim {title}=8, or --inputs FILE.npz"
+            )
     return shape
 
 

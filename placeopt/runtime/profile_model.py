@@ -1,4 +1,5 @@
-"""Measuring the ops of the user's own model: ONNX Runtime's profiler, or torch.profiler around every call."""
+"""Measuring the ops of the user's own model: ONNX Runtime's profiler, or torch.profiler around
+every call."""
 
 from __future__ import annotations
 
@@ -27,14 +28,21 @@ if TYPE_CHECKING:
 
 
 def onnx_op_seconds(
-    program: OnnxProgram, feeds: Mapping[str, Any], graph: OpGraph, *, repeat: int = 5, threads: int = 1, kind: str = "cpu",
+    program: OnnxProgram,
+    feeds: Mapping[str, Any],
+    graph: OpGraph,
+    *,
+    repeat: int = 5,
+    threads: int = 1,
+    kind: str = "cpu",
     keep: Path | None = None,
-) -> OpCosts:  # fmt: skip
+) -> OpCosts:
     """Run an ONNX model on the CPU under ONNX Runtime's profiler.
 
     Parameters
     ----------
-    repeat : executions that count, after one that does not. keep : where the profile goes, None for nowhere.
+    repeat : executions that count, after one that does not. keep : where the profile goes, None for
+    nowhere.
 
     Raises
     ------
@@ -48,7 +56,9 @@ def onnx_op_seconds(
             for _ in range(repeat + 1):
                 session.run(None, dict(feeds))
         except Exception as error:
-            raise ExecutionError(f"model '{program.program.name}': {one_line(str(error), 300)}") from error
+            raise ExecutionError(
+                f"model '{program.program.name}': {one_line(str(error), 300)}"
+            ) from error
         file = Path(session.end_profiling())
         trace = read_trace(file)
         if keep is not None:
@@ -60,7 +70,9 @@ def _named(program: OnnxProgram, path: Path) -> OnnxProgram:
     """Return the model with every node named as the graph names it, in a file."""
     import onnx
 
-    names = {id(node): call.name for node, call in zip(program.nodes, program.program.calls, strict=True)}
+    names = {
+        id(node): call.name for node, call in zip(program.nodes, program.program.calls, strict=True)
+    }
     kept = [(node, node.name) for node in program.nodes]
     for node in program.nodes:
         node.name = names[id(node)]
@@ -74,9 +86,16 @@ def _named(program: OnnxProgram, path: Path) -> OnnxProgram:
 
 
 def torch_op_seconds(
-    program: TorchProgram, graph: OpGraph, alias: Mapping[str, str], *, repeat: int = 5, threads: int = 1, kind: str = "",
-    device: str = "cpu", keep: Path | None = None,
-) -> OpCosts:  # fmt: skip
+    program: TorchProgram,
+    graph: OpGraph,
+    alias: Mapping[str, str],
+    *,
+    repeat: int = 5,
+    threads: int = 1,
+    kind: str = "",
+    device: str = "cpu",
+    keep: Path | None = None,
+) -> OpCosts:
     """Run a torch module op by op under torch.profiler, on a CPU or a CUDA device.
 
     Raises
@@ -97,7 +116,9 @@ def torch_op_seconds(
     try:
         with torch_threads(threads):
             _once(tasks, work)
-            with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
+            with profile(
+                activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+            ) as profiler:
                 for _ in range(repeat + 1):
                     _once(tasks, work, mark=True)
                     if cuda:
@@ -109,7 +130,9 @@ def torch_op_seconds(
         if keep is not None:
             keep.write_text(text, encoding="utf-8")
     except RuntimeError as error:
-        raise ExecutionError(f"module '{program.program.name}': {one_line(str(error), 300)}") from error
+        raise ExecutionError(
+            f"module '{program.program.name}': {one_line(str(error), 300)}"
+        ) from error
     trace: Trace = kineto.read(json.loads(text))
     return costs_of(graph, match(graph, trace), kind=kind or _kind(device), family=trace.family)
 

@@ -1,14 +1,18 @@
-"""Stage III: a real system as the objective of a search, and the final word on whether the search helped.
+"""Stage III: a real system as the objective of a search, and the final word on whether the search
+helped.
 
-`Measured` turns a runtime into the callable that `annealing`, `cross-entropy`, `post` and `dual-policy` take as
-`measure`: devices in, seconds out. Measurements are noisy and dear, so candidates race: one execution
-decides that a candidate is clearly slower than the best so far; only the others are repeated, and the median counts.
+`Measured` turns a runtime into the callable that `annealing`, `cross-entropy`, `post` and
+`dual-policy` take as `measure`: devices in, seconds out. Measurements are noisy and dear, so
+candidates race: one execution decides that a candidate is clearly slower than the best so far; only
+the others are repeated, and the median counts.
 
-The lowest of many noisy values is lower than the truth, so what a search returns may be slower than what it
-began with. `refine` therefore measures both again, in pairs that alternate, and keeps the start unless a
-t-test on the logarithm of the ratios says, with the confidence asked for, that the candidate is faster.
+The lowest of many noisy values is lower than the truth, so what a search returns may be slower than
+what it began with. `refine` therefore measures both again, in pairs that alternate, and keeps the
+start unless a t-test on the logarithm of the ratios says, with the confidence asked for, that the
+candidate is faster.
 
-After stage III of "DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025).
+After stage III of "DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow
+graphs" (2025).
 
 References
 ----------
@@ -49,11 +53,13 @@ class Measured:
 
     Parameters
     ----------
-    problem : the simulated problem of the same graph: where neither the caller nor `ranks` orders the ops,
+    problem : the simulated problem of the same graph: where neither the caller nor `ranks` orders
+    the ops,
         its fifo simulation does.
     repeats : executions of a candidate that keeps up with the best; their median is its value.
     margin : a first execution slower than the best median by more than this share is a lost race.
-    ranks : order of the ops for devices that come without one, typically that of the placement a search begins with.
+    ranks : order of the ops for devices that come without one, typically that of the placement a
+    search begins with.
 
     Attributes
     ----------
@@ -76,15 +82,20 @@ class Measured:
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
-            raise InputError(f"measured objective: repeats must be at least 1, received {self.repeats}")
+            raise InputError(
+                f"measured objective: repeats must be at least 1, received {self.repeats}"
+            )
         if not self.margin >= 0:
             raise InputError(f"measured objective: margin must be >= 0, received {self.margin}")
 
     def __call__(self, devices: ArrayLike, ranks: ArrayLike | None = None) -> float:
-        """Return the median of the executions of a candidate, or its first if that lost the race."""
+        """Return the median of the executions of a candidate, or its first if that lost the
+        race."""
         placement = self.placement(devices, ranks)
         assert placement.priority is not None
-        times = self._times.setdefault(placement.device.tobytes() + placement.priority.tobytes(), [])
+        times = self._times.setdefault(
+            placement.device.tobytes() + placement.priority.tobytes(), []
+        )
         while len(times) < self.repeats:
             times.append(self.execute(placement))
             if times[-1] > self.best * (1 + self.margin):
@@ -113,7 +124,8 @@ class Refinement:
     ----------
     placement : the start, or the candidate if it is faster with the confidence asked for.
     improved : whether it is the candidate.
-    start_seconds, candidate_seconds : the pairs of final measurements; empty if the search found nothing new.
+    start_seconds, candidate_seconds : the pairs of final measurements; empty if the search found
+    nothing new.
     executions : of the search and of the final measurements together.
     ratio, interval : candidate over start: geometric mean, and its two-sided confidence interval.
     result : what the search returned.
@@ -139,7 +151,8 @@ def refine(
     pairs: int = 10,
     confidence: float = 0.95,
 ) -> Refinement:
-    """Search on the real system from `start`; keep the start unless the search found something faster.
+    """Search on the real system from `start`; keep the start unless the search found something
+    faster.
 
     Parameters
     ----------
@@ -166,13 +179,23 @@ def refine(
         return Refinement(start, False, none, none, 1.0, (1.0, 1.0), measure.executions, result)
     first, second = duel(measure, start, candidate, pairs)
     ratio, interval, faster = judge(first, second, confidence)
-    return Refinement(candidate if faster else start, faster, first, second, ratio, interval, measure.executions, result)
+    return Refinement(
+        candidate if faster else start,
+        faster,
+        first,
+        second,
+        ratio,
+        interval,
+        measure.executions,
+        result,
+    )
 
 
 def duel(
     measure: Measured, start: Placement, candidate: Placement, pairs: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Measure two placements in turn; stop early only in favour of the start, which no error can make worse."""
+    """Measure two placements in turn; stop early only in favour of the start, which no error can
+    make worse."""
     seconds = np.zeros((pairs, 2))
     for i in range(pairs):
         for side in (0, 1) if i % 2 == 0 else (1, 0):  # neither always runs first
@@ -188,8 +211,8 @@ def judge(
 ) -> tuple[float, tuple[float, float], bool]:
     """Return the mean ratio candidate / start, its interval, and whether the candidate is faster.
 
-    Student's t on the logarithms of the ratios of pairs: measured close together, a pair shares most of what else
-    the machine was doing.
+    Student's t on the logarithms of the ratios of pairs: measured close together, a pair shares
+    most of what else the machine was doing.
     """
     from scipy.stats import t
 

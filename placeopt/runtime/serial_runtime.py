@@ -1,4 +1,5 @@
-"""Serial execution in this process: one op after the other, the reference that every engine is compared with."""
+"""Serial execution in this process: one op after the other, the reference that every engine is
+compared with."""
 
 from __future__ import annotations
 
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.runtime.steps import Constant, ExecutionPlan
 
-NOMINAL = Device("worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4)
+NOMINAL = Device(
+    "worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4
+)
 """One core of a present server, as a data sheet would have it."""
 
 
-def worker_cluster(num_devices: int, *, name: str = "workers", latency: float = 1e-3, bandwidth: float = 1e9) -> Cluster:
-    """Return k equal CPU workers, one transfer at a time per ordered pair; constants are nominal, not measured."""
+def worker_cluster(
+    num_devices: int, *, name: str = "workers", latency: float = 1e-3, bandwidth: float = 1e9
+) -> Cluster:
+    """Return k equal CPU workers, one transfer at a time per ordered pair; constants are nominal,
+    not measured."""
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
     zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
@@ -41,7 +47,8 @@ class NamedDevices:
     Attributes
     ----------
     devices : names, one per device of the placement.
-    link : latency in seconds and bandwidth in bytes per second between two of them, before any calibration.
+    link : latency in seconds and bandwidth in bytes per second between two of them, before any
+    calibration.
     """
 
     devices: tuple[str, ...]
@@ -58,7 +65,9 @@ class NamedDevices:
 
     def cluster(self) -> Cluster:
         """Return the devices as the cost model sees them, with nominal constants."""
-        return worker_cluster(self.num_devices, name=self.title(), latency=self.link[0], bandwidth=self.link[1])
+        return worker_cluster(
+            self.num_devices, name=self.title(), latency=self.link[0], bandwidth=self.link[1]
+        )
 
 
 def result_tensors(graph: OpGraph) -> list[int]:
@@ -66,7 +75,9 @@ def result_tensors(graph: OpGraph) -> list[int]:
     return np.flatnonzero(np.diff(graph.consumer_ptr) == 0).tolist()
 
 
-def make_constants(plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]) -> None:
+def make_constants(
+    plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]
+) -> None:
     """Make the constants that ops read and that are not there yet."""
     for op in ops:
         for key in plan.constants(op):
@@ -74,8 +85,11 @@ def make_constants(plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant,
                 have[key] = constant(*key)
 
 
-def execute(graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
-    """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape (2, num_ops)."""
+def execute(
+    graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]
+) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
+    """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape
+    (2, num_ops)."""
     constants: dict[Constant, NDArray[Any]] = {}
     make_constants(plan, range(graph.num_ops), constants)
     readers = Counter(x for step in plan.steps for x in step.operands)
@@ -98,7 +112,8 @@ def execute(graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]) -> tu
 class SerialRuntime:
     """Runs every op in this process, one after the other, whatever device it is placed on.
 
-    The makespan is the time of all ops together: what a placement on one device costs without any engine.
+    The makespan is the time of all ops together: what a placement on one device costs without any
+    engine.
     """
 
     num_devices: int = 1
@@ -108,19 +123,33 @@ class SerialRuntime:
         """Return the devices that placements may name; they all are this process."""
         return worker_cluster(self.num_devices, name="serial")
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
-        """Execute the graph `repeat` times; there is nothing to check a serial execution against."""
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
+        """Execute the graph `repeat` times; there is nothing to check a serial execution
+        against."""
         placement = check_placement(graph, placement, self.num_devices, repeat)
         if id(graph) not in self._plans:
             self._plans = {id(graph): (graph, make_plan(graph))}
         plan = self._plans[id(graph)][1]
         assert placement.priority is not None
-        order = np.array(sorted(graph.topological_order.tolist(), key=_ready_order(graph, placement.priority)))
+        order = np.array(
+            sorted(graph.topological_order.tolist(), key=_ready_order(graph, placement.priority))
+        )
         times = np.stack([execute(graph, plan, order)[1] for _ in range(repeat)])
         start, finish = times[:, 0], times[:, 1]
         names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(graph.name, "serial", names, placement, start, finish, np.zeros((0, 5)),
-                           finish.max(axis=1), checked=check)  # fmt: skip
+        return Measurement(
+            graph.name,
+            "serial",
+            names,
+            placement,
+            start,
+            finish,
+            np.zeros((0, 5)),
+            finish.max(axis=1),
+            checked=check,
+        )
 
 
 def _ready_order(graph: OpGraph, priority: NDArray[np.int64]) -> Any:

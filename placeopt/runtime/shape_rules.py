@@ -1,4 +1,5 @@
-"""Rules for ops of general graphs: the kernel, options and operands that explain an op's kind, shapes, weights and flops."""
+"""Rules for ops of general graphs: the kernel, options and operands that explain an op's kind,
+shapes, weights and flops."""
 
 from __future__ import annotations
 
@@ -13,10 +14,27 @@ if TYPE_CHECKING:
     from placeopt.runtime.steps import Op, Rule, Shape
 
 _UNARY = frozenset(
-    ("relu", "sigmoid", "tanh", "gelu", "silu", "exp", "sqrt", "rsqrt", "square", "neg", "abs", "pow", "mul_constant", "copy")
+    (
+        "relu",
+        "sigmoid",
+        "tanh",
+        "gelu",
+        "silu",
+        "exp",
+        "sqrt",
+        "rsqrt",
+        "square",
+        "neg",
+        "abs",
+        "pow",
+        "mul_constant",
+        "copy",
+    )
 )
 _BINARY = frozenset(("add", "sub", "mul", "div", "maximum"))
-_MOVES = frozenset(("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "formation", "expand"))
+_MOVES = frozenset(
+    ("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "formation", "expand")
+)
 _OVER = {"reduce_max": "max", "reduce_sum": "sum", "reduce_mean": "mean"}
 
 
@@ -28,7 +46,11 @@ def rule(op: Op) -> Rule | None:
         return None
     if op.kind in _UNARY and op.shapes == op.out:
         return "unary", {"function": op.kind}, op.inputs
-    if op.kind in _MOVES and len(op.inputs) == 1 and math.prod(op.shapes[0]) == math.prod(op.out[0]):
+    if (
+        op.kind in _MOVES
+        and len(op.inputs) == 1
+        and math.prod(op.shapes[0]) == math.prod(op.out[0])
+    ):
         return "rearrange", {"shape": op.out[0]}, op.inputs
     if op.kind in _OVER:
         return _reduction(op)
@@ -43,7 +65,11 @@ def _split(op: Op) -> Rule | None:
     for axis in range(len(whole)):
         sizes = [shape[axis] for shape in op.out if len(shape) == len(whole)]
         rest = {shape[:axis] + shape[axis + 1 :] for shape in op.out}
-        if len(sizes) == len(op.out) and rest == {whole[:axis] + whole[axis + 1 :]} and sum(sizes) == whole[axis]:
+        if (
+            len(sizes) == len(op.out)
+            and rest == {whole[:axis] + whole[axis + 1 :]}
+            and sum(sizes) == whole[axis]
+        ):
             return "split", {"axis": axis, "cuts": np.cumsum(sizes)[:-1].tolist()}, op.inputs
     return None
 
@@ -83,7 +109,8 @@ def _broadcasts(shapes: list[Shape], out: Shape) -> bool:
 
 
 def _vector(size: int, out: Shape) -> Shape | None:
-    """Shape of `size` learned values that broadcast to `out`: along the last axis, or the channels of an image."""
+    """Shape of `size` learned values that broadcast to `out`: along the last axis, or the channels
+    of an image."""
     if size and size == out[-1]:
         return (size,)
     if len(out) == 4 and size == out[1]:
@@ -95,7 +122,10 @@ def _learned_vector(op: Op) -> Rule | None:
     shape = _vector(op.weights, op.out[0])
     if op.shapes != op.out or shape is None:
         return None
-    operands: tuple[int | Constant, ...] = (*op.inputs, matrix(f"{op.name}/vector", shape, op.dtype))
+    operands: tuple[int | Constant, ...] = (
+        *op.inputs,
+        matrix(f"{op.name}/vector", shape, op.dtype),
+    )
     return "binary", {"function": op.kind}, operands
 
 
@@ -116,11 +146,27 @@ def _matmul(op: Op) -> Rule | None:
     out = op.out[0]
     for order in ((0, 1), (1, 0)):
         x, y = (op.shapes[i] for i in order)
-        if len(x) >= 2 and len(y) >= 2 and x[-1] == y[-2] and (*x[:-1], y[-1]) == out and y[:-2] in ((), x[:-2]):
+        if (
+            len(x) >= 2
+            and len(y) >= 2
+            and x[-1] == y[-2]
+            and (*x[:-1], y[-1]) == out
+            and y[:-2] in ((), x[:-2])
+        ):
             return "matmul", {}, tuple(op.inputs[i] for i in order)
     x, y = op.shapes
-    if len(x) >= 2 and len(y) >= 2 and x[-1] == y[-1] and (*x[:-1], y[-2]) == out and y[:-2] in ((), x[:-2]):
-        return "matmul", {"transpose": True}, op.inputs  # attention scores: the keys are read transposed
+    if (
+        len(x) >= 2
+        and len(y) >= 2
+        and x[-1] == y[-1]
+        and (*x[:-1], y[-2]) == out
+        and y[:-2] in ((), x[:-2])
+    ):
+        return (
+            "matmul",
+            {"transpose": True},
+            op.inputs,
+        )  # attention scores: the keys are read transposed
     return None
 
 
@@ -132,7 +178,9 @@ def _linear(op: Op) -> Rule | None:
     rows = (op.weights - columns if op.weights > columns else 0) / columns
     inner = round(op.flops / (2 * math.prod(out))) if op.flops else int(rows)
     shape: Shape = op.shapes[0] if op.shapes else (*out[:-1], inner)
-    operands: list[int | Constant] = list(op.inputs) or [matrix(f"{op.name}/input", shape, op.dtype)]
+    operands: list[int | Constant] = list(op.inputs) or [
+        matrix(f"{op.name}/input", shape, op.dtype)
+    ]
     if shape[:-1] != out[:-1] or not shape[-1]:
         return None
     operands.append(matrix(f"{op.name}/weights", (shape[-1], columns), op.dtype, shape[-1]))
@@ -151,22 +199,36 @@ def _conv(op: Op) -> Rule | None:
     terms = op.weights // filters - bias  # channels per group x kernel height x kernel width
     if terms < 1 or (terms + bias) * filters != op.weights:
         return None
-    images = [op.shapes[0]] if op.shapes else [(out[0], c, out[2] * s, out[3] * s) for s in (2, 1, 4) for c in (3, 1)]
+    images = (
+        [op.shapes[0]]
+        if op.shapes
+        else [(out[0], c, out[2] * s, out[3] * s) for s in (2, 1, 4) for c in (3, 1)]
+    )
     for image in images:
         found = _window(image, out, terms)
         if found is None:
             continue
         kernel, stride, padding, groups = found
-        operands: list[int | Constant] = list(op.inputs) or [matrix(f"{op.name}/image", image, op.dtype)]
+        operands: list[int | Constant] = list(op.inputs) or [
+            matrix(f"{op.name}/image", image, op.dtype)
+        ]
         operands.append(matrix(f"{op.name}/weights", (filters, terms), op.dtype, terms))
         if bias:
             operands.append(matrix(f"{op.name}/bias", (filters,), op.dtype))
-        options = {"shape": out, "kernel": kernel, "stride": stride, "padding": padding, "groups": groups}
+        options = {
+            "shape": out,
+            "kernel": kernel,
+            "stride": stride,
+            "padding": padding,
+            "groups": groups,
+        }
         return "conv", options, tuple(operands)
     return None
 
 
-def _window(image: Shape, out: Shape, terms: int) -> tuple[tuple[int, int], int, tuple[int, int], int] | None:
+def _window(
+    image: Shape, out: Shape, terms: int
+) -> tuple[tuple[int, int], int, tuple[int, int], int] | None:
     """Return (kernel, stride, padding, groups) of a convolution with `terms` weights per filter."""
     channels = image[1]
     if len(image) != 4 or image[0] != out[0]:
@@ -185,7 +247,8 @@ def _window(image: Shape, out: Shape, terms: int) -> tuple[tuple[int, int], int,
 
 
 def _padding(length: int, out: int, kernel: int, stride: int) -> int:
-    """Smallest padding in front with which `out` windows exist, -1 if windows would be left over."""
+    """Smallest padding in front with which `out` windows exist, -1 if windows would be left
+    over."""
     if (length - kernel) // stride + 1 > out:
         return -1
     return max(0, -(-((out - 1) * stride + kernel - length) // 2))
@@ -205,17 +268,30 @@ def _pool(op: Op) -> Rule | None:
     padding = tuple(_padding(image[2 + i], out[2 + i], side, stride) for i in range(2))
     if not all(0 <= p < max(2, side) for p in padding):
         return None
-    options = {"shape": out, "kernel": (side, side), "stride": stride, "padding": padding,
-               "maximum": op.kind == "max_pool"}  # fmt: skip
+    options = {
+        "shape": out,
+        "kernel": (side, side),
+        "stride": stride,
+        "padding": padding,
+        "maximum": op.kind == "max_pool",
+    }
     return "pool", options, op.inputs
 
 
 def _mask(op: Op) -> Rule | None:
-    return ("mask", {"first": 0, "factor": 1.0}, op.inputs) if op.shapes == op.out and len(op.out[0]) > 1 else None
+    return (
+        ("mask", {"first": 0, "factor": 1.0}, op.inputs)
+        if op.shapes == op.out and len(op.out[0]) > 1
+        else None
+    )
 
 
 def _exp(op: Op) -> Rule | None:
-    fits = len(op.inputs) == 2 and op.shapes[0] == op.out[0] and _broadcasts(list(op.shapes), op.out[0])
+    fits = (
+        len(op.inputs) == 2
+        and op.shapes[0] == op.out[0]
+        and _broadcasts(list(op.shapes), op.out[0])
+    )
     return ("exp_shifted", {}, op.inputs) if fits else None
 
 
@@ -231,7 +307,10 @@ def _concat(op: Op) -> Rule | None:
     out = op.out[0]
     for axis in range(len(out)):
         rest = {shape[:axis] + shape[axis + 1 :] for shape in op.shapes if len(shape) == len(out)}
-        if rest == {out[:axis] + out[axis + 1 :]} and sum(shape[axis] for shape in op.shapes) == out[axis]:
+        if (
+            rest == {out[:axis] + out[axis + 1 :]}
+            and sum(shape[axis] for shape in op.shapes) == out[axis]
+        ):
             return "concat", {"axis": axis}, op.inputs
     return None
 
@@ -250,7 +329,19 @@ def _variable(op: Op) -> Rule | None:
 
 
 _RULES = {
-    "scale": _learned_vector, "bias_add": _learned_vector, "batch_norm": _batch_norm, "matmul": _matmul,
-    "linear": _linear, "conv": _conv, "max_pool": _pool, "avg_pool": _pool, "softmax": _softmax,
-    "mask": _mask, "exp": _exp, "layer_norm": _norm, "concat": _concat, "embedding": _embedding, "variable": _variable,
-}  # fmt: skip
+    "scale": _learned_vector,
+    "bias_add": _learned_vector,
+    "batch_norm": _batch_norm,
+    "matmul": _matmul,
+    "linear": _linear,
+    "conv": _conv,
+    "max_pool": _pool,
+    "avg_pool": _pool,
+    "softmax": _softmax,
+    "mask": _mask,
+    "exp": _exp,
+    "layer_norm": _norm,
+    "concat": _concat,
+    "embedding": _embedding,
+    "variable": _variable,
+}

@@ -1,9 +1,10 @@
-"""Operands of sharded graphs, from the names and shapes that instances/generators/sharded.py gives their ops.
+"""Operands of sharded graphs, from the names and shapes that instances/generators/sharded.py gives
+their ops.
 
-The product of block (row, inner) and block (inner, column) is called "row.inner.column", a map's blocks are
-numbered, a reduction's parts come in order: enough to know which block of which matrix an op reads, also
-where that matrix is an input of the model or learned and therefore no tensor of the graph. So the result can be
-compared with the computation on whole matrices.
+The product of block (row, inner) and block (inner, column) is called "row.inner.column", a map's
+blocks are numbered, a reduction's parts come in order: enough to know which block of which matrix
+an op reads, also where that matrix is an input of the model or learned and therefore no tensor of
+the graph. So the result can be compared with the computation on whole matrices.
 """
 
 from __future__ import annotations
@@ -62,14 +63,20 @@ def _matmul(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     length = op.flops // (2 * math.prod(out))
     left_shape, right_shape = (out[0], length), (length, out[1])
     left: int | Constant = matrix(f"{_path(op)}/left{row}.{inner}", left_shape, op.dtype, length)
-    right: int | Constant = matrix(f"{_path(op)}/weights{inner}.{column}", right_shape, op.dtype, length)
-    if len(op.inputs) == 1 and op.weights:  # learned matrices are on the right, model inputs on the left
+    right: int | Constant = matrix(
+        f"{_path(op)}/weights{inner}.{column}", right_shape, op.dtype, length
+    )
+    if (
+        len(op.inputs) == 1 and op.weights
+    ):  # learned matrices are on the right, model inputs on the left
         left, checks = op.inputs[0], [left_shape]
     elif len(op.inputs) == 1:
         right, checks = op.inputs[0], [right_shape]
     elif len(op.inputs) == 2:
         variable = [table.graph.op_types[table.producer[t]] == "variable" for t in op.inputs]
-        swap = variable == [True, False] or (variable == [False, False] and op.shapes[0] != left_shape)
+        swap = variable == [True, False] or (
+            variable == [False, False] and op.shapes[0] != left_shape
+        )
         left, right = op.inputs[::-1] if swap else op.inputs
         checks = [right_shape, left_shape] if swap else [left_shape, right_shape]
     else:
@@ -85,11 +92,18 @@ def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
         return "binary", {"function": "bias_add"}, (*op.inputs, bias)
     if op.kind == "mul_complex":
         return "rotate", {"first": row * op.out[0][0]}, op.inputs
-    if op.kind in ("to_complex", "to_real"):  # pairs of features are complex numbers as they lie in memory
+    if op.kind in (
+        "to_complex",
+        "to_real",
+    ):  # pairs of features are complex numbers as they lie in memory
         return "unary", {"function": "copy"}, op.inputs
     if len(op.inputs) == 2:
         return "binary", {"function": op.kind}, op.inputs
-    return "binary", {"function": op.kind}, (input_block(row, column, op.out[0], op.dtype), *op.inputs)
+    return (
+        "binary",
+        {"function": op.kind},
+        (input_block(row, column, op.out[0], op.dtype), *op.inputs),
+    )
 
 
 def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
@@ -104,7 +118,9 @@ def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
 
 def _normalise(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     out = op.out[0]
-    blocks: list[int | Constant] = [t for t, shape in zip(op.inputs, op.shapes, strict=True) if shape == out]
+    blocks: list[int | Constant] = [
+        t for t, shape in zip(op.inputs, op.shapes, strict=True) if shape == out
+    ]
     totals = [t for t in op.inputs if t not in blocks]
     if not blocks:
         blocks = [input_block(place[0], place[1] if len(place) > 1 else 0, out, op.dtype)]
@@ -137,7 +153,17 @@ def _mask(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
 
 
 _RULES = {
-    "matmul": _matmul, "bias_add": _map, "mul_complex": _map, "to_complex": _map, "to_real": _map, "add": _map,
-    "mul": _map, "rms_norm_part": _statistics, "softmax_part": _statistics, "rms_norm": _normalise,
-    "softmax": _normalise, "formation": _regrid, "scale_mask": _mask,
-}  # fmt: skip
+    "matmul": _matmul,
+    "bias_add": _map,
+    "mul_complex": _map,
+    "to_complex": _map,
+    "to_real": _map,
+    "add": _map,
+    "mul": _map,
+    "rms_norm_part": _statistics,
+    "softmax_part": _statistics,
+    "rms_norm": _normalise,
+    "softmax": _normalise,
+    "formation": _regrid,
+    "scale_mask": _mask,
+}

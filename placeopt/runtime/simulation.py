@@ -1,4 +1,5 @@
-"""The simulated side of a real run: the same ranks, and the measured run as a timeline in the problem's ticks."""
+"""The simulated side of a real run: the same ranks, and the measured run as a timeline in the
+problem's ticks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def with_ranks(problem: PlacementProblem, placement: Placement) -> Placement:
-    """Return the placement with ranks: where it has none, those of the ops' starts in the fifo simulation.
+    """Return the placement with ranks: where it has none, those of the ops' starts in the fifo
+    simulation.
 
     Engines have priorities, not the simulator's fifo queue; with explicit ranks both do the same.
     """
@@ -61,5 +63,10 @@ def timeline(problem: PlacementProblem, measurement: Measurement) -> Timeline:
 
     rows = measurement.transfers[measurement.transfers[:, 0] == turn]
     transfers = np.column_stack([rows[:, 1:3].astype(np.int64), ticks(rows[:, 3:])])
-    return Timeline(problem, measurement.placement, ticks(measurement.start[turn]), ticks(measurement.finish[turn]),
-                    frozen(transfers))  # fmt: skip
+    return Timeline(
+        problem,
+        measurement.placement,
+        ticks(measurement.start[turn]),
+        ticks(measurement.finish[turn]),
+        frozen(transfers),
+    )

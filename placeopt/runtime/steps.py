@@ -1,4 +1,5 @@
-"""What an execution consists of: steps with operands in order, constants, and the ops as the rules see them."""
+"""What an execution consists of: steps with operands in order, constants, and the ops as the rules
+see them."""
 
 from __future__ import annotations
 
@@ -78,11 +79,24 @@ Rule = tuple[str, dict[str, Any], tuple[int | Constant, ...]]
 
 
 KINDS = {
-    "gemm": "linear", "fullyconnected": "linear", "convolution": "conv", "maxpool": "max_pool", "averagepool": "avg_pool",
-    "globalaveragepool": "avg_pool", "batchnormalization": "batch_norm", "identity": "copy", "dropout": "copy",
-    "cast": "copy", "sum": "add", "reducesum": "reduce_sum", "reducemean": "reduce_mean", "reducemax": "reduce_max",
-    "layernormalization": "layer_norm", "leakyrelu": "relu", "mean": "reduce_mean",
-}  # fmt: skip
+    "gemm": "linear",
+    "fullyconnected": "linear",
+    "convolution": "conv",
+    "maxpool": "max_pool",
+    "averagepool": "avg_pool",
+    "globalaveragepool": "avg_pool",
+    "batchnormalization": "batch_norm",
+    "identity": "copy",
+    "dropout": "copy",
+    "cast": "copy",
+    "sum": "add",
+    "reducesum": "reduce_sum",
+    "reducemean": "reduce_mean",
+    "reducemax": "reduce_max",
+    "layernormalization": "layer_norm",
+    "leakyrelu": "relu",
+    "mean": "reduce_mean",
+}
 """Names that exporters use for the same kind."""
 
 
@@ -97,14 +111,17 @@ class OpTable:
         outputs: list[list[int]] = [[] for _ in range(n)]
         for tensor, op in enumerate(self.producer):
             outputs[op].append(tensor)
-            for reader in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+            for reader in graph.consumer[
+                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+            ].tolist():
                 inputs[reader].append(tensor)
         self.inputs = [tuple(x) for x in inputs]
         self.outputs = [tuple(x) for x in outputs]
         self._names: dict[str, list[str]] | None = None
 
     def dtype(self, tensor: int) -> str:
-        """Float type of a tensor's elements; "" where its shape is unknown or does not explain its size."""
+        """Float type of a tensor's elements; "" where its shape is unknown or does not explain its
+        size."""
         if not self.graph.shapes:
             return ""
         size = math.prod(self.graph.shapes[tensor])
@@ -112,7 +129,8 @@ class OpTable:
         return {4 * size: "float32", 8 * size: "float64"}.get(bytes_, "") if size else ""
 
     def result(self, tensor: int) -> tuple[Shape, str]:
-        """Shape and dtype of a tensor as it is executed: plain bytes where nothing better is known."""
+        """Shape and dtype of a tensor as it is executed: plain bytes where nothing better is
+        known."""
         dtype = self.dtype(tensor)
         if dtype:
             return self.graph.shapes[tensor], dtype
@@ -128,11 +146,17 @@ class OpTable:
             return None
         dtype = types.pop()
         return Op(
-            index, graph.op_names[index], KINDS.get(graph.op_types[index].lower(), graph.op_types[index].lower()),
-            self.inputs[index], tuple(graph.shapes[t] for t in self.inputs[index]),
-            self.outputs[index], tuple(graph.shapes[t] for t in self.outputs[index]), dtype,
-            int(graph.resident[index]) // (4 if dtype == "float32" else 8), int(graph.flops[index]),
-        )  # fmt: skip
+            index,
+            graph.op_names[index],
+            KINDS.get(graph.op_types[index].lower(), graph.op_types[index].lower()),
+            self.inputs[index],
+            tuple(graph.shapes[t] for t in self.inputs[index]),
+            self.outputs[index],
+            tuple(graph.shapes[t] for t in self.outputs[index]),
+            dtype,
+            int(graph.resident[index]) // (4 if dtype == "float32" else 8),
+            int(graph.flops[index]),
+        )
 
     def siblings(self, path: str) -> list[str]:
         """Last components of the names of all ops under a path."""

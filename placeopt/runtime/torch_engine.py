@@ -1,8 +1,9 @@
 """Threads, queues and tensors that execute a graph on the torch devices of one process.
 
-A thread per device runs the ready op with the smallest rank on the device's stream; a thread per ordered pair
-of devices copies tensors, as soon as they exist, on a stream of its own. An op or a copy is over when its
-stream has been waited for, so that all times are those of one clock. What an op does is the `Work`'s.
+A thread per device runs the ready op with the smallest rank on the device's stream; a thread per
+ordered pair of devices copies tensors, as soon as they exist, on a stream of its own. An op or a
+copy is over when its stream has been waited for, so that all times are those of one clock. What an
+op does is the `Work`'s.
 """
 
 from __future__ import annotations
@@ -52,14 +53,18 @@ class Work(Protocol):
 class Engine:
     """Threads, queues and tensors of one placement; `run` executes it once."""
 
-    def __init__(self, graph: OpGraph, work: Work, placement: Placement, names: Sequence[str]) -> None:
+    def __init__(
+        self, graph: OpGraph, work: Work, placement: Placement, names: Sequence[str]
+    ) -> None:
         import torch
 
         self.graph, self.work = graph, work
         self.device: list[int] = placement.device.tolist()
         self.rank: list[int] = placement.priority.tolist()  # type: ignore[union-attr]
         self.torch_devices = [torch.device(name) for name in names]
-        self.readers = [graph.consumer[a:b].tolist() for a, b in itertools.pairwise(graph.consumer_ptr.tolist())]
+        self.readers = [
+            graph.consumer[a:b].tolist() for a, b in itertools.pairwise(graph.consumer_ptr.tolist())
+        ]
         self.results = {t: (self.device[int(graph.producer[t])], t) for t in work.results}
         self.values: dict[tuple[int, int], Any] = {}
 
@@ -72,20 +77,26 @@ class Engine:
         self.left = n
         self.waiting = np.bincount(self.graph.consumer, minlength=n).tolist()
         self.ready: list[list[tuple[int, int]]] = [[] for _ in range(k)]
-        self.requests: dict[tuple[int, int], list[tuple[int, int]]] = {pair: [] for pair in itertools.permutations(range(k), 2)}
+        self.requests: dict[tuple[int, int], list[tuple[int, int]]] = {
+            pair: [] for pair in itertools.permutations(range(k), 2)
+        }
         self.uses: Counter[tuple[int, int]] = Counter(self.results.values())
         self.times, self.moved = np.zeros((2, n)), list[tuple[int, int, float, float]]()
         for op in np.flatnonzero(np.array(self.waiting) == 0).tolist():
             heapq.heappush(self.ready[self.device[op]], (self.rank[op], op))
         threads = [threading.Thread(target=self._guard, args=(self._compute, d)) for d in range(k)]
-        threads += [threading.Thread(target=self._guard, args=(self._copy, *pair)) for pair in self.requests]
+        threads += [
+            threading.Thread(target=self._guard, args=(self._copy, *pair)) for pair in self.requests
+        ]
         began = time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         if self.error is not None:
-            raise ExecutionError(f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}") from self.error
+            raise ExecutionError(
+                f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}"
+            ) from self.error
         zero = self.times[0].min()
         rows = np.array(sorted(self.moved)).reshape(-1, 4)
         rows[:, 2:] -= zero
@@ -132,7 +143,9 @@ class Engine:
         self.uses[d, tensor] += len(homes)
         self._deliver(d, tensor, value)
         for home in homes:
-            first = min(self.rank[reader] for reader in self.readers[tensor] if self.device[reader] == home)
+            first = min(
+                self.rank[reader] for reader in self.readers[tensor] if self.device[reader] == home
+            )
             heapq.heappush(self.requests[d, home], (first, tensor))
 
     def _deliver(self, d: int, tensor: int, value: Any) -> None:

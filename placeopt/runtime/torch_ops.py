@@ -1,4 +1,5 @@
-"""Torch versions of the kernels; one that has none is computed by numpy on the host, slowly but right."""
+"""Torch versions of the kernels; one that has none is computed by numpy on the host, slowly but
+right."""
 
 from __future__ import annotations
 
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
     Options = Mapping[str, Any]
 
 
-def run_kernel(name: str, options: Options, operands: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Execute a kernel on the device of its operands; `device` is where a kernel without operands leaves its outputs."""
+def run_kernel(
+    name: str, options: Options, operands: list[Tensor], device: torch.device
+) -> list[Tensor]:
+    """Execute a kernel on the device of its operands; `device` is where a kernel without operands
+    leaves its outputs."""
     kernel = TORCH_KERNELS.get(name)
     if kernel is not None:
         found = kernel(options, *operands)
         return found if isinstance(found, list) else [found]
     arrays = KERNELS[name](options, *(operand.cpu().numpy() for operand in operands))
-    return [torch.from_numpy(array).to(device) for array in (arrays if isinstance(arrays, list) else [arrays])]
+    return [
+        torch.from_numpy(array).to(device)
+        for array in (arrays if isinstance(arrays, list) else [arrays])
+    ]
 
 
 def _matmul(o: Options, x: Tensor, y: Tensor) -> Tensor:
@@ -52,21 +59,41 @@ def _conv(o: Options, x: Tensor, weights: Tensor, *bias: Tensor) -> Tensor:
     below = max(0, (height - 1) * o["stride"] + kh - x.shape[2] - ph)
     right = max(0, (width - 1) * o["stride"] + kw - x.shape[3] - pw)
     kernel = weights.reshape(weights.shape[0], x.shape[1] // o["groups"], kh, kw)
-    out = functional.conv2d(functional.pad(x, (pw, right, ph, below)), kernel, *bias, stride=o["stride"], groups=o["groups"])
+    out = functional.conv2d(
+        functional.pad(x, (pw, right, ph, below)),
+        kernel,
+        *bias,
+        stride=o["stride"],
+        groups=o["groups"],
+    )
     return out[:, :, :height, :width].contiguous()
 
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": functional.silu,
-    "gelu": lambda x: x * torch.sigmoid(1.702 * x), "exp": lambda x: torch.exp(x.clamp(max=60)),
-    "sqrt": lambda x: x.abs().sqrt(), "rsqrt": lambda x: 1 / (x.abs() + EPSILON).sqrt(), "square": torch.square,
-    "neg": torch.neg, "abs": torch.abs, "pow": lambda x: x * x * x, "mul_constant": lambda x: x * 0.125,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": functional.silu,
+    "gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "exp": lambda x: torch.exp(x.clamp(max=60)),
+    "sqrt": lambda x: x.abs().sqrt(),
+    "rsqrt": lambda x: 1 / (x.abs() + EPSILON).sqrt(),
+    "square": torch.square,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "pow": lambda x: x * x * x,
+    "mul_constant": lambda x: x * 0.125,
     "copy": torch.clone,
-}  # fmt: skip
+}
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "maximum": torch.maximum, "scale": torch.mul,
-    "bias_add": torch.add, "div": lambda x, y: x / (y + torch.where(y < 0, -1e-30, 1e-30)),
-}  # fmt: skip
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "scale": torch.mul,
+    "bias_add": torch.add,
+    "div": lambda x, y: x / (y + torch.where(y < 0, -1e-30, 1e-30)),
+}
 
 
 def _mask(o: Options, x: Tensor) -> Tensor:
@@ -80,8 +107,12 @@ def _rotate(o: Options, x: Tensor) -> Tensor:
     position = torch.arange(x.shape[0], device=x.device, dtype=torch.float64) + o["first"]
     rate = 10000.0 ** (-torch.arange(pairs, device=x.device, dtype=torch.float64) / pairs)
     angle = position[:, None] * rate[None, :]
-    turn = torch.polar(torch.ones_like(angle), angle).to(torch.complex64 if x.dtype == torch.float32 else torch.complex128)
-    return torch.view_as_real(torch.view_as_complex(x.reshape(x.shape[0], pairs, 2).contiguous()) * turn).reshape(x.shape)
+    turn = torch.polar(torch.ones_like(angle), angle).to(
+        torch.complex64 if x.dtype == torch.float32 else torch.complex128
+    )
+    return torch.view_as_real(
+        torch.view_as_complex(x.reshape(x.shape[0], pairs, 2).contiguous()) * turn
+    ).reshape(x.shape)
 
 
 def _sum(o: Options, *parts: Tensor) -> Tensor:
@@ -116,18 +147,36 @@ def _rms_norm(o: Options, x: Tensor, *total: Tensor) -> Tensor:
 
 def _regrid(o: Options, *parts: Tensor) -> Tensor:
     across = o["across"]
-    whole = torch.cat([torch.cat(parts[i : i + across], dim=1) for i in range(0, len(parts), across)], dim=0)
+    whole = torch.cat(
+        [torch.cat(parts[i : i + across], dim=1) for i in range(0, len(parts), across)], dim=0
+    )
     (height, width), (top, left) = o["shape"], o["offset"]
     block = whole[top : top + height, left : left + width]
-    return functional.pad(block, (0, width - block.shape[1], 0, height - block.shape[0])).contiguous()
+    return functional.pad(
+        block, (0, width - block.shape[1], 0, height - block.shape[0])
+    ).contiguous()
 
 
 TORCH_KERNELS: dict[str, Callable[..., Any]] = {
-    "matmul": _matmul, "linear": _linear, "scores": _scores, "mix": _mix, "conv": _conv, "mask": _mask,
-    "unary": lambda o, x: _UNARY[o["function"]](x), "binary": lambda o, x, y: _BINARY[o["function"]](x, y),
-    "rearrange": lambda o, x: x.reshape(o["shape"]).clone(), "variable": lambda o, x: x,
-    "batch_norm": lambda o, x, scale, shift: x * scale + shift, "exp_shifted": lambda o, x, top: torch.exp(x - top),
-    "rotate": _rotate, "sum": _sum, "maximum": _maximum, "over_rows": _over_rows, "softmax": _softmax,
-    "rms_norm": _rms_norm, "regrid": _regrid, "global_pool": lambda o, x: x.mean(dim=(2, 3)).reshape(o["shape"]),
+    "matmul": _matmul,
+    "linear": _linear,
+    "scores": _scores,
+    "mix": _mix,
+    "conv": _conv,
+    "mask": _mask,
+    "unary": lambda o, x: _UNARY[o["function"]](x),
+    "binary": lambda o, x, y: _BINARY[o["function"]](x, y),
+    "rearrange": lambda o, x: x.reshape(o["shape"]).clone(),
+    "variable": lambda o, x: x,
+    "batch_norm": lambda o, x, scale, shift: x * scale + shift,
+    "exp_shifted": lambda o, x, top: torch.exp(x - top),
+    "rotate": _rotate,
+    "sum": _sum,
+    "maximum": _maximum,
+    "over_rows": _over_rows,
+    "softmax": _softmax,
+    "rms_norm": _rms_norm,
+    "regrid": _regrid,
+    "global_pool": lambda o, x: x.mean(dim=(2, 3)).reshape(o["shape"]),
     "concat": lambda o, *parts: torch.cat(parts, dim=o["axis"]),
-}  # fmt: skip
+}

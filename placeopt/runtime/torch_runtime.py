@@ -1,7 +1,7 @@
 """`TorchRuntime`: placements on the devices of one process, by default its CUDA devices.
 
-The threads are those of `torch_engine`. With devices "cpu" the same code runs without a GPU, which is how it is tested;
-ops then share the interpreter, and times mean little.
+The threads are those of `torch_engine`. With devices "cpu" the same code runs without a GPU, which
+is how it is tested; ops then share the interpreter, and times mean little.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class TorchRuntime(NamedDevices):
 
     Parameters
     ----------
-    devices : names of torch devices, one per device of the placement; () for all CUDA devices. A name may occur
+    devices : names of torch devices, one per device of the placement; () for all CUDA devices. A
+    name may occur
         twice: its devices then share the hardware.
 
     Raises
@@ -61,14 +62,18 @@ class TorchRuntime(NamedDevices):
             raise MissingExtraError("torch", "torch", "the torch runtime") from None
         if not self.devices:
             if reason := unavailable():
-                raise InputError(f"torch runtime: {reason}; name devices, e.g. devices=('cpu', 'cpu')")
+                raise InputError(
+                    f"torch runtime: {reason}; name devices, e.g. devices=('cpu', 'cpu')"
+                )
             self.devices = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
 
     def title(self) -> str:
         """Names of the devices."""
         return f"torch {','.join(self.devices)}"
 
-    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+    def run(
+        self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
+    ) -> Measurement:
         """Execute `graph` under `placement`, `repeat` times after one that does not count.
 
         Raises
@@ -78,18 +83,26 @@ class TorchRuntime(NamedDevices):
         """
         placement = check_placement(graph, placement, self.num_devices, repeat)
         plan = make_plan(graph)
-        engine = Engine(graph, KernelWork(graph, plan, placement, self.devices), placement, self.devices)
+        engine = Engine(
+            graph, KernelWork(graph, plan, placement, self.devices), placement, self.devices
+        )
         runs = [engine.run() for _ in range(repeat + 1)][1:]
         if check:
-            results = {tensor: engine.values[key].cpu().numpy() for tensor, key in engine.results.items()}
-            compare_results(graph, results, execute(graph, plan, graph.topological_order)[0], tolerance=1e-3)
+            results = {
+                tensor: engine.values[key].cpu().numpy() for tensor, key in engine.results.items()
+            }
+            compare_results(
+                graph, results, execute(graph, plan, graph.topological_order)[0], tolerance=1e-3
+            )
         return Measurement.of_runs(graph.name, "torch", self.cluster(), placement, runs, check)
 
 
 class KernelWork:
     """The synthetic kernels of a plan, with their constants on the devices that read them."""
 
-    def __init__(self, graph: OpGraph, plan: ExecutionPlan, placement: Placement, names: Sequence[str]) -> None:
+    def __init__(
+        self, graph: OpGraph, plan: ExecutionPlan, placement: Placement, names: Sequence[str]
+    ) -> None:
         import torch
 
         self.plan, self.devices = plan, [torch.device(name) for name in names]
@@ -98,7 +111,9 @@ class KernelWork:
         for op, home in enumerate(placement.device.tolist()):
             for key in plan.constants(op):
                 if (home, key) not in self.constants:
-                    self.constants[home, key] = torch.from_numpy(constant(*key).copy()).to(self.devices[home])
+                    self.constants[home, key] = torch.from_numpy(constant(*key).copy()).to(
+                        self.devices[home]
+                    )
 
     def reads(self, op: int) -> Collection[int]:
         """Return the tensors that an op reads."""
@@ -113,6 +128,8 @@ class KernelWork:
         from placeopt.runtime.torch_ops import run_kernel
 
         step = self.plan.steps[op]
-        given = [operands[x] if isinstance(x, int) else self.constants[device, x] for x in step.operands]
+        given = [
+            operands[x] if isinstance(x, int) else self.constants[device, x] for x in step.operands
+        ]
         found: Sequence[Any] = run_kernel(step.kernel, step.options, given, self.devices[device])
         return found

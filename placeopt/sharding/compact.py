@@ -1,13 +1,16 @@
-"""The arrays that kernels work on: what is left of a problem once strategies are removed and nodes are decided.
+"""The arrays that kernels work on: what is left of a problem once strategies are removed and nodes
+are decided.
 
-`condense` is the one place that rebuilds them: it drops removed strategies, decides nodes with one strategy left (their
-edge costs move to the neighbours, their usage out of the capacity), adds up parallel edges, subtracts the smallest
-usage of a node from the capacity, and keeps of the time points those that can bind: a time point is dropped if no choice
-can pass its capacity, or if everything live there is live at a neighbouring one with no more capacity (intervals are
-contiguous, so nothing else can dominate it).
+`condense` is the one place that rebuilds them: it drops removed strategies, decides nodes with one
+strategy left (their edge costs move to the neighbours, their usage out of the capacity), adds up
+parallel edges, subtracts the smallest usage of a node from the capacity, and keeps of the time
+points those that can bind: a time point is dropped if no choice can pass its capacity, or if
+everything live there is live at a neighbouring one with no more capacity (intervals are contiguous,
+so nothing else can dominate it).
 
-Costs are clamped so that sums stay below 2^62 in 64 bits. A clamped problem is a relaxation: its bounds hold for the
-problem itself, and where a choice costs less than the clamp its cost is the true one.
+Costs are clamped so that sums stay below 2^62 in 64 bits. A clamped problem is a relaxation: its
+bounds hold for the problem itself, and where a choice costs less than the clamp its cost is the
+true one.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -30,10 +33,12 @@ MAX_TOTAL = 2**62
 
 
 class Compact(NamedTuple):
-    """A sharding problem for kernels; n nodes, S strategies, m edges, T time points. All arrays are int64.
+    """A sharding problem for kernels; n nodes, S strategies, m edges, T time points. All arrays are
+    int64.
 
-    Trees that hang on the rest of the graph come first, children before parents: each node below `core` has one neighbour
-    after it, its parent. The others, in the order of the problem, are the core.
+    Trees that hang on the rest of the graph come first, children before parents: each node below
+    `core` has one neighbour after it, its parent. The others, in the order of the problem, are the
+    core.
     """
 
     node_ptr: Ints  # (n + 1,)
@@ -64,8 +69,9 @@ class Compact(NamedTuple):
 class Condensed(NamedTuple):
     """What `condense` made, and how a choice of it becomes a choice of what it was made from.
 
-    `fixed` has the decided strategy of every old node, -1 for those that remain; `node` the old nodes that remain,
-    `strategy` the old strategy (within its node) of every new one, and `time` the old time points that remain.
+    `fixed` has the decided strategy of every old node, -1 for those that remain; `node` the old
+    nodes that remain, `strategy` the old strategy (within its node) of every new one, and `time`
+    the old time points that remain.
     """
 
     compact: Compact
@@ -82,7 +88,8 @@ class Condensed(NamedTuple):
         return found
 
     def contract(self, choice: Ints) -> Ints | None:
-        """Return a choice of the old problem as one of this, None where it uses what was removed."""
+        """Return a choice of the old problem as one of this, None where it uses what was
+        removed."""
         decided = self.fixed >= 0
         if (choice[decided] != self.fixed[decided]).any():
             return None
@@ -106,7 +113,8 @@ class _Target(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """Nodes and edges before they are condensed: edges in any order and direction, perhaps parallel."""
+    """Nodes and edges before they are condensed: edges in any order and direction, perhaps
+    parallel."""
 
     node_ptr: Ints
     cost: Ints
@@ -120,14 +128,21 @@ class Draft(NamedTuple):
 
 
 def usage_unit(problem: ShardingProblem) -> int:
-    """Return the unit in which a draft counts usage: 1, or more where sums up to a limit would not fit into 64 bits."""
+    """Return the unit in which a draft counts usage: 1, or more where sums up to a limit would not
+    fit into 64 bits."""
     if not problem.limited:
         return 1
-    return 1 + problem.num_nodes * min(problem.usage_limit, int(problem.usage.max(initial=0))) // MAX_TOTAL
+    return (
+        1
+        + problem.num_nodes
+        * min(problem.usage_limit, int(problem.usage.max(initial=0)))
+        // MAX_TOTAL
+    )
 
 
 def times_of(problem: ShardingProblem) -> Ints:
-    """Return the time points of a draft: those at which a node begins that is live at all, if there is a limit."""
+    """Return the time points of a draft: those at which a node begins that is live at all, if there
+    is a limit."""
     return np.unique(problem.interval[_live(problem), 0])
 
 
@@ -139,8 +154,9 @@ def _live(problem: ShardingProblem) -> NDArray[np.bool_]:
 def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
-    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if `usage_unit` is 1:
-    otherwise usages above the smallest of their node are rounded up, and bounds of the draft say nothing about the problem.
+    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if
+    `usage_unit` is 1: otherwise usages above the smallest of their node are rounded up, and bounds
+    of the draft say nothing about the problem.
     """
     clamp = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
     sizes = problem.num_choices
@@ -156,8 +172,17 @@ def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
         taken = over_time(first, last, least.astype(object), len(time))
         capacity = ((problem.usage_limit - taken) // unit).astype(np.int64)
         usage = np.maximum(0, -((np.repeat(least, sizes) - usage) // unit))
-    draft = Draft(problem.node_ptr, np.minimum(problem.cost, clamp), usage, first, last, problem.edge, problem.edge_ptr,
-                  np.minimum(problem.edge_cost, clamp), capacity)  # fmt: skip
+    draft = Draft(
+        problem.node_ptr,
+        np.minimum(problem.cost, clamp),
+        usage,
+        first,
+        last,
+        problem.edge,
+        problem.edge_ptr,
+        np.minimum(problem.edge_cost, clamp),
+        capacity,
+    )
     return draft, fits
 
 
@@ -189,30 +214,57 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
 
     usage, capacity, first, last, time = _times(draft, decided, kept, node, node_ptr)
     adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
-    compact = Compact(node_ptr, cost, usage, first, last, edge, edge_ptr, table, adj_ptr, adj_edge, adj_node, capacity, core)
+    compact = Compact(
+        node_ptr,
+        cost,
+        usage,
+        first,
+        last,
+        edge,
+        edge_ptr,
+        table,
+        adj_ptr,
+        adj_edge,
+        adj_node,
+        capacity,
+        core,
+    )
     return Condensed(compact, offset, fixed, node, strategy, time)
 
 
 def as_draft(compact: Compact) -> Draft:
     """Return a compact problem as a draft."""
-    return Draft(compact.node_ptr, compact.cost, compact.usage, compact.first, compact.last, compact.edge,
-                 compact.edge_ptr, compact.table, compact.capacity)  # fmt: skip
+    return Draft(
+        compact.node_ptr,
+        compact.cost,
+        compact.usage,
+        compact.first,
+        compact.last,
+        compact.edge,
+        compact.edge_ptr,
+        compact.table,
+        compact.capacity,
+    )
 
 
 def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
-    """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many those are."""
+    """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many
+    those are."""
     rank = np.full(count, -1, dtype=np.int64)
     rank[node] = np.arange(len(node))
     ends = np.sort(rank[edge].reshape(-1, 2), axis=1)
     keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], dtype=np.int64))
-    pointer, _, neighbour = _adjacency(len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1))
+    pointer, _, neighbour = _adjacency(
+        len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1)
+    )
     order, core = _peel(pointer, neighbour)
     return node[order], int(core)
 
 
 @entry
 def _peel(pointer, neighbour):
-    """Return the nodes in the order in which they become leaves, then those that never do; and the number of the former."""
+    """Return the nodes in the order in which they become leaves, then those that never do; and the
+    number of the former."""
     n = len(pointer) - 1
     degree = np.empty(n, dtype=np.int64)
     order = np.empty(n, dtype=np.int64)
@@ -246,7 +298,8 @@ def _peel(pointer, neighbour):
 
 
 def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:
-    """Return the old edges in an order that puts parallel ones together, and the new pairs of those that remain."""
+    """Return the old edges in an order that puts parallel ones together, and the new pairs of those
+    that remain."""
     ends = new_node[draft.edge].reshape(-1, 2)
     low, high = ends.min(axis=1), ends.max(axis=1)
     order = np.lexsort((high, low))
@@ -267,7 +320,8 @@ def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
 
 @entry
 def _fill(draft, new_node, fixed, order, target):
-    """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what is decided wholly."""
+    """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what
+    is decided wholly."""
     offset = 0
     e = -1
     node_ptr, strategy, edge = target.node_ptr, target.strategy, target.edge
@@ -300,8 +354,11 @@ def _fill(draft, new_node, fixed, order, target):
     return offset
 
 
-def _times(draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints) -> tuple[Ints, ...]:
-    """Return usages, capacities, the time points of nodes that remain, and which time points remain: those that can bind."""
+def _times(
+    draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints
+) -> tuple[Ints, ...]:
+    """Return usages, capacities, the time points of nodes that remain, and which time points
+    remain: those that can bind."""
     count = len(draft.capacity)
     choices = np.diff(node_ptr)
     usage = draft.usage[kept]
@@ -336,7 +393,8 @@ def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:
 def _undominated(binding, starts, ends, capacity):
     """Return which time points have to be kept: neighbours that are kept never dominate each other.
 
-    Going up from t to s, the live nodes of t are all live at s if none ends on the way; and the reverse if none starts.
+    Going up from t to s, the live nodes of t are all live at s if none ends on the way; and the
+    reverse if none starts.
     """
     count = len(capacity)
     keep = np.zeros(count, dtype=np.bool_)

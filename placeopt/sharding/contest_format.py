@@ -1,6 +1,7 @@
 """The contest's JSON of a sharding problem, plain or gzip: nested lists under "problem".
 
-    {"problem": {"name": ..., "nodes": {"intervals": [[start, end]..], "costs": [[..]..], "usages": [[..]..]},
+    {"problem": {"name": ..., "nodes": {"intervals": [[start, end]..], "costs": [[..]..], "usages":
+    [[..]..]},
                  "edges": {"nodes": [[u, v]..], "costs": [[..]..]}, "usage_limit": ...}}
 
 `read` takes our own JSON as well, so that one call reads every file of a sharding problem.
@@ -26,14 +27,15 @@ from placeopt.sharding.evaluate import profile_of
 from placeopt.sharding.problem import ShardingProblem
 
 if TYPE_CHECKING:
-
     from numpy.typing import NDArray
 
 MAX_BYTES = 2**30
 """Largest text, after decompression; the largest known instance has 146 MB."""
 
 _GZIP = b"\x1f\x8b"
-_HEAD = re.compile(rb'\s*\{\s*"problem"\s*:\s*\{|.{0,200}"format"\s*:\s*"placeopt/sharding"', re.DOTALL)
+_HEAD = re.compile(
+    rb'\s*\{\s*"problem"\s*:\s*\{|.{0,200}"format"\s*:\s*"placeopt/sharding"', re.DOTALL
+)
 
 
 def holds_sharding(source: Any) -> bool:
@@ -101,7 +103,9 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
 
 def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
     """Refuse a limit of 2^62 or more, which is taken for none, unless no choice can pass it."""
-    most = profile_of(problem.interval, np.maximum.reduceat(problem.usage, problem.node_ptr[:-1])).peak
+    most = profile_of(
+        problem.interval, np.maximum.reduceat(problem.usage, problem.node_ptr[:-1])
+    ).peak
     if most > stated:
         expected = f"a limit below 2^62, or one that no choice passes ({most}); count usages in larger units"
         raise body.wrong("usage_limit", expected, stated)
@@ -123,22 +127,27 @@ def to_contest(problem: ShardingProblem) -> dict[str, Any]:
 
 
 def _text(path: str | Path, where: str, max_bytes: int) -> str:
-    """Return the text of a file, decompressed where it is gzip; never more than `max_bytes` of it."""
+    """Return the text of a file, decompressed where it is gzip; never more than `max_bytes` of
+    it."""
     data = read_bytes(path, max_bytes=max_bytes)
     try:
         if data.startswith(_GZIP):
             unpacker = zlib.decompressobj(31)
             data = unpacker.decompress(data, max_bytes)
             if unpacker.unconsumed_tail:
-                raise InputError(f"{where}: more than the limit of {max_bytes} bytes when decompressed")
+                raise InputError(
+                    f"{where}: more than the limit of {max_bytes} bytes when decompressed"
+                )
             if not unpacker.eof:
                 raise InputError(f"{where}: truncated gzip: it ends in the middle")
         return data.decode("utf-8-sig")
     except zlib.error as error:
         raise InputError(f"{where}: not a valid gzip file: {one_line(str(error))}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: expected UTF-8 text, received byte {data[error.start]:#04x} at offset "
-                         f"{error.start}") from error  # fmt: skip
+        raise InputError(
+            f"{where}: expected UTF-8 text, received byte {data[error.start]:#04x} at offset "
+            f"{error.start}"
+        ) from error
 
 
 def _rows(body: Body, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -148,7 +157,9 @@ def _rows(body: Body, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if not isinstance(row, list):
             raise body.wrong(f"{key}[{i}]", "a list", row)
     if set(map(type, chain.from_iterable(rows))) - {int}:
-        i, j = next((i, j) for i, row in enumerate(rows) for j, x in enumerate(row) if type(x) is not int)
+        i, j = next(
+            (i, j) for i, row in enumerate(rows) for j, x in enumerate(row) if type(x) is not int
+        )
         raise body.wrong(f"{key}[{i}][{j}]", "a whole number", rows[i][j])
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     try:
@@ -166,10 +177,16 @@ def _pairs(body: Body, key: str, count: int) -> NDArray[np.int64]:
     return flat.reshape(count, 2)
 
 
-def _same(body: Body, key: str, what: str, expected: NDArray[np.int64], found: NDArray[np.int64]) -> None:
+def _same(
+    body: Body, key: str, what: str, expected: NDArray[np.int64], found: NDArray[np.int64]
+) -> None:
     if len(expected) != len(found):
-        raise InputError(f'{body.where}: "{key}": expected {len(expected)} rows, received {len(found)}')
+        raise InputError(
+            f'{body.where}: "{key}": expected {len(expected)} rows, received {len(found)}'
+        )
     wrong = np.flatnonzero(expected != found)
     if wrong.size:
         i = int(wrong[0])
-        raise InputError(f'{body.where}: "{key}[{i}]": expected {what} ({int(expected[i])}), received {show(int(found[i]))}')
+        raise InputError(
+            f'{body.where}: "{key}[{i}]": expected {what} ({int(expected[i])}), received {show(int(found[i]))}'
+        )

@@ -1,4 +1,5 @@
-"""Cost and usage of a choice of strategies, exactly: sums are taken in two words of 32 bits where 64 may not do."""
+"""Cost and usage of a choice of strategies, exactly: sums are taken in two words of 32 bits where
+64 may not do."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class UsageProfile(NamedTuple):
 
     Attributes
     ----------
-    time : rising time points at which something begins or ends. high, low : usage from there on is high 2^32 + low.
+    time : rising time points at which something begins or ends. high, low : usage from there on is
+    high 2^32 + low.
     """
 
     time: NDArray[np.int64]
@@ -59,12 +61,16 @@ def chosen(problem: ShardingProblem, solution: ShardingSolution) -> NDArray[np.i
     """
     strategy = solution.strategy
     if len(strategy) != problem.num_nodes:
-        raise InfeasiblePlacementError(f"expected strategies of {problem.num_nodes} nodes, received {len(strategy)}")
+        raise InfeasiblePlacementError(
+            f"expected strategies of {problem.num_nodes} nodes, received {len(strategy)}"
+        )
     wrong = np.flatnonzero((strategy < 0) | (strategy >= problem.num_choices))
     if wrong.size:
         v = int(wrong[0])
-        raise InfeasiblePlacementError(f"{problem.node_name(v)}: expected a strategy 0..{int(problem.num_choices[v]) - 1}, "
-                                       f"received {int(strategy[v])}")  # fmt: skip
+        raise InfeasiblePlacementError(
+            f"{problem.node_name(v)}: expected a strategy 0..{int(problem.num_choices[v]) - 1}, "
+            f"received {int(strategy[v])}"
+        )
     return problem.node_ptr[:-1] + strategy
 
 
@@ -111,9 +117,19 @@ def evaluate(problem: ShardingProblem, solution: ShardingSolution) -> int:
     profile = usage_profile(problem, solution)
     at = profile.peak_index
     if profile.at(at) > problem.usage_limit:
-        raise InfeasiblePlacementError(f"usage {profile.at(at)} at time {int(profile.time[at])} passes the limit of "
-                                       f"{problem.usage_limit}")  # fmt: skip
+        raise InfeasiblePlacementError(
+            f"usage {profile.at(at)} at time {int(profile.time[at])} passes the limit of "
+            f"{problem.usage_limit}"
+        )
     return cost
 
 
-__all__ = ["UsageProfile", "chosen", "evaluate", "exact_sum", "profile_of", "total_cost", "usage_profile"]
+__all__ = [
+    "UsageProfile",
+    "chosen",
+    "evaluate",
+    "exact_sum",
+    "profile_of",
+    "total_cost",
+    "usage_profile",
+]

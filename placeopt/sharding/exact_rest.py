@@ -1,13 +1,13 @@
 """What is left of a problem once the bound has ruled most of it out, solved by CP-SAT.
 
-One Boolean per strategy and per pair of an edge that survive; the pairs of a row add up to its strategy (the local
-polytope), and usage keeps the capacity at every time point. Nothing that costs as much as a known choice is looked for,
-so that "infeasible" proves the known one best.
+One Boolean per strategy and per pair of an edge that survive; the pairs of a row add up to its
+strategy (the local polytope), and usage keeps the capacity at every time point. Nothing that costs
+as much as a known choice is looked for, so that "infeasible" proves the known one best.
 
 References
 ----------
-S. Wright, A. Globerson et al. on the local polytope: M. J. Wainwright, M. I. Jordan, "Graphical Models, Exponential
-Families, and Variational Inference", 2008.
+S. Wright, A. Globerson et al. on the local polytope: M. J. Wainwright, M. I. Jordan, "Graphical
+Models, Exponential Families, and Variational Inference", 2008.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rest:
-    """What CP-SAT found: a cheaper choice if there is one, and the least that one below the known cost can cost.
+    """What CP-SAT found: a cheaper choice if there is one, and the least that one below the known
+    cost can cost.
 
     `bound` is `upper` where there is none.
     """
@@ -40,9 +41,16 @@ class Rest:
 
 
 def solve_rest(
-    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int, *, seconds: float, workers: int = 1,
-    seed: int = 0, deterministic: bool = False,
-) -> Rest:  # fmt: skip
+    compact: Compact,
+    alive: NDArray[np.bool_],
+    pairs: NDArray[np.bool_],
+    upper: int,
+    *,
+    seconds: float,
+    workers: int = 1,
+    seed: int = 0,
+    deterministic: bool = False,
+) -> Rest:
     """Look for a choice of less than `upper` among the strategies and pairs that survive.
 
     Parameters
@@ -80,16 +88,23 @@ def solve_rest(
     bound = max(0, math.ceil(proved - 1e-6 - 1e-12 * abs(proved)))  # it is reported as a float
     if status == cp_model.UNKNOWN:
         return Rest(None, min(bound, upper))
-    choice = np.array([
-        next(x - start for x in range(start, stop) if x in use and solver.value(use[x]))
-        for start, stop in zip(compact.node_ptr[:-1].tolist(), compact.node_ptr[1:].tolist(), strict=True)
-    ], dtype=np.int64)  # fmt: skip
+    choice = np.array(
+        [
+            next(x - start for x in range(start, stop) if x in use and solver.value(use[x]))
+            for start, stop in zip(
+                compact.node_ptr[:-1].tolist(), compact.node_ptr[1:].tolist(), strict=True
+            )
+        ],
+        dtype=np.int64,
+    )
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
     return Rest(choice, bound)
 
 
-def _strategies(model: Any, c: Compact, alive: NDArray[np.bool_]) -> tuple[dict[int, Any], list[tuple[Any, int]]]:
+def _strategies(
+    model: Any, c: Compact, alive: NDArray[np.bool_]
+) -> tuple[dict[int, Any], list[tuple[Any, int]]]:
     """Add one literal per strategy that survives, exactly one per node."""
     use, terms = {}, []
     for start, stop in zip(c.node_ptr[:-1].tolist(), c.node_ptr[1:].tolist(), strict=True):
@@ -103,8 +118,11 @@ def _strategies(model: Any, c: Compact, alive: NDArray[np.bool_]) -> tuple[dict[
     return use, terms
 
 
-def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: NDArray[np.bool_]) -> list[tuple[Any, int]]:
-    """Add one literal per pair that survives, as many in a row or column as its strategy is used."""
+def _pairs(
+    model: Any, c: Compact, use: dict[int, Any], pairs: NDArray[np.bool_]
+) -> list[tuple[Any, int]]:
+    """Add one literal per pair that survives, as many in a row or column as its strategy is
+    used."""
     terms = []
     for e, (u, v) in enumerate(c.edge.tolist()):
         rows = [x for x in range(int(c.node_ptr[u]), int(c.node_ptr[u + 1])) if x in use]

@@ -1,19 +1,22 @@
 """A sharding problem from a model: one node per op, one per weight, on a mesh of devices.
 
-The strategies of an op are the products, over the mesh axes, of its ways of being divided (`op_rules`); those of a weight
-are its layouts. Costs are ticks: an op takes the roofline time of its share, with every tensor it touches read once; an
-edge takes the collectives that turn the layout in which a tensor is made (or a weight kept) into the one its reader needs
-(`layouts`). Usage is bytes per device: a tensor while some reader is still to come, a weight all the time.
+The strategies of an op are the products, over the mesh axes, of its ways of being divided
+(`op_rules`); those of a weight are its layouts. Costs are ticks: an op takes the roofline time of
+its share, with every tensor it touches read once; an edge takes the collectives that turn the
+layout in which a tensor is made (or a weight kept) into the one its reader needs (`layouts`). Usage
+is bytes per device: a tensor while some reader is still to come, a weight all the time.
 
-With `training`, forward and backward pass count: three times the work of the forward pass; the gradient of a tensor goes
-back over every edge, partial where the reader is divided but reads the tensor whole; weights are kept with gradient and
-optimizer state (16 bytes per value: two moments and a 32-bit copy), which are read and written once; a tensor is kept
-until its op's turn in the backward pass.
+With `training`, forward and backward pass count: three times the work of the forward pass; the
+gradient of a tensor goes back over every edge, partial where the reader is divided but reads the
+tensor whole; weights are kept with gradient and optimizer state (16 bytes per value: two moments
+and a 32-bit copy), which are read and written once; a tensor is kept until its op's turn in the
+backward pass.
 
 References
 ----------
-M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
-L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", OSDI 2022.
+M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", 2019. L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for
+Distributed Deep Learning", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -79,8 +82,8 @@ class ShardingModel:
 
     Attributes
     ----------
-    strategies : by op. weights : in the order of their nodes. layouts : by weight, its strategies. reads : by op, the
-    tensors that it reads.
+    strategies : by op. weights : in the order of their nodes. layouts : by weight, its strategies.
+    reads : by op, the tensors that it reads.
     """
 
     graph: OpGraph
@@ -94,40 +97,55 @@ class ShardingModel:
 
 
 def sharding_model(
-    graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], *, training: bool = False, memory: int | None = None
+    graph: OpGraph,
+    cluster: Cluster,
+    mesh: tuple[int, ...],
+    *,
+    training: bool = False,
+    memory: int | None = None,
 ) -> ShardingModel:
     """Return the sharding problem of a model.
 
     Parameters
     ----------
     graph : the forward pass, with the shapes of its tensors.
-    mesh : sizes of the axes; the devices of the cluster fill it in order, the last axis running fastest.
+    mesh : sizes of the axes; the devices of the cluster fill it in order, the last axis running
+    fastest.
     memory : bytes per device, by default those of the smallest device.
 
     Raises
     ------
     InputError
-        If the graph has no shapes or backward ops already, or the mesh does not have the cluster's devices.
+        If the graph has no shapes or backward ops already, or the mesh does not have the cluster's
+        devices.
     """
     if not graph.shapes:
-        raise InputError(f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, torch.export "
-                         "or a generator")  # fmt: skip
+        raise InputError(
+            f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, torch.export "
+            "or a generator"
+        )
     if graph.backward.any():
-        raise InputError(f"graph '{graph.name}' has backward ops; give the forward pass and training=True")
+        raise InputError(
+            f"graph '{graph.name}' has backward ops; give the forward pass and training=True"
+        )
     return _Builder(graph, cluster, mesh, training).build(memory)
 
 
 class _Builder:
     """The columns of the problem, node by node and edge by edge."""
 
-    def __init__(self, graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], training: bool) -> None:
+    def __init__(
+        self, graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], training: bool
+    ) -> None:
         self.graph, self.cluster, self.training = graph, cluster, training
         self.axes = mesh_axes(cluster, mesh)
         self.device = min(cluster.devices, key=lambda d: (d.peak_flops, d.memory_bandwidth))
         self.made: list[list[int]] = [[] for _ in range(graph.num_ops)]
         self.reads: list[list[int]] = [[] for _ in range(graph.num_ops)]
-        self.readers = [graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist()
-                        for t in range(graph.num_tensors)]  # fmt: skip
+        self.readers = [
+            graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist()
+            for t in range(graph.num_tensors)
+        ]
         for tensor, op in enumerate(graph.producer.tolist()):
             self.made[op].append(tensor)
             for reader in self.readers[tensor]:
@@ -145,9 +163,17 @@ class _Builder:
         names = [s.name for row in strategies for s in row]
         names += [str(layout) for row in layouts for layout in row]
         cost = [self._op_seconds(op, s) for op, row in enumerate(strategies) for s in row]
-        cost += [self._weight_seconds(w, layout) for w, row in zip(self.weights, layouts, strict=True) for layout in row]
+        cost += [
+            self._weight_seconds(w, layout)
+            for w, row in zip(self.weights, layouts, strict=True)
+            for layout in row
+        ]
         usage = [self._op_bytes(op, s) for op, row in enumerate(strategies) for s in row]
-        usage += [self._weight_bytes(w, layout) for w, row in zip(self.weights, layouts, strict=True) for layout in row]
+        usage += [
+            self._weight_bytes(w, layout)
+            for w, row in zip(self.weights, layouts, strict=True)
+            for layout in row
+        ]
         edges, tables = self._edges(strategies, layouts)
         sizes = [len(row) for row in (*strategies, *layouts)]
         limit = min(device.memory for device in self.cluster.devices) if memory is None else memory
@@ -161,14 +187,27 @@ class _Builder:
             edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
             edge_cost=_ticks(np.concatenate(tables)) if tables else np.zeros(0, dtype=np.int64),
             usage_limit=limit,
-            node_names=(*graph.op_names, *(f"{graph.op_names[w.op]} (weight)" for w in self.weights)),
+            node_names=(
+                *graph.op_names,
+                *(f"{graph.op_names[w.op]} (weight)" for w in self.weights),
+            ),
             strategy_names=tuple(names),
             tick_seconds=1e-9,
         )
         reads = tuple(tuple(row) for row in self.reads)
-        return ShardingModel(graph, self.axes, problem, strategies, tuple(self.weights), layouts, reads, self.training)
+        return ShardingModel(
+            graph,
+            self.axes,
+            problem,
+            strategies,
+            tuple(self.weights),
+            layouts,
+            reads,
+            self.training,
+        )
 
-    # --- strategies ---------------------------------------------------------------------------------------
+    # --- strategies
+    # ---------------------------------------------------------------------------------------
 
     def _strategies(self, op: int) -> tuple[OpStrategy, ...]:
         graph = self.graph
@@ -188,16 +227,30 @@ class _Builder:
                 tuple(tuple(way.inputs[i] for way in chosen) for i in range(len(inputs))),
                 tuple(tuple(way.outputs[i] for way in chosen) for i in range(len(outputs))),
                 tuple(way.weight for way in chosen),
-                math.prod(axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided),
+                math.prod(
+                    axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided
+                ),
             )
-            if any(PARTIAL in x and not self.readers[t] for t, x in zip(self.made[op], strategy.outputs, strict=True)):
+            if any(
+                PARTIAL in x and not self.readers[t]
+                for t, x in zip(self.made[op], strategy.outputs, strict=True)
+            ):
                 continue  # what the model returns is whole
-            pairs = [*zip(inputs, strategy.inputs, strict=True), *zip(outputs, strategy.outputs, strict=True)]
-            if all(self._divides(shape, layout) for shape, layout in [*pairs, (weight, strategy.weight)] if shape):
+            pairs = [
+                *zip(inputs, strategy.inputs, strict=True),
+                *zip(outputs, strategy.outputs, strict=True),
+            ]
+            if all(
+                self._divides(shape, layout)
+                for shape, layout in [*pairs, (weight, strategy.weight)]
+                if shape
+            ):
                 found.append(strategy)
         return tuple(found)
 
-    def _weight_shape(self, op: int, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Shape:
+    def _weight_shape(
+        self, op: int, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+    ) -> Shape:
         """Return the shape of an op's own weight as far as the rules need it, () without one."""
         values = int(self.graph.parameters[op])
         if values == 0 or not self.graph.resident[op] or not outputs or not outputs[0]:
@@ -209,27 +262,45 @@ class _Builder:
             return (channels, inputs[0][1] if inputs else 1)
         if values < 2 * last or values <= last * 2:
             return (last,)
-        if inputs and inputs[0] and values // inputs[0][-1] >= last and kind not in ("embedding", "gather"):
+        if (
+            inputs
+            and inputs[0]
+            and values // inputs[0][-1] >= last
+            and kind not in ("embedding", "gather")
+        ):
             return (inputs[0][-1], last)
         return (values // last, last)
 
     def _weight_layouts(self, weight: Weight) -> tuple[Layout, ...]:
         places = [REPLICATE, *range(len(weight.shape))]
-        return tuple(x for x in itertools.product(places, repeat=len(self.axes)) if self._divides(weight.shape, x))
+        return tuple(
+            x
+            for x in itertools.product(places, repeat=len(self.axes))
+            if self._divides(weight.shape, x)
+        )
 
     def _divides(self, shape: Shape, layout: Layout) -> bool:
         """Whether every split dimension is a multiple of the devices it is split over."""
         parts = dict.fromkeys(layout, 1)
         for axis, place in zip(self.axes, layout, strict=True):
             parts[place] *= axis.size
-        return all(place < 0 or (place < len(shape) and shape[place] % k == 0) for place, k in parts.items())
+        return all(
+            place < 0 or (place < len(shape) and shape[place] % k == 0)
+            for place, k in parts.items()
+        )
 
-    # --- costs and usages ---------------------------------------------------------------------------------
+    # --- costs and usages
+    # ---------------------------------------------------------------------------------
 
     def _op_seconds(self, op: int, strategy: OpStrategy) -> float:
         graph, device = self.graph, self.device
-        moved = sum(int(graph.tensor_bytes[t]) / share(x, self.axes) for t, x in
-                    [*zip(self.reads[op], strategy.inputs, strict=True), *zip(self.made[op], strategy.outputs, strict=True)])
+        moved = sum(
+            int(graph.tensor_bytes[t]) / share(x, self.axes)
+            for t, x in [
+                *zip(self.reads[op], strategy.inputs, strict=True),
+                *zip(self.made[op], strategy.outputs, strict=True),
+            ]
+        )
         own = float(graph.bytes_moved[op]) / strategy.parts
         if graph.op_types[op].lower() not in ("embedding", "gather"):
             moved += int(graph.resident[op]) / share(strategy.weight, self.axes)
@@ -242,29 +313,42 @@ class _Builder:
     def _weight_seconds(self, weight: Weight, layout: Layout) -> float:
         if not self.training:
             return 0.0
-        return 2 * weight.values * TRAINED_BYTES / share(layout, self.axes) / self.device.memory_bandwidth
+        return (
+            2
+            * weight.values
+            * TRAINED_BYTES
+            / share(layout, self.axes)
+            / self.device.memory_bandwidth
+        )
 
     def _op_bytes(self, op: int, strategy: OpStrategy) -> int:
-        return sum(-(-int(self.graph.tensor_bytes[t]) // share(x, self.axes))
-                   for t, x in zip(self.made[op], strategy.outputs, strict=True))  # fmt: skip
+        return sum(
+            -(-int(self.graph.tensor_bytes[t]) // share(x, self.axes))
+            for t, x in zip(self.made[op], strategy.outputs, strict=True)
+        )
 
     def _weight_bytes(self, weight: Weight, layout: Layout) -> int:
         kept = weight.values * TRAINED_BYTES if self.training else weight.size
         return -(-kept // share(layout, self.axes))
 
     def _intervals(self) -> list[list[int]]:
-        """A tensor lives from its op to its last reader; in training until the op's turn on the way back."""
+        """A tensor lives from its op to its last reader; in training until the op's turn on the way
+        back."""
         count = self.graph.num_ops
         end = 2 * count if self.training else count
         found = []
         for op in range(count):
             start = int(self.place[op])
-            last = max((int(self.place[r]) for t in self.made[op] for r in self.readers[t]), default=start)
+            last = max(
+                (int(self.place[r]) for t in self.made[op] for r in self.readers[t]), default=start
+            )
             found.append([start, end - start if self.training else last + 1])
         return found + [[0, end]] * len(self.weights)
 
     def _edges(
-        self, strategies: tuple[tuple[OpStrategy, ...], ...], layouts: tuple[tuple[Layout, ...], ...]
+        self,
+        strategies: tuple[tuple[OpStrategy, ...], ...],
+        layouts: tuple[tuple[Layout, ...], ...],
     ) -> tuple[list[tuple[int, int]], list[NDArray[np.float64]]]:
         """Return the pairs of nodes and the seconds of every pair of their strategies."""
         edges, tables = [], []
@@ -306,12 +390,17 @@ class _Builder:
 
 
 def _roofline(device: Device, flops: float, moved: float, launches: int) -> float:
-    return max(flops / device.peak_flops, moved / device.memory_bandwidth) + launches * device.launch_overhead
+    return (
+        max(flops / device.peak_flops, moved / device.memory_bandwidth)
+        + launches * device.launch_overhead
+    )
 
 
 def _ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return nanoseconds, FORBIDDEN where infinite."""
     finite = np.isfinite(seconds)
     ticks = np.full(seconds.shape, FORBIDDEN, dtype=np.int64)
-    ticks[finite] = np.minimum(to_ticks(seconds[finite], 1e-9, "time of a strategy"), MAX_NUMBER - 1)
+    ticks[finite] = np.minimum(
+        to_ticks(seconds[finite], 1e-9, "time of a strategy"), MAX_NUMBER - 1
+    )
     return ticks

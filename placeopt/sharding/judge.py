@@ -1,4 +1,5 @@
-"""The judge of a choice of strategies: plain Python integers, one sweep over time, no code shared with the evaluator."""
+"""The judge of a choice of strategies: plain Python integers, one sweep over time, no code shared
+with the evaluator."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) -> list[str]:
-    """Return in words every node with a strategy that does not exist, and every stretch of time over the limit."""
+    """Return in words every node with a strategy that does not exist, and every stretch of time
+    over the limit."""
     strategies = solution.strategy.tolist()
     first = problem.node_ptr.tolist()
     count = len(first) - 1
@@ -34,7 +36,9 @@ def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) ->
     for i, time in enumerate(times):
         now += changes[time]
         if now > limit:
-            found.append(f"time points {time} to {times[i + 1] - 1}: usage {now}, more than the limit of {limit}")
+            found.append(
+                f"time points {time} to {times[i + 1] - 1}: usage {now}, more than the limit of {limit}"
+            )
     return found
 
 

@@ -1,4 +1,5 @@
-"""What a choice of strategies means: a table of ops and weights with their layouts, memory per device, and reference layouts."""
+"""What a choice of strategies means: a table of ops and weights with their layouts, memory per
+device, and reference layouts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.sharding.evaluate import usage_profile
-from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, partition_spec, torch_placements
+from placeopt.sharding.layouts import (
+    PARTIAL,
+    REPLICATE,
+    change_seconds,
+    partition_spec,
+    torch_placements,
+)
 from placeopt.sharding.problem import ShardingSolution
 
 if TYPE_CHECKING:
@@ -16,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
-    """Return one row per op and weight: its strategy, its layout for torch and for JAX, bytes per device."""
+    """Return one row per op and weight: its strategy, its layout for torch and for JAX, bytes per
+    device."""
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
     rows: list[dict[str, Any]] = []
@@ -27,17 +35,31 @@ def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[s
         strategy = model.strategies[op][chosen[op]]
         layout = strategy.outputs[0] if strategy.outputs else ()
         rank = len(graph.shapes[made[op]]) if op in made else 0
-        rows.append(_row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op]))
+        rows.append(
+            _row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op])
+        )
     for number, weight in enumerate(model.weights):
         node = graph.num_ops + number
         layout = model.layouts[number][chosen[node]]
-        rows.append(_row(model.problem.node_names[node], "weight", "", layout, len(weight.shape), usage[node]))
+        rows.append(
+            _row(
+                model.problem.node_names[node], "weight", "", layout, len(weight.shape), usage[node]
+            )
+        )
     return rows
 
 
-def _row(name: str, kind: str, strategy: str, layout: Layout, rank: int, size: int) -> dict[str, Any]:
-    return {"op": name, "type": kind, "strategy": strategy, "torch": torch_placements(layout),
-            "jax": partition_spec(layout, rank), "bytes": size}  # fmt: skip
+def _row(
+    name: str, kind: str, strategy: str, layout: Layout, rank: int, size: int
+) -> dict[str, Any]:
+    return {
+        "op": name,
+        "type": kind,
+        "strategy": strategy,
+        "torch": torch_placements(layout),
+        "jax": partition_spec(layout, rank),
+        "bytes": size,
+    }
 
 
 def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
@@ -46,15 +68,17 @@ def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
 
 
 def megatron_layout(model: ShardingModel) -> ShardingSolution:
-    """Return Megatron-LM's layout: the batch over all axes but the last, tensor parallelism over the last.
+    """Return Megatron-LM's layout: the batch over all axes but the last, tensor parallelism over
+    the last.
 
-    A product of a replicated input and a weight is split by columns, one of a split input by rows, whose partial sums are
-    added up; what lies between follows its input; norms and residuals are replicated. Where the batch cannot be split,
-    those axes replicate.
+    A product of a replicated input and a weight is split by columns, one of a split input by rows,
+    whose partial sums are added up; what lies between follows its input; norms and residuals are
+    replicated. Where the batch cannot be split, those axes replicate.
 
     References
     ----------
-    M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+    M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+    Parallelism", 2019.
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
     known: dict[int, Layout] = {}
@@ -62,7 +86,9 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
         tensors = model.reads[op]
         wanted = [tuple(REPLICATE if p == PARTIAL else p for p in known[t]) for t in tensors]
         strategies = model.strategies[op]
-        chosen[op] = min(range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted))
+        chosen[op] = min(
+            range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
+        )
         outputs = [t for t, producer in enumerate(graph.producer.tolist()) if producer == op]
         known.update(zip(outputs, strategies[chosen[op]].outputs, strict=True))
     for number, weight in enumerate(model.weights):
@@ -71,8 +97,11 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     return ShardingSolution(chosen)
 
 
-def _distance(model: ShardingModel, op: int, strategy: OpStrategy, wanted: list[Layout]) -> tuple[float, ...]:
-    """Order strategies as Megatron would: the batch split first, then no change of layout, then shared work."""
+def _distance(
+    model: ShardingModel, op: int, strategy: OpStrategy, wanted: list[Layout]
+) -> tuple[float, ...]:
+    """Order strategies as Megatron would: the batch split first, then no change of layout, then
+    shared work."""
     batch = sum(way.outputs[:1] != (0,) or way.weight != REPLICATE for way in strategy.ways[:-1])
     axes = model.axes[-1:]
     changes = sum(
@@ -80,7 +109,9 @@ def _distance(model: ShardingModel, op: int, strategy: OpStrategy, wanted: list[
         for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
     )
     way = strategy.ways[-1]
-    sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for b, a in zip(wanted, strategy.inputs, strict=True))
+    sliced = sum(
+        b[-1] == REPLICATE and a[-1] >= 0 for b, a in zip(wanted, strategy.inputs, strict=True)
+    )
     weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
     split_alone = way.divided and not weighted and not any(b[-1] >= 0 for b in wanted)
     kept_whole = weighted and (not way.divided or way.weight == REPLICATE)

@@ -1,8 +1,8 @@
 """Layouts of a tensor on a mesh of devices, and what it costs to change one into another.
 
-A layout has one placement per mesh axis: REPLICATE, PARTIAL (the devices of the axis hold summands) or a dimension of
-the tensor that is split over the axis. A change is made axis by axis with the collectives of that axis, those that
-shrink the tensor first:
+A layout has one placement per mesh axis: REPLICATE, PARTIAL (the devices of the axis hold summands)
+or a dimension of the tensor that is split over the axis. A change is made axis by axis with the
+collectives of that axis, those that shrink the tensor first:
 
     replicate -> split       a slice, free
     partial   -> split       reduce-scatter, (k - 1) / k of the bytes
@@ -10,12 +10,14 @@ shrink the tensor first:
     split     -> replicate   all-gather, (k - 1) / k of the bytes gathered
     partial   -> replicate   all-reduce, twice that
 
-with k devices on the axis, by rings: each of the k - 1 (all-reduce: 2 (k - 1)) steps costs a latency.
+with k devices on the axis, by rings: each of the k - 1 (all-reduce: 2 (k - 1)) steps costs a
+latency.
 
 References
 ----------
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
-L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", OSDI 2022.
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
+MPICH", 2005. L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for
+Distributed Deep Learning", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -58,12 +60,15 @@ def parse_mesh(text: str) -> tuple[int, ...]:
         If it is no product of one to three whole numbers.
     """
     if not re.fullmatch(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}", text):
-        raise InputError(f"mesh: expected sizes such as 2x4 (one to {MAX_AXES} axes), received '{text}'")
+        raise InputError(
+            f"mesh: expected sizes such as 2x4 (one to {MAX_AXES} axes), received '{text}'"
+        )
     return tuple(int(part) for part in text.split("x"))
 
 
 def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
-    """Return the axes of a mesh whose devices are those of a cluster in order, the last axis running fastest.
+    """Return the axes of a mesh whose devices are those of a cluster in order, the last axis
+    running fastest.
 
     Raises
     ------
@@ -73,7 +78,9 @@ def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
     count = math.prod(sizes)
     if count != cluster.num_devices:
         shown = "x".join(map(str, sizes))
-        raise InputError(f"mesh {shown}: expected {count} devices, the cluster '{cluster.name}' has {cluster.num_devices}")
+        raise InputError(
+            f"mesh {shown}: expected {count} devices, the cluster '{cluster.name}' has {cluster.num_devices}"
+        )
     axes = []
     for axis, size in enumerate(sizes):
         stride = math.prod(sizes[axis + 1 :])
@@ -81,7 +88,7 @@ def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
             int(cluster.link_class[d, d + stride])
             for d in range(count)
             if d // stride % size < size - 1
-        }  # fmt: skip
+        }
         chosen = [cluster.links[c] for c in links]
         latency = max((link.latency for link in chosen), default=0.0)
         axes.append(Axis(size, latency, min((link.bandwidth for link in chosen), default=1.0)))
@@ -94,7 +101,8 @@ def share(layout: Layout, axes: tuple[Axis, ...]) -> int:
 
 
 def change_seconds(size: float, before: Layout, after: Layout, axes: tuple[Axis, ...]) -> float:
-    """Return the seconds to change the layout of a tensor of `size` bytes; infinity where that is impossible."""
+    """Return the seconds to change the layout of a tensor of `size` bytes; infinity where that is
+    impossible."""
     if before == after:
         return 0.0
     if any(b != a and a == PARTIAL for b, a in zip(before, after, strict=True)):
@@ -128,7 +136,8 @@ def torch_placements(layout: Layout) -> str:
 
 
 def partition_spec(layout: Layout, rank: int) -> str:
-    """Return a layout as JAX writes it: P('x', None); partial sums, which it has no word for, are named behind it."""
+    """Return a layout as JAX writes it: P('x', None); partial sums, which it has no word for, are
+    named behind it."""
     entries = []
     for dimension in range(rank):
         names = [AXIS_NAMES[i] for i, place in enumerate(layout) if place == dimension]

@@ -44,17 +44,24 @@ class TotalCost(JudgedObjective):
         profile = profile_of(problem.interval, least_usage(problem))
         if profile.peak <= problem.usage_limit:
             return ""
-        return (f"the smallest usages add up to {profile.peak} at time {int(profile.time[profile.peak_index])}, "
-                f"more than the limit of {problem.usage_limit}")  # fmt: skip
+        return (
+            f"the smallest usages add up to {profile.peak} at time {int(profile.time[profile.peak_index])}, "
+            f"more than the limit of {problem.usage_limit}"
+        )
 
-    def value(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> tuple[int, str]:
+    def value(
+        self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None
+    ) -> tuple[int, str]:
         """Cost of a choice; raises InfeasiblePlacementError where it is not valid."""
         if not isinstance(solution, ShardingSolution):
-            raise InfeasiblePlacementError(f"expected a ShardingSolution, received {type(solution).__name__}")
+            raise InfeasiblePlacementError(
+                f"expected a ShardingSolution, received {type(solution).__name__}"
+            )
         return evaluate(problem, solution), ""
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
-        """Return the highest usage, the limit (None without one) and the strategies, for the command line."""
+        """Return the highest usage, the limit (None without one) and the strategies, for the
+        command line."""
         peak = usage_profile(problem, solution).peak
         limit = problem.usage_limit if problem.limited else None
         return {"usage_peak": peak, "usage_limit": limit, "strategies": solution.strategy.tolist()}
@@ -77,7 +84,11 @@ class TotalCost(JudgedObjective):
         """Return a cost as a time where its unit is known, else as a number."""
         if value is None:
             return "-"
-        return f"{int(value)}" if problem.tick_seconds == 1.0 else time_text(float(value) * problem.tick_seconds)
+        return (
+            f"{int(value)}"
+            if problem.tick_seconds == 1.0
+            else time_text(float(value) * problem.tick_seconds)
+        )
 
 
 def least_usage(problem: ShardingProblem) -> NDArray[np.int64]:

@@ -1,9 +1,11 @@
-"""How an op can be divided over one mesh axis: which placement every operand needs and which one its results have.
+"""How an op can be divided over one mesh axis: which placement every operand needs and which one
+its results have.
 
-A way is a dimension of the op's iteration space. One that is in the result splits the result; one that is summed over
-leaves partial sums; an operand without it is replicated. What is not known to be divisible is only replicated. Which
-dimension of a result comes from which of an operand is read off the shapes: equal sizes match in order, and a
-dimension that is the product of several matches the first of them (heads and head size).
+A way is a dimension of the op's iteration space. One that is in the result splits the result; one
+that is summed over leaves partial sums; an operand without it is replicated. What is not known to
+be divisible is only replicated. Which dimension of a result comes from which of an operand is read
+off the shapes: equal sizes match in order, and a dimension that is the product of several matches
+the first of them (heads and head size).
 """
 
 from __future__ import annotations
@@ -14,18 +16,56 @@ from placeopt.sharding.layouts import PARTIAL, REPLICATE
 
 Shape = tuple[int, ...]
 
-WEIGHT_TYPES = {"linear", "addmm", "gemm", "dense", "conv", "conv2d", "conv1d", "convolution", "matmulinteger"}
+WEIGHT_TYPES = {
+    "linear",
+    "addmm",
+    "gemm",
+    "dense",
+    "conv",
+    "conv2d",
+    "conv1d",
+    "convolution",
+    "matmulinteger",
+}
 _CONVOLUTIONS = {"conv", "conv1d", "conv2d", "convolution"}
 _EMBEDDINGS = {"embedding", "gather", "index_select"}
 _ATTENTION = "scaled_dot_product"
 _ALONG_LAST = {
-    "softmax", "log_softmax", "_softmax", "rms_norm", "layer_norm", "native_layer_norm", "layernormalization",
-    "simplifiedlayernormalization", "cumsum", "topk", "sort",
-}  # fmt: skip
+    "softmax",
+    "log_softmax",
+    "_softmax",
+    "rms_norm",
+    "layer_norm",
+    "native_layer_norm",
+    "layernormalization",
+    "simplifiedlayernormalization",
+    "cumsum",
+    "topk",
+    "sort",
+}
 _MOVES = {
-    "transpose", "view", "reshape", "permute", "unsqueeze", "squeeze", "flatten", "split", "contiguous", "clone", "expand",
-    "unflatten", "merge_heads", "split_heads", "t", "slice", "chunk", "unbind", "rotary", "identity", "cast",
-}  # fmt: skip
+    "transpose",
+    "view",
+    "reshape",
+    "permute",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "split",
+    "contiguous",
+    "clone",
+    "expand",
+    "unflatten",
+    "merge_heads",
+    "split_heads",
+    "t",
+    "slice",
+    "chunk",
+    "unbind",
+    "rotary",
+    "identity",
+    "cast",
+}
 _SUMS = {"reduce_sum", "reduce_mean", "sum", "mean", "reducesum", "reducemean"}
 _EXTREMES = {"reduce_max", "reduce_min", "amax", "amin", "reducemax", "max", "min", "argmax"}
 
@@ -56,9 +96,16 @@ class Form(NamedTuple):
 
 
 def ways_of(form: Form) -> list[Way]:
-    """Return the ways of an op, to replicate it first; each placement still has to divide its dimension."""
+    """Return the ways of an op, to replicate it first; each placement still has to divide its
+    dimension."""
     count = len(form.inputs)
-    whole = Way("replicate", (REPLICATE,) * count, (REPLICATE,) * len(form.outputs), REPLICATE, divided=False)
+    whole = Way(
+        "replicate",
+        (REPLICATE,) * count,
+        (REPLICATE,) * len(form.outputs),
+        REPLICATE,
+        divided=False,
+    )
     if not form.outputs or not form.outputs[0]:
         return [whole]
     kind = form.kind.lower()
@@ -82,14 +129,22 @@ def ways_of(form: Form) -> list[Way]:
 
 
 def _linear(form: Form) -> list[Way]:
-    """Y[.., n] = X[.., k] W[k, n]: rows of X, columns of W (column parallel), terms of the sum (row parallel)."""
+    """Y[.., n] = X[.., k] W[k, n]: rows of X, columns of W (column parallel), terms of the sum (row
+    parallel)."""
     last = len(form.outputs[0]) - 1
     rest = len(form.inputs) - 1
     rows = [
-        Way(f"rows {d}", (d if form.inputs and len(form.inputs[0]) > d else REPLICATE,) * min(1, len(form.inputs))
-            + (REPLICATE,) * max(0, rest), (d,), REPLICATE, divided=True)
+        Way(
+            f"rows {d}",
+            (d if form.inputs and len(form.inputs[0]) > d else REPLICATE,)
+            * min(1, len(form.inputs))
+            + (REPLICATE,) * max(0, rest),
+            (d,),
+            REPLICATE,
+            divided=True,
+        )
         for d in range(last)
-    ]  # fmt: skip
+    ]
     none = (REPLICATE,) * len(form.inputs)
     columns = Way("column", none, (last,), 1, divided=True)
     inner = (len(form.inputs[0]) - 1, *none[1:]) if form.inputs else ()
@@ -97,7 +152,8 @@ def _linear(form: Form) -> list[Way]:
 
 
 def _convolution(form: Form) -> list[Way]:
-    """Batch, output channels (the weight's first dimension), input channels (its second: partial sums)."""
+    """Batch, output channels (the weight's first dimension), input channels (its second: partial
+    sums)."""
     count = len(form.inputs)
     none = (REPLICATE,) * count
     first, second = ((0, *none[1:]), (1, *none[1:])) if count else ((), ())
@@ -109,21 +165,31 @@ def _convolution(form: Form) -> list[Way]:
 
 
 def _embedding(form: Form) -> list[Way]:
-    """Rows of the output, columns of the table, rows of the table (partial sums); a second output is the table."""
+    """Rows of the output, columns of the table, rows of the table (partial sums); a second output
+    is the table."""
     last = len(form.outputs[0]) - 1
     none = (REPLICATE,) * len(form.inputs)
     tables = len(form.outputs) - 1
 
     def way(name: str, place: int, weight: int) -> Way:
-        given = tuple(place if 0 <= place < len(s) and place < last else REPLICATE for s in form.inputs)
-        return Way(name, given if weight == REPLICATE else none, (place,) + (weight,) * tables, weight, divided=True)
+        given = tuple(
+            place if 0 <= place < len(s) and place < last else REPLICATE for s in form.inputs
+        )
+        return Way(
+            name,
+            given if weight == REPLICATE else none,
+            (place,) + (weight,) * tables,
+            weight,
+            divided=True,
+        )
 
     rows = [way(f"rows {d}", d, REPLICATE) for d in range(last)]
     return [*rows, way("column", last, 1), way("vocabulary", PARTIAL, 0)]
 
 
 def _product(form: Form) -> list[Way]:
-    """C[.., m, n] = A[.., m, k] B[.., k, n], or B[.., n, k]: batch dimensions, m, n and the terms k."""
+    """C[.., m, n] = A[.., m, k] B[.., k, n], or B[.., n, k]: batch dimensions, m, n and the terms
+    k."""
     out = form.outputs[0]
     if len(out) < 2:
         return []
@@ -144,7 +210,9 @@ def _product(form: Form) -> list[Way]:
             inputs = (place_b, place_a) if swap else (place_a, place_b)
             return Way(name, inputs, (place,), REPLICATE, divided=True)
 
-        found = [way(f"rows {d}", d, d if len(b) == rank else REPLICATE, d) for d in range(rank - 2)]
+        found = [
+            way(f"rows {d}", d, d if len(b) == rank else REPLICATE, d) for d in range(rank - 2)
+        ]
         found.append(way(f"rows {rank - 2}", rank - 2, REPLICATE, rank - 2))
         return [*found, way("column", REPLICATE, b_n, rank - 1), way("row", rank - 1, b_k, PARTIAL)]
     return []
@@ -155,7 +223,10 @@ def _attention(form: Form) -> list[Way]:
     rank = len(form.outputs[0])
     rest = (REPLICATE,) * (len(form.inputs) - 3)
     others = (REPLICATE,) * (len(form.outputs) - 1)
-    found = [Way(f"rows {d}", (d, d, d, *rest), (d, *others), REPLICATE, divided=True) for d in range(rank - 2)]
+    found = [
+        Way(f"rows {d}", (d, d, d, *rest), (d, *others), REPLICATE, divided=True)
+        for d in range(rank - 2)
+    ]
     queries = [i for i, s in enumerate(form.inputs[:3]) if s == form.outputs[0]]
     if queries:
         inputs = tuple(rank - 2 if i == queries[0] else REPLICATE for i in range(len(form.inputs)))
@@ -181,13 +252,16 @@ def _move(form: Form) -> list[Way]:
     """Views and transpositions: a dimension of the input and the one it becomes."""
     found = []
     for d, target in matched_dimensions(form.inputs[0], form.outputs[0]):
-        outputs = tuple(target if len(s) == len(form.outputs[0]) else REPLICATE for s in form.outputs)
+        outputs = tuple(
+            target if len(s) == len(form.outputs[0]) else REPLICATE for s in form.outputs
+        )
         found.append(Way(f"split {d}", (d,), outputs, REPLICATE, divided=True))
     return found
 
 
 def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
-    """Return (dimension of the input, dimension of the output) pairs that hold the same entries in the same order."""
+    """Return (dimension of the input, dimension of the output) pairs that hold the same entries in
+    the same order."""
     pairs, used = [], set[int]()
     left = []
     for d, size in enumerate(given):
@@ -199,13 +273,16 @@ def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
         elif size > 1:
             left.append(d)
     free = [j for j, size in enumerate(made) if j not in used and size > 1]
-    if left and free:  # a product on one side: its first factor; or a part of it, as of a joint projection
+    if (
+        left and free
+    ):  # a product on one side: its first factor; or a part of it, as of a joint projection
         pairs.append((left[0], free[0]))
     return sorted(pairs)
 
 
 def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
-    """Every dimension of the result; operands are aligned at their last dimension, as in broadcasting."""
+    """Every dimension of the result; operands are aligned at their last dimension, as in
+    broadcasting."""
     out = form.outputs[0]
     found = []
     for d in range(len(out) - int(frozen_last)):
@@ -213,7 +290,13 @@ def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
         for shape in form.inputs:
             at = d - len(out) + len(shape)
             inputs.append(at if at >= 0 and shape[at] == out[d] else REPLICATE)
-        outputs = tuple(d if len(s) == len(out) and s[d] == out[d] else REPLICATE for s in form.outputs)
-        weight = 0 if len(form.weight) == 1 and form.weight[0] == out[d] and d == len(out) - 1 else REPLICATE
+        outputs = tuple(
+            d if len(s) == len(out) and s[d] == out[d] else REPLICATE for s in form.outputs
+        )
+        weight = (
+            0
+            if len(form.weight) == 1 and form.weight[0] == out[d] and d == len(out) - 1
+            else REPLICATE
+        )
         found.append(Way(f"split {d}", tuple(inputs), outputs, weight, divided=True))
     return found

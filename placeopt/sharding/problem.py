@@ -1,15 +1,18 @@
-"""ShardingProblem: choose one strategy per node; costs on nodes and edges, a limit on what is used at every moment.
+"""ShardingProblem: choose one strategy per node; costs on nodes and edges, a limit on what is used
+at every moment.
 
-Node v has the strategies 0 .. K_v - 1 with costs c_v and usages u_v, and is live at the time points of its interval
-[start, end). A choice x costs sum_v c_v(x_v) + sum_(v, w) C_vw(x_v, x_w); parallel edges add up. It is feasible if at
-every time point the usages u_v(x_v) of the live nodes add up to at most the limit; without a limit usages decide nothing.
-Costs are int64 and may be huge ("forbidden" is a cost like any other), so totals are Python integers.
+Node v has the strategies 0 .. K_v - 1 with costs c_v and usages u_v, and is live at the time points
+of its interval [start, end). A choice x costs sum_v c_v(x_v) + sum_(v, w) C_vw(x_v, x_w); parallel
+edges add up. It is feasible if at every time point the usages u_v(x_v) of the live nodes add up to
+at most the limit; without a limit usages decide nothing. Costs are int64 and may be huge
+("forbidden" is a cost like any other), so totals are Python integers.
 
 References
 ----------
-M. Moffitt, P. Fegade, "The ASPLOS 2025 / EuroSys 2025 Contest on Intra-Operator Parallelism for Distributed Deep
-Learning", 2025.
-L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", OSDI 2022.
+M. Moffitt, P. Fegade, "The ASPLOS 2025 / EuroSys 2025 Contest on Intra-Operator Parallelism for
+Distributed Deep Learning", 2025.
+L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep
+Learning", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ MAX_NUMBER = 2**62
 
 @dataclass(frozen=True, eq=False)
 class ShardingProblem(ArrayHolder):
-    """One strategy for each of n nodes, with m edges between them; S strategies and E pairs of strategies in all.
+    """One strategy for each of n nodes, with m edges between them; S strategies and E pairs of
+    strategies in all.
 
     Attributes
     ----------
@@ -47,15 +51,21 @@ class ShardingProblem(ArrayHolder):
     node_ptr: NDArray[np.int64]  # (n + 1,) strategies of node v: node_ptr[v] .. node_ptr[v + 1] - 1
     cost: NDArray[np.int64]  # (S,)
     usage: NDArray[np.int64]  # (S,) bytes
-    interval: NDArray[np.int64]  # (n, 2) start and end of the time points at which a node is live; equal: never
+    interval: NDArray[
+        np.int64
+    ]  # (n, 2) start and end of the time points at which a node is live; equal: never
     edge: NDArray[np.int64]  # (m, 2) its two nodes
-    edge_cost: NDArray[np.int64]  # (E,) one table per edge, row-major over the strategies of its first and second node
+    edge_cost: NDArray[
+        np.int64
+    ]  # (E,) one table per edge, row-major over the strategies of its first and second node
     usage_limit: int = UNLIMITED
     node_names: tuple[str, ...] = ()
     strategy_names: tuple[str, ...] = ()
     tick_seconds: float = 1.0
     objective: str = "cost"
-    edge_ptr: NDArray[np.int64] = UNSET  # (m + 1,) table of edge e: edge_ptr[e] .. edge_ptr[e + 1] - 1; follows
+    edge_ptr: NDArray[np.int64] = (
+        UNSET  # (m + 1,) table of edge e: edge_ptr[e] .. edge_ptr[e + 1] - 1; follows
+    )
 
     problem_kind: ClassVar[str] = "sharding"
 
@@ -65,13 +75,19 @@ class ShardingProblem(ArrayHolder):
         self._check_nodes(where)
         self._check_edges(where)
         if not 0 <= self.usage_limit <= UNLIMITED:
-            raise InputError(f"{where}: usage limit: expected 0 to 2^62 (no limit), received {self.usage_limit}")
+            raise InputError(
+                f"{where}: usage limit: expected 0 to 2^62 (no limit), received {self.usage_limit}"
+            )
         if not self.tick_seconds > 0:
-            raise InputError(f"{where}: tick_seconds: expected a positive number, received {self.tick_seconds}")
+            raise InputError(
+                f"{where}: tick_seconds: expected a positive number, received {self.tick_seconds}"
+            )
         for key, size in (("node_names", self.num_nodes), ("strategy_names", self.num_strategies)):
             names = getattr(self, key)
             if len(names) not in (0, size):
-                raise InputError(f"{where}: {key}: expected {size} names or none, received {len(names)}")
+                raise InputError(
+                    f"{where}: {key}: expected {size} names or none, received {len(names)}"
+                )
 
     def _check_nodes(self, where: str) -> None:
         pointer = np.asarray(self.node_ptr)
@@ -81,34 +97,46 @@ class ShardingProblem(ArrayHolder):
         object.__setattr__(self, "node_ptr", int_array(pointer, (n + 1,), "node_ptr"))
         few = np.flatnonzero(np.diff(self.node_ptr) < 1)
         if few.size or self.node_ptr[0] != 0:
-            raise InputError(f"{where}: node {int(few[0]) if few.size else 0} has no strategy; give it at least one")
+            raise InputError(
+                f"{where}: node {int(few[0]) if few.size else 0} has no strategy; give it at least one"
+            )
         total = int(self.node_ptr[-1])
         for key, shape in (("cost", (total,)), ("usage", (total,)), ("interval", (n, 2))):
             object.__setattr__(self, key, int_array(getattr(self, key), shape, f"{where}: {key}"))
         for key in ("cost", "usage"):
             self._check_range(where, key)
-        bad = np.flatnonzero((self.interval[:, 0] < 0) | (self.interval[:, 1] < self.interval[:, 0]))
+        bad = np.flatnonzero(
+            (self.interval[:, 0] < 0) | (self.interval[:, 1] < self.interval[:, 0])
+        )
         if bad.size:
             v = int(bad[0])
-            raise InputError(f"{where}: interval of node {v}: expected 0 <= start <= end, received "
-                             f"{self.interval[v].tolist()}")  # fmt: skip
+            raise InputError(
+                f"{where}: interval of node {v}: expected 0 <= start <= end, received "
+                f"{self.interval[v].tolist()}"
+            )
 
     def _check_edges(self, where: str) -> None:
         m = len(np.asarray(self.edge))
         object.__setattr__(self, "edge", int_array(self.edge, (m, 2), f"{where}: edge"))
         if m and (int(self.edge.min()) < 0 or int(self.edge.max()) >= self.num_nodes):
             e = int(np.argmax(((self.edge < 0) | (self.edge >= self.num_nodes)).any(axis=1)))
-            raise InputError(f"{where}: edge {e}: expected nodes 0..{self.num_nodes - 1}, received "
-                             f"{self.edge[e].tolist()}")  # fmt: skip
+            raise InputError(
+                f"{where}: edge {e}: expected nodes 0..{self.num_nodes - 1}, received "
+                f"{self.edge[e].tolist()}"
+            )
         loops = np.flatnonzero(self.edge[:, 0] == self.edge[:, 1])
         if loops.size:
-            raise InputError(f"{where}: edge {int(loops[0])} joins node {int(self.edge[loops[0], 0])} with itself; "
-                             "add its costs to those of the node")  # fmt: skip
+            raise InputError(
+                f"{where}: edge {int(loops[0])} joins node {int(self.edge[loops[0], 0])} with itself; "
+                "add its costs to those of the node"
+            )
         sizes = np.diff(self.node_ptr)
         pointer = np.zeros(m + 1, dtype=np.int64)
         np.cumsum(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]], out=pointer[1:])
         object.__setattr__(self, "edge_ptr", int_array(pointer, (m + 1,), "edge_ptr"))
-        object.__setattr__(self, "edge_cost", int_array(self.edge_cost, (int(pointer[-1]),), f"{where}: edge_cost"))
+        object.__setattr__(
+            self, "edge_cost", int_array(self.edge_cost, (int(pointer[-1]),), f"{where}: edge_cost")
+        )
         self._check_range(where, "edge_cost")
 
     def _check_range(self, where: str, key: str) -> None:

@@ -1,4 +1,5 @@
-"""Lower bounds on the cost of every feasible choice, cheapest first, until the time is over or one reaches a value."""
+"""Lower bounds on the cost of every feasible choice, cheapest first, until the time is over or one
+reaches a value."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ SLICE = 2.0
 """Most seconds between exact passes."""
 
 
-def prove(problem: ShardingProblem, seconds: float, methods: Sequence[str], upper: int | None) -> dict[str, int]:
+def prove(
+    problem: ShardingProblem, seconds: float, methods: Sequence[str], upper: int | None
+) -> dict[str, int]:
     """Return the bounds named; the Lagrangian one takes what is left of `seconds`.
 
     Parameters
     ----------
-    upper : value of a known solution, which the Lagrangian bound aims at; without one it looks for one itself.
+    upper : value of a known solution, which the Lagrangian bound aims at; without one it looks for
+    one itself.
     """
     end = time.perf_counter() + seconds
     found: dict[str, int] = {}

@@ -2,21 +2,24 @@
 
 Where nothing that costs `most` or more is looked for, `reduce` removes, until nothing changes,
 
-- strategies that are part of no choice below `most`: with some neighbour, every pair costs as much (arc consistency);
-- strategies that another one of the node replaces at no higher cost, whatever the neighbours choose, and with no more
-  usage: c(x') - c(x) + sum_e max_y [T_e(x', y) - T_e(x, y)] <= 0, over the y that x can be paired with (Goldstein);
-- edges of followers: where each strategy of u leaves only one of v, the other edges of v are moved to u, and v hangs on u
-  as a leaf. Edges that become parallel add up, so that cycles close and the core shrinks.
+- strategies that are part of no choice below `most`: with some neighbour, every pair costs as much
+  (arc consistency);
+- strategies that another one of the node replaces at no higher cost, whatever the neighbours
+  choose, and with no more usage: c(x') - c(x) + sum_e max_y [T_e(x', y) - T_e(x, y)] <= 0, over the
+  y that x can be paired with (Goldstein);
+- edges of followers: where each strategy of u leaves only one of v, the other edges of v are moved
+  to u, and v hangs on u as a leaf. Edges that become parallel add up, so that cycles close and the
+  core shrinks.
 
-No node goes away but those with one strategy left, so that choices of what remains are choices of what was there. Every
-choice of less than `most` has one among them that costs no more; a bound of what remains, and `most` where nothing
-remains, bound all choices by the smaller of it and `most`.
+No node goes away but those with one strategy left, so that choices of what remains are choices of
+what was there. Every choice of less than `most` has one among them that costs no more; a bound of
+what remains, and `most` where nothing remains, bound all choices by the smaller of it and `most`.
 
 References
 ----------
 A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8, 1977.
-R. F. Goldstein, "Efficient rotamer elimination applied to protein side-chains and related spin glasses", Biophysical
-Journal 66, 1994.
+R. F. Goldstein, "Efficient rotamer elimination applied to protein side-chains and related spin
+glasses", Biophysical Journal 66, 1994.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -40,10 +43,12 @@ ROUNDS = 12
 """Most rounds of all reductions."""
 
 MOST_WORK = 200_000_000
-"""Most comparisons of a look for strategies that others replace; nodes that would need more than a hundredth are left out."""
+"""Most comparisons of a look for strategies that others replace; nodes that would need more than a
+hundredth are left out."""
 
 MOST_GROWTH = 2
-"""A node follows one with at most so many times its strategies: the tables that move grow by as much."""
+"""A node follows one with at most so many times its strategies: the tables that move grow by as
+much."""
 
 
 class Following(NamedTuple):
@@ -97,7 +102,8 @@ def composed(outer: Condensed, inner: Condensed) -> Condensed:
 
 @entry
 def consistent(c, alive, most):
-    """Remove from `alive` what has a neighbour with which every pair costs `most` or more; return whether any choice is left."""
+    """Remove from `alive` what has a neighbour with which every pair costs `most` or more; return
+    whether any choice is left."""
     n = len(c.node_ptr) - 1
     for v in range(n):
         if not alive[c.node_ptr[v] : c.node_ptr[v + 1]].any():
@@ -139,7 +145,8 @@ def consistent(c, alive, most):
 
 @entry
 def replaced(c, alive, most, work):
-    """Remove from `alive` the strategies that another one of their node replaces whatever the neighbours choose."""
+    """Remove from `alive` the strategies that another one of their node replaces whatever the
+    neighbours choose."""
     left = work
     for v in range(len(c.node_ptr) - 1):
         start, stop = c.node_ptr[v], c.node_ptr[v + 1]
@@ -183,7 +190,8 @@ def _replaces(c, alive, most, v, other, x):
 
 
 def followers_moved(compact: Compact, most: int) -> Draft | None:
-    """Return the problem with the edges of followers moved to those that they follow, None if there are none."""
+    """Return the problem with the edges of followers moved to those that they follow, None if there
+    are none."""
     leader, link = _leaders(compact, most, MOST_GROWTH)
     if (leader < 0).all():
         return None
@@ -211,12 +219,15 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), dtype=np.int64)
     _move_tables(compact, edge, edge_ptr, follower, following, most, cost, table)
     pointers = np.concatenate([edge_ptr[:-1][kept], edge_ptr[-1:]])
-    return as_draft(compact)._replace(cost=cost, edge=np.ascontiguousarray(edge[kept]), edge_ptr=pointers, table=table)
+    return as_draft(compact)._replace(
+        cost=cost, edge=np.ascontiguousarray(edge[kept]), edge_ptr=pointers, table=table
+    )
 
 
 @entry
 def _leaders(c, most, growth):
-    """Return for each node of the core one that decides it, with no fewer strategies, and the edge between them; or -1.
+    """Return for each node of the core one that decides it, with no fewer strategies, and the edge
+    between them; or -1.
 
     Among nodes with as many strategies the first leads, so that nobody leads their own leader.
     """
@@ -240,7 +251,9 @@ def _leaders(c, most, growth):
         if one:
             a, b = (u, v) if down else (v, u)  # a decides b
             wide, narrow = max(rows, columns), min(rows, columns)
-            if wide <= growth * narrow and (leader[b] < 0 or wide < c.node_ptr[leader[b] + 1] - c.node_ptr[leader[b]]):
+            if wide <= growth * narrow and (
+                leader[b] < 0 or wide < c.node_ptr[leader[b] + 1] - c.node_ptr[leader[b]]
+            ):
                 leader[b], link[b] = a, e
     return leader, link
 
@@ -268,7 +281,8 @@ def _fill_maps(c, order, following, most):
 
 @entry
 def _move_tables(c, edge, edge_ptr, follower, following, most, cost, table):
-    """Write the tables between roots, those of followers with their roots, and costs of what has become one node."""
+    """Write the tables between roots, those of followers with their roots, and costs of what has
+    become one node."""
     _, _, root, map_ptr, maps = following
     for e in range(len(edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
@@ -285,7 +299,9 @@ def _move_tables(c, edge, edge_ptr, follower, following, most, cost, table):
                 table[at + x * wide + maps[map_ptr[w] + x]] = c.table[old + pair]
         elif a == b:
             for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
-                cost[c.node_ptr[a] + x] += c.table[old + maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]]
+                cost[c.node_ptr[a] + x] += c.table[
+                    old + maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]
+                ]
         else:
             for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
                 for y in range(wide):

@@ -1,18 +1,21 @@
-"""Moves of a sharding search: the best choice of a whole tree of nodes at once, never over the capacity.
+"""Moves of a sharding search: the best choice of a whole tree of nodes at once, never over the
+capacity.
 
-A move grows a tree of nodes of the core in which no two have an edge but those of the tree; the trees that hang on its
-nodes follow them. It gives back the usage of all of them, finds by dynamic programming from the leaves what each subtree
-costs at least (edges to nodes outside are fixed, usage costs its price, what has no room is left out), and decides from
-the root down: the cheapest strategy that the room left over time allows. Usages are counted above the smallest of each
-node, so there is always one. `decode` does the same for all nodes, with the messages of the bound in the core.
+A move grows a tree of nodes of the core in which no two have an edge but those of the tree; the
+trees that hang on its nodes follow them. It gives back the usage of all of them, finds by dynamic
+programming from the leaves what each subtree costs at least (edges to nodes outside are fixed,
+usage costs its price, what has no room is left out), and decides from the root down: the cheapest
+strategy that the room left over time allows. Usages are counted above the smallest of each node, so
+there is always one. `decode` does the same for all nodes, with the messages of the bound in the
+core.
 
-The room is kept in a segment tree: `least` holds the smallest room of a node's part, less what was added above it, and
-`added` what was added to its part as a whole.
+The room is kept in a segment tree: `least` holds the smallest room of a node's part, less what was
+added above it, and `added` what was added to its part as a whole.
 
 References
 ----------
-Q. Chen, V. Koltun, "Fast MRF Optimization with Application to Depth Reconstruction", CVPR 2014 (blocks by dynamic
-programming).
+Q. Chen, V. Koltun, "Fast MRF Optimization with Application to Depth Reconstruction", CVPR 2014
+(blocks by dynamic programming).
 J. L. Bentley, "Solutions to Klee's rectangle problems", 1977 (segment trees).
 """
 
@@ -64,10 +67,23 @@ def board_of(compact: Compact, choice: Ints) -> Board:
     least, added = room_of(compact.capacity)
     amounts = compact.usage[compact.node_ptr[:-1] + choice]
     _take_all(least, added, compact.first, compact.last, amounts)
-    most = np.where(compact.last > compact.first, np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]), 0)
+    most = np.where(
+        compact.last > compact.first, np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]), 0
+    )
     place = np.full(len(choice), -1, dtype=np.int64)
     order, parent, link, old = np.zeros((4, len(choice)), dtype=np.int64)
-    return Board(choice.copy(), least, added, most, place, order, parent, link, old, np.zeros(len(compact.cost)))
+    return Board(
+        choice.copy(),
+        least,
+        added,
+        most,
+        place,
+        order,
+        parent,
+        link,
+        old,
+        np.zeros(len(compact.cost)),
+    )
 
 
 @entry
@@ -161,7 +177,9 @@ def least_usage(c):
         start = c.node_ptr[v]
         best = start
         for x in range(start, c.node_ptr[v + 1]):
-            if c.usage[x] < c.usage[best] or (c.usage[x] == c.usage[best] and c.cost[x] < c.cost[best]):
+            if c.usage[x] < c.usage[best] or (
+                c.usage[x] == c.usage[best] and c.cost[x] < c.cost[best]
+            ):
                 best = x
         choice[v] = best - start
     return choice
@@ -169,7 +187,8 @@ def least_usage(c):
 
 @entry
 def decode(f, c, width):
-    """Return a choice that fits, after sweeps: each node the cheapest by the choices before and the messages from behind.
+    """Return a choice that fits, after sweeps: each node the cheapest by the choices before and the
+    messages from behind.
 
     The nodes of the core in order, then those of trees from their roots down.
     """
@@ -228,7 +247,8 @@ def _join(f, board, count, w, parent, edge):
 
 @inner
 def _grow(f, board, root, most, skip, state):
-    """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then with what follows.
+    """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then
+    with what follows.
 
     A root outside the core is alone with what follows it.
     """
@@ -259,9 +279,11 @@ def _grow(f, board, root, most, skip, state):
 
 @inner
 def _believe(f, c, board, cores, count, price):
-    """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves, of the subtrees.
+    """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
+    of the subtrees.
 
-    The usage of the tree has been given back. What every strategy of a leaf has room for is known already: `to_high`.
+    The usage of the tree has been given back. What every strategy of a leaf has room for is known
+    already: `to_high`.
     """
     for i in range(count):
         v = board.order[i]
@@ -312,7 +334,8 @@ def _pass_on(b, table, at, target):
 
 @inner
 def _value(f, board, count, price):
-    """Return what the tree costs with the choices on the board: (costs, costs and prices of usage)."""
+    """Return what the tree costs with the choices on the board: (costs, costs and prices of
+    usage)."""
     cost = priced = 0.0
     for i in range(count):
         v = board.order[i]
@@ -336,7 +359,13 @@ def _use(f, c, board, count, sign):
     """Take (sign 1) or give back (-1) the usage of the tree."""
     for i in range(count):
         v = board.order[i]
-        _take(board.least, board.added, c.first[v], c.last[v], sign * c.usage[f.node_ptr[v] + board.choice[v]])
+        _take(
+            board.least,
+            board.added,
+            c.first[v],
+            c.last[v],
+            sign * c.usage[f.node_ptr[v] + board.choice[v]],
+        )
 
 
 @inner
@@ -363,9 +392,11 @@ def _decide(f, c, board, count):
 
 @entry
 def improve(f, c, board, roots, price, manner, state):
-    """Make a move at each root, after `lift_trees` with the same prices; return by how much the cost rose in all.
+    """Make a move at each root, after `lift_trees` with the same prices; return by how much the
+    cost rose in all.
 
-    A move that raises costs and prices together is undone, unless by less than an exponential draw of mean `heat`.
+    A move that raises costs and prices together is undone, unless by less than an exponential draw
+    of mean `heat`.
     """
     change = 0.0
     heat = manner.heat

@@ -22,13 +22,16 @@ TREE_SIZES = (3, 10, 30, 100, 300)
 """Most nodes of a tree, by turns."""
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
-"""Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain most."""
+"""Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
+most."""
 
 URGENT_SCALE = 2.0
-"""Of the prices while the best choice still uses what is all but forbidden: room has to be made for what it lacks."""
+"""Of the prices while the best choice still uses what is all but forbidden: room has to be made for
+what it lacks."""
 
 JITTER = 0.2
-"""Most part by which the prices of a turn are more or less: at prices a little off others gain and lose."""
+"""Most part by which the prices of a turn are more or less: at prices a little off others gain and
+lose."""
 
 LOCAL_SIZE = 30
 """Turns of trees of at most so many nodes begin at nodes of hanging trees, too."""
@@ -57,7 +60,9 @@ class TreeSearch:
         self.best, self.best_cost = choice, self.cost_of(choice)
         self.urgent = False
         self._turn, self._left, self._jitter = 0, 0, 1.0
-        inner = np.flatnonzero(np.diff(self.factors.adj_ptr)[: compact.core] > 1)  # leaves move with their parents
+        inner = np.flatnonzero(
+            np.diff(self.factors.adj_ptr)[: compact.core] > 1
+        )  # leaves move with their parents
         self._roots = np.concatenate([inner, np.arange(compact.core, compact.num_nodes)])
         self._inner = len(inner)
         self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
@@ -89,8 +94,11 @@ class TreeSearch:
         return int(nodes[nodes < most].sum()) + int(edges[edges < most].sum())
 
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
-        """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
-        at = self.rng.integers(0 if most <= LOCAL_SIZE else self._inner, len(self._roots), size=count)
+        """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the
+        prices."""
+        at = self.rng.integers(
+            0 if most <= LOCAL_SIZE else self._inner, len(self._roots), size=count
+        )
         roots = self._roots[at]
         manner = Manner(most, SKIP, float(heat))
         started = time.perf_counter()
@@ -105,7 +113,8 @@ class TreeSearch:
         return max(1, int(seconds * self._rates[TREE_SIZES[self._turn % len(TREE_SIZES)]]))
 
     def round(self, limit: int) -> int:
-        """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their number."""
+        """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their
+        number."""
         most = TREE_SIZES[self._turn % len(TREE_SIZES)]
         scale = SCALES[self._turn // len(TREE_SIZES) % len(SCALES)]
         if self.urgent and scale == 1.0:

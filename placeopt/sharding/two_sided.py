@@ -1,8 +1,9 @@
-"""Bound and search side by side: the bound's prices guide the search, the search's cost clamps and aims the bound.
+"""Bound and search side by side: the bound's prices guide the search, the search's cost clamps and
+aims the bound.
 
-Both work in slices. With a time limit the bound's slice runs in a thread of its own beside that of the search (the
-kernels of both release the interpreter lock); without one they take turns in fixed numbers of steps, so that the same
-seed gives the same answer.
+Both work in slices. With a time limit the bound's slice runs in a thread of its own beside that of
+the search (the kernels of both release the interpreter lock); without one they take turns in fixed
+numbers of steps, so that the same seed gives the same answer.
 """
 
 from __future__ import annotations
@@ -34,17 +35,20 @@ FIRST_STEPS = 6
 """Steps of the bound before the first choice is decoded."""
 
 LOOK_PAIRS = 300_000
-"""Most pairs of strategies that survive where a look is taken at what the reductions leave of them."""
+"""Most pairs of strategies that survive where a look is taken at what the reductions leave of
+them."""
 
 FINISH_PAIRS = 30_000
-"""Most pairs of strategies, and hundredths of the live nodes of all time points, that are left to CP-SAT."""
+"""Most pairs of strategies, and hundredths of the live nodes of all time points, that are left to
+CP-SAT."""
 
 GUESS = 4
-"""The best cost is guessed to be at most this multiple of a choice's costs that are not all but forbidden."""
+"""The best cost is guessed to be at most this multiple of a choice's costs that are not all but
+forbidden."""
 
 TRIAL_GAIN, TRIAL_CYCLES = 0.05, 2
-"""A trial from better prices starts after this part of the gap has been closed, and takes so many cycles of moves, and
-always while the known cost is far from the bound."""
+"""A trial from better prices starts after this part of the gap has been closed, and takes so many
+cycles of moves, and always while the known cost is far from the bound."""
 
 TRIAL_REACH = 1.3
 """A known cost above this multiple of the bound says nothing about the gap."""
@@ -54,7 +58,8 @@ TURN_STEPS, TURN_MOVES = 10, 500
 
 
 class Remainder(NamedTuple):
-    """What remains of a problem; what every other choice costs at least, without its offset; a bound of all choices."""
+    """What remains of a problem; what every other choice costs at least, without its offset; a
+    bound of all choices."""
 
     condensed: Condensed
     others: int
@@ -62,24 +67,35 @@ class Remainder(NamedTuple):
 
 
 def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | None) -> Remainder:
-    """Return what remains of a problem for choices that cost less than `upper` and use nothing that is all but forbidden.
+    """Return what remains of a problem for choices that cost less than `upper` and use nothing that
+    is all but forbidden.
 
     Where nothing does, or its smallest usages pass the limit, less is taken away: that is a bound.
     """
     whole = condense(*draft_of(problem))
     bound = 0
-    for least in (forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)), forbidden):
+    for least in (
+        forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)),
+        forbidden,
+    ):
         reduced = reduce(whole, least)
-        if reduced is not None and (len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0):
+        if reduced is not None and (
+            len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0
+        ):
             return Remainder(reduced, least + whole.offset - reduced.offset, bound)
         bound = least + whole.offset
     return Remainder(whole, MAX_TOTAL, bound)
 
 
-def what_survives(compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int) -> Condensed | None:
-    """Return what the reductions leave of the strategies and pairs that survive, None if no choice of less than `upper`."""
+def what_survives(
+    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int
+) -> Condensed | None:
+    """Return what the reductions leave of the strategies and pairs that survive, None if no choice
+    of less than `upper`."""
     strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
-    raised = compact._replace(cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper))
+    raised = compact._replace(
+        cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
+    )
     nodes = np.arange(compact.num_nodes)
     undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
     rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
@@ -101,10 +117,16 @@ class TwoSided:
     value : cost of the best choice in the compact problem, None before one. moves : made so far.
     """
 
-    def __init__(self, problem: ShardingProblem, rng: np.random.Generator, *, upper: int | None = None) -> None:
+    def __init__(
+        self, problem: ShardingProblem, rng: np.random.Generator, *, upper: int | None = None
+    ) -> None:
         self.problem, self.rng = problem, rng
-        self._forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)  # where draft_of clamps
-        self._exact = usage_unit(problem) == 1  # else usages are rounded up, and choices may fit that seem not to
+        self._forbidden = MAX_TOTAL // (
+            problem.num_nodes + problem.num_edges + 1
+        )  # where draft_of clamps
+        self._exact = (
+            usage_unit(problem) == 1
+        )  # else usages are rounded up, and choices may fit that seem not to
         self._bound = self.moves = 0
         self.search: TreeSearch | None = None
         self.certify_seconds = 0.0
@@ -132,11 +154,14 @@ class TwoSided:
             self.dual = Dual(self.compact)
 
     def start(self, choice: Ints | None = None) -> None:
-        """Make the first steps of the bound and the first choice, unless one of the problem is given."""
+        """Make the first steps of the bound and the first choice, unless one of the problem is
+        given."""
         if self.trivial:
             return
         inner = None if choice is None else self.condensed.contract(choice)
-        self.search = TreeSearch(self.compact, least_usage(self.compact) if inner is None else inner, self.rng)
+        self.search = TreeSearch(
+            self.compact, least_usage(self.compact) if inner is None else inner, self.rng
+        )
         self.moves += 1
         self._aim(self.search.best)
         for _ in range(FIRST_STEPS):
@@ -172,7 +197,8 @@ class TwoSided:
         self.exchange()
 
     def exchange(self) -> None:
-        """Give the search the prices and perhaps a better choice, and the bound the cost of the best one."""
+        """Give the search the prices and perhaps a better choice, and the bound the cost of the
+        best one."""
         if self.search is None:
             return
         self.search.prices = prices_of_nodes(self.compact, self.dual.prices)
@@ -180,15 +206,19 @@ class TwoSided:
         self._aim(self.search.board.choice)
 
     def _choose(self, search: TreeSearch, decoded: Ints) -> None:
-        """Let the search go on from where it is, from a choice decoded with better prices, or from its best.
+        """Let the search go on from where it is, from a choice decoded with better prices, or from
+        its best.
 
-        Better prices lead elsewhere: once the bound has closed a part of the gap, the search tries from there, for some
-        rounds, though the choice costs more at first.
+        Better prices lead elsewhere: once the bound has closed a part of the gap, the search tries
+        from there, for some rounds, though the choice costs more at first.
         """
         now, known = search.cost_of(search.board.choice), search.best_cost
         search.urgent = known >= self._forbidden
         goal = min(float(known), TRIAL_REACH * self.dual.bound)
-        closed = self.dual.bound - self._trial_bound > TRIAL_GAIN * (goal - self._trial_bound) or known > goal
+        closed = (
+            self.dual.bound - self._trial_bound > TRIAL_GAIN * (goal - self._trial_bound)
+            or known > goal
+        )
         if search.cost_of(decoded) < now:
             search.restart(decoded)
         elif search.cycles >= self._trial_end and now > known:
@@ -198,7 +228,8 @@ class TwoSided:
             search.restart(decoded)
 
     def _aim(self, choice: Ints) -> None:
-        """Aim the bound at the best cost, or at a guess: what a choice costs without what is all but forbidden."""
+        """Aim the bound at the best cost, or at a guess: what a choice costs without what is all
+        but forbidden."""
         if self.search is not None:
             guess = GUESS * self.search.cost_below(choice, self._forbidden) + 1
             self.dual.aim(self.search.best_cost, guess)
@@ -231,7 +262,11 @@ class TwoSided:
 
     def finish(self, seconds: float, *, deterministic: bool = False) -> None:
         """Solve what is left by CP-SAT, if the bound has ruled most of it out."""
-        if self.trivial or self._rest is None or self.rest_pairs > min(LOOK_PAIRS, 0.7 * self._tried):
+        if (
+            self.trivial
+            or self._rest is None
+            or self.rest_pairs > min(LOOK_PAIRS, 0.7 * self._tried)
+        ):
             return
         upper = int(self.dual.upper)
         if upper > self._forbidden:
@@ -242,8 +277,15 @@ class TwoSided:
             self._raise(upper)
         elif rest_size(rest.compact, upper - rest.offset) <= FINISH_PAIRS:
             c, below = rest.compact, upper - rest.offset
-            found = solve_rest(c, c.cost < below, c.table < below, below, seconds=seconds, deterministic=deterministic,
-                               workers=1 if deterministic else 2)  # fmt: skip
+            found = solve_rest(
+                c,
+                c.cost < below,
+                c.table < below,
+                below,
+                seconds=seconds,
+                deterministic=deterministic,
+                workers=1 if deterministic else 2,
+            )
             if found.choice is not None and self.search is not None:
                 self.search.restart(rest.expand(found.choice))
                 self.exchange()
@@ -254,7 +296,8 @@ class TwoSided:
         self._bound = max(self._bound, min(bound, self._others) + self.condensed.offset)
 
     def _reopen_if_empty(self) -> None:
-        """Work on the whole problem if it is proved that every choice uses what is all but forbidden."""
+        """Work on the whole problem if it is proved that every choice uses what is all but
+        forbidden."""
         empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
         if empty and self.search is not None and self.search.best_cost > self._others:
             best = self.solution()

@@ -1,13 +1,16 @@
-"""The witness of a Lagrangian bound: prices on usage and messages along edges, in whole numbers, that anyone can add up.
+"""The witness of a Lagrangian bound: prices on usage and messages along edges, in whole numbers,
+that anyone can add up.
 
-Prices and messages of the condensed problem are found as the bound finds them (`bounds.lagrangian`), and carried over to the
-problem itself: an edge to a node with one strategy that fits sends what it costs, and a strategy that never fits is
-asked for 2^62 more along every edge, which costs nothing, as its node cannot use it. What the reductions and CP-SAT prove
-beyond prices and messages has no witness.
+Prices and messages of the condensed problem are found as the bound finds them
+(`bounds.lagrangian`), and carried over to the problem itself: an edge to a node with one strategy
+that fits sends what it costs, and a strategy that never fits is asked for 2^62 more along every
+edge, which costs nothing, as its node cannot use it. What the reductions and CP-SAT prove beyond
+prices and messages has no witness.
 
 References
 ----------
-V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI
+28(10), 2006.
 """
 
 from __future__ import annotations
@@ -40,12 +43,15 @@ PATIENCE = 500
 
 
 class Sums(NamedTuple):
-    """A witness over the problem itself: units of 2^-cost_bits, and of 2^-(cost_bits + price_bits) for prices."""
+    """A witness over the problem itself: units of 2^-cost_bits, and of 2^-(cost_bits + price_bits)
+    for prices."""
 
     cost_bits: int
     price_bits: int
     prices: list[tuple[int, int]]  # (time, price)
-    messages: dict[tuple[int, int], tuple[list[int], list[int]]]  # (u, v), u < v: to the strategies of u and of v
+    messages: dict[
+        tuple[int, int], tuple[list[int], list[int]]
+    ]  # (u, v), u < v: to the strategies of u and of v
 
 
 def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
@@ -68,7 +74,9 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
         "prices": [list(pair) for pair in sums.prices],
         "messages": [[u, v, *both] for (u, v), both in sums.messages.items()],
     }
-    return Witness(max(0, min(bound, reached)), method if reached >= bound else "lagrangian", content)
+    return Witness(
+        max(0, min(bound, reached)), method if reached >= bound else "lagrangian", content
+    )
 
 
 def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
@@ -84,7 +92,11 @@ def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
 
 
 def _carried_over(
-    problem: ShardingProblem, condensed: Condensed, fits: NDArray[np.bool_], tables: Tables, integers: Integers | None
+    problem: ShardingProblem,
+    condensed: Condensed,
+    fits: NDArray[np.bool_],
+    tables: Tables,
+    integers: Integers | None,
 ) -> Sums:
     """Return the witness of the condensed problem as one of the problem."""
     bits = integers.cost_bits if integers else 0
@@ -94,7 +106,9 @@ def _carried_over(
     for (u, v), table in tables.items():
         to_u, to_v = ([-NEVER] * size for size in table.shape)
         for x in allowed[u]:
-            to_u[x] = 0 if fixed[v] < 0 or fixed[u] >= 0 else min(int(table[x, fixed[v]]) << bits, NEVER)
+            to_u[x] = (
+                0 if fixed[v] < 0 or fixed[u] >= 0 else min(int(table[x, fixed[v]]) << bits, NEVER)
+            )
         for y in allowed[v]:
             to_v[y] = 0 if fixed[u] < 0 else min(int(table[fixed[u], y]) << bits, NEVER)
         messages[u, v] = to_u, to_v
@@ -106,27 +120,40 @@ def _carried_over(
         turned = ends[0] > ends[1]
         both_ways = messages[ends[::-1] if turned else ends]
         for side, (new, pointer) in enumerate(((low, integers.low_ptr), (high, integers.high_ptr))):
-            strategies = condensed.strategy[compact.node_ptr[new] : compact.node_ptr[new + 1]].tolist()
+            strategies = condensed.strategy[
+                compact.node_ptr[new] : compact.node_ptr[new + 1]
+            ].tolist()
             values = sent[side][pointer[e] : pointer[e + 1]].tolist()
             for x, value in zip(strategies, values, strict=True):
                 both_ways[side ^ turned][x] = value
     moments = times_of(problem)[condensed.time[integers.time]].tolist()
-    return Sums(bits, integers.price_bits, list(zip(moments, integers.price.tolist(), strict=True)), messages)
+    return Sums(
+        bits,
+        integers.price_bits,
+        list(zip(moments, integers.price.tolist(), strict=True)),
+        messages,
+    )
 
 
 def merged_tables(problem: ShardingProblem) -> Tables:
-    """Return the costs of every pair of nodes (u < v) with edges between them, as Python integers: rows are u's strategies."""
+    """Return the costs of every pair of nodes (u < v) with edges between them, as Python integers:
+    rows are u's strategies."""
     tables: Tables = {}
     sizes = problem.num_choices
     for (u, v), start in zip(problem.edge.tolist(), problem.edge_ptr[:-1].tolist(), strict=True):
-        table = problem.edge_cost[start : start + sizes[u] * sizes[v]].astype(object).reshape(sizes[u], sizes[v])
+        table = (
+            problem.edge_cost[start : start + sizes[u] * sizes[v]]
+            .astype(object)
+            .reshape(sizes[u], sizes[v])
+        )
         key, table = ((u, v), table) if u < v else ((v, u), table.T)
         tables[key] = tables[key] + table if key in tables else table
     return tables
 
 
 def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables, sums: Sums) -> int:
-    """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why it holds."""
+    """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why
+    it holds."""
     total = -sum(price for _, price in sums.prices) * problem.usage_limit >> sums.price_bits
     starts, node = problem.node_ptr.tolist(), []
     for v, (first, last) in enumerate(problem.interval.tolist()):
@@ -139,5 +166,7 @@ def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables,
         total += ((table << sums.cost_bits) - to_u[:, None] - to_v[None, :]).min()
         for w, sent in ((u, to_u), (v, to_v)):
             node[w] = node[w] + sent
-    total += sum(costs[fits[a:b]].min() for costs, (a, b) in zip(node, pairwise(starts), strict=True))
+    total += sum(
+        costs[fits[a:b]].min() for costs, (a, b) in zip(node, pairwise(starts), strict=True)
+    )
     return int(-(-total >> sums.cost_bits))

@@ -24,10 +24,14 @@ class SearchSolver(ABC):
     Attributes
     ----------
     name : registered name.
-    endless : whether it never stops by itself, so that a budget of seconds or evaluations is needed.
-    watched_from : ops times devices from which a single step may outlast a limit: see `placeopt.solving.deadline`.
-    proves : whether it proves the bounds of the objective itself, in a tenth of its time: nobody need do so before.
-    kernels : groups of kernels that it calls, besides those of the objective: see `placeopt.solving.compilation`.
+    endless : whether it never stops by itself, so that a budget of seconds or evaluations is
+    needed.
+    watched_from : ops times devices from which a single step may outlast a limit: see
+    `placeopt.solving.deadline`.
+    proves : whether it proves the bounds of the objective itself, in a tenth of its time: nobody
+    need do so before.
+    kernels : groups of kernels that it calls, besides those of the objective: see
+    `placeopt.solving.compilation`.
     """
 
     name: ClassVar[str]
@@ -43,12 +47,14 @@ class SearchSolver(ABC):
     def search(self, problem: Any, tracker: Tracker[Any]) -> None:
         """Offer solutions and bounds to `tracker` until it stops or nothing is left to do.
 
-        `tracker.solution` is the initial solution, if there is one; randomness comes from `tracker.rng()`. Ctrl-C
-        may end it anywhere. A problem that the solver does not take is `Refused`.
+        `tracker.solution` is the initial solution, if there is one; randomness comes from
+        `tracker.rng()`. Ctrl-C may end it anywhere. A problem that the solver does not take is
+        `Refused`.
         """
 
     def kernels_at_once(self, problem: Any) -> tuple[str, ...] | None:
-        """Groups of kernels without which it cannot begin; the others may be interpreted. None for all, as by default."""
+        """Groups of kernels without which it cannot begin; the others may be interpreted. None for
+        all, as by default."""
         return None
 
     def solve(

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 
 def bound(
-    problem: Any, seconds: float = 10.0, methods: Sequence[str] | None = None, upper: int | None = None
+    problem: Any,
+    seconds: float = 10.0,
+    methods: Sequence[str] | None = None,
+    upper: int | None = None,
 ) -> BoundReport:
-    """Return the best lower bound on the objective of `problem` that can be proved in about `seconds`.
+    """Return the best lower bound on the objective of `problem` that can be proved in about
+    `seconds`.
 
     Parameters
     ----------

@@ -1,9 +1,10 @@
-"""Kernels are compiled once, before any clock starts: in other processes, while this one stays free to react.
+"""Kernels are compiled once, before any clock starts: in other processes, while this one stays free
+to react.
 
-numba compiles a kernel when it is first called and keeps it in a cache on disk. Kernels that are used together form a
-group; solvers and objectives name the groups that they call (their attribute `kernels`), and `ensure` compiles those that
-are not in the cache yet, the groups of a run side by side. What a process loads from the cache it loads here too,
-so that no search pays for it.
+numba compiles a kernel when it is first called and keeps it in a cache on disk. Kernels that are
+used together form a group; solvers and objectives name the groups that they call (their attribute
+`kernels`), and `ensure` compiles those that are not in the cache yet, the groups of a run side by
+side. What a process loads from the cache it loads here too, so that no search pays for it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class KernelGroup:
 
     Attributes
     ----------
-    modules : where they are, below `placeopt`. first_run : "module:function" that calls each once, on something small.
+    modules : where they are, below `placeopt`. first_run : "module:function" that calls each once,
+    on something small.
     seconds : processor seconds that compiling takes, about (results/start measures them).
     objectives : names of the objectives whose problems need them; none for any.
     """
@@ -54,49 +56,117 @@ _MAKESPAN, _PERIOD, _LATENCY = ("makespan",), ("period",), ("latency",)
 GROUPS = {
     group.name: group
     for group in (
-        KernelGroup("evaluator", ("makespan.simulator",), "placeopt.makespan.evaluate:warm_up", 12.0),
+        KernelGroup(
+            "evaluator", ("makespan.simulator",), "placeopt.makespan.evaluate:warm_up", 12.0
+        ),
         KernelGroup("ranks", ("solvers.heuristics.ranks",), _FIRST + "ranks", 4.0),
-        KernelGroup("lists", ("solvers.heuristics.insertion_kernels",), _FIRST + "lists", 6.0, _MAKESPAN),
-        KernelGroup("lists-by-time", ("solvers.heuristics.time_kernels",), _FIRST + "lists_by_time", 8.0, _MAKESPAN),
-        KernelGroup("clusterings", ("solvers.heuristics.clustering_kernels",), _FIRST + "clusterings", 7.0, _MAKESPAN),
+        KernelGroup(
+            "lists", ("solvers.heuristics.insertion_kernels",), _FIRST + "lists", 6.0, _MAKESPAN
+        ),
+        KernelGroup(
+            "lists-by-time",
+            ("solvers.heuristics.time_kernels",),
+            _FIRST + "lists_by_time",
+            8.0,
+            _MAKESPAN,
+        ),
+        KernelGroup(
+            "clusterings",
+            ("solvers.heuristics.clustering_kernels",),
+            _FIRST + "clusterings",
+            7.0,
+            _MAKESPAN,
+        ),
         KernelGroup("walks", ("solvers.search.walk_kernels",), _FIRST + "walks", 9.0, _MAKESPAN),
         KernelGroup(
-            "populations", ("solvers.search.population_kernels", "solvers.search.edge_merging"), _FIRST + "populations", 7.0
+            "populations",
+            ("solvers.search.population_kernels", "solvers.search.edge_merging"),
+            _FIRST + "populations",
+            7.0,
         ),
         KernelGroup(
-            "bounds", tuple(f"makespan.bounds.{name}" for name in ("communication", "energy", "head_tail", "critical_path")),
-            _FIRST + "bounds", 7.0, _MAKESPAN,
+            "bounds",
+            tuple(
+                f"makespan.bounds.{name}"
+                for name in ("communication", "energy", "head_tail", "critical_path")
+            ),
+            _FIRST + "bounds",
+            7.0,
+            _MAKESPAN,
         ),
         KernelGroup(
-            "policies", tuple(f"solvers.policy.{name}" for name in (
-                "group_and_place", "select_and_place", "guides", "message_passing")),
-            _FIRST + "policies", 30.0, _MAKESPAN,
+            "policies",
+            tuple(
+                f"solvers.policy.{name}"
+                for name in ("group_and_place", "select_and_place", "guides", "message_passing")
+            ),
+            _FIRST + "policies",
+            30.0,
+            _MAKESPAN,
         ),
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
-        KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),
-        KernelGroup("period-search", ("solvers.exact.period_local_search",), _FIRST + "period_search", 6.0, _PERIOD),
         KernelGroup(
-            "period-columns", tuple(f"period.bounds.{name}" for name in ("set_prices", "set_tables", "disjoint_sets")),
-            _FIRST + "period_columns", 12.0, _PERIOD,
+            "period-dp",
+            ("solvers.exact.period_dp", "model.ideals"),
+            _FIRST + "period_dp",
+            6.0,
+            _PERIOD,
         ),
-        KernelGroup("latency", ("latency.slots", "latency.bounds.slot_program"), _FIRST + "latency", 10.0, _LATENCY),
+        KernelGroup(
+            "period-search",
+            ("solvers.exact.period_local_search",),
+            _FIRST + "period_search",
+            6.0,
+            _PERIOD,
+        ),
+        KernelGroup(
+            "period-columns",
+            tuple(
+                f"period.bounds.{name}" for name in ("set_prices", "set_tables", "disjoint_sets")
+            ),
+            _FIRST + "period_columns",
+            12.0,
+            _PERIOD,
+        ),
+        KernelGroup(
+            "latency",
+            ("latency.slots", "latency.bounds.slot_program"),
+            _FIRST + "latency",
+            10.0,
+            _LATENCY,
+        ),
         KernelGroup(
             "sharding",
-            ("sharding.tree_moves", "sharding.compact", "sharding.reduction", "sharding.bounds.message_passing",
-             "sharding.bounds.exact_pass"),
-            _FIRST + "sharding", 20.0,
+            (
+                "sharding.tree_moves",
+                "sharding.compact",
+                "sharding.reduction",
+                "sharding.bounds.message_passing",
+                "sharding.bounds.exact_pass",
+            ),
+            _FIRST + "sharding",
+            20.0,
         ),
-        KernelGroup("plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0),
+        KernelGroup(
+            "plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0
+        ),
         KernelGroup("plan-stages", ("solvers.planning.step_search",), _FIRST + "plan_stages", 4.0),
         KernelGroup("replicas", ("solvers.exact.split_search",), _FIRST + "replicas", 4.0, _PERIOD),
         KernelGroup("streams", ("streams.episode_loop",), _FIRST + "streams", 9.0),
-        KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), "placeopt.schedules.solve:warm_up", 8.0),
+        KernelGroup(
+            "pipelines",
+            ("schedules.evaluate", "schedules.device_tree"),
+            "placeopt.schedules.solve:warm_up",
+            8.0,
+        ),
     )
-}  # fmt: skip
-"""In the order in which they are compiled: first what takes longest, or what another one's first run calls."""
+}
+"""In the order in which they are compiled: first what takes longest, or what another one's first
+run calls."""
 
 WORKER_SECONDS = 3.0
-"""Compiling that takes less than this is done here: another process would take that long to start."""
+"""Compiling that takes less than this is done here: another process would take that long to
+start."""
 
 WORTH_AN_EARLY_START = 20.0
 """Seconds of compiling above which a search begins before all of it is done."""
@@ -110,31 +180,46 @@ _elsewhere: set[str] = set()
 
 
 class _FirstRun(threading.local):
-    active = False  # whether what runs here is only there to be compiled: it prepares nothing itself
+    active = (
+        False  # whether what runs here is only there to be compiled: it prepares nothing itself
+    )
 
 
 _first_run = _FirstRun()
 
 
 def kernels_of(objective: Any, solvers: Iterable[Any] = (), *, bounds: bool = False) -> list[str]:
-    """Return the groups that an objective, its bounds and some solvers call, without repetitions."""
-    names = [*getattr(objective, "kernels", ()), *(getattr(objective, "bound_kernels", ()) if bounds else ())]
+    """Return the groups that an objective, its bounds and some solvers call, without
+    repetitions."""
+    names = [
+        *getattr(objective, "kernels", ()),
+        *(getattr(objective, "bound_kernels", ()) if bounds else ()),
+    ]
     for solver in solvers:
         named = getattr(solver, "kernels", ())
-        names += [name for name in named if not _group(name).objectives or objective.name in _group(name).objectives]
+        names += [
+            name
+            for name in named
+            if not _group(name).objectives or objective.name in _group(name).objectives
+        ]
     return list(dict.fromkeys(names))
 
 
 def ensure(
-    names: Iterable[str], *, say: Callable[[str], object] | None = None, meanwhile: Callable[[], object] | None = None
+    names: Iterable[str],
+    *,
+    say: Callable[[str], object] | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> None:
     """Compile what is not compiled yet and load it, so that no search pays for it.
 
     Parameters
     ----------
-    names : groups of kernels. say : told, in words, that kernels are compiled and how long that took; by default a
+    names : groups of kernels. say : told, in words, that kernels are compiled and how long that
+    took; by default a
         line on the standard error stream.
-    meanwhile : called while other processes compile, with kernels interpreted; not at all where nothing has to be compiled.
+    meanwhile : called while other processes compile, with kernels interpreted; not at all where
+    nothing has to be compiled.
 
     Raises
     ------
@@ -152,18 +237,25 @@ def ensure(
 
 @contextlib.contextmanager
 def early_start(
-    names: Iterable[str], needed: Iterable[str], *, say: Callable[[str], object] | None = None,
+    names: Iterable[str],
+    needed: Iterable[str],
+    *,
+    say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
-) -> Iterator[None]:  # fmt: skip
-    """Do in a block what `ensure` would do before it, where that takes long: begin with the groups `needed`.
+) -> Iterator[None]:
+    """Do in a block what `ensure` would do before it, where that takes long: begin with the groups
+    `needed`.
 
-    In the block kernels of the others are interpreted until they are compiled, at low priority (`ready` tells). At its end
-    the compiling ends, too.
+    In the block kernels of the others are interpreted until they are compiled, at low priority
+    (`ready` tells). At its end the compiling ends, too.
     """
     wanted, at_once = _wanted(names), set(needed)
     cold = _cold(wanted)
     first = [group for group in cold if group.name in at_once]
-    if len(first) == len(cold) or sum(group.seconds for group in cold) / _num_workers(cold) < WORTH_AN_EARLY_START:
+    if (
+        len(first) == len(cold)
+        or sum(group.seconds for group in cold) / _num_workers(cold) < WORTH_AN_EARLY_START
+    ):
         ensure(names, say=say, meanwhile=meanwhile)
         yield
         return
@@ -196,16 +288,24 @@ def _cold(groups: list[KernelGroup]) -> list[KernelGroup]:
 
 @contextlib.contextmanager
 def _compiling(
-    groups: list[KernelGroup], needed: list[KernelGroup], tell: Callable[[str], object], meanwhile: Callable[[], object] | None
+    groups: list[KernelGroup],
+    needed: list[KernelGroup],
+    tell: Callable[[str], object],
+    meanwhile: Callable[[], object] | None,
 ) -> Iterator[None]:
-    """Begin to compile groups in other processes, and go on when those that are needed are compiled, and loaded."""
+    """Begin to compile groups in other processes, and go on when those that are needed are
+    compiled, and loaded."""
     workers = _num_workers(groups)
-    tell(f"compiling kernels, once after an installation: about {sum(g.seconds for g in needed) / workers:.0f} s on "
-         f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)")  # fmt: skip
+    tell(
+        f"compiling kernels, once after an installation: about {sum(g.seconds for g in needed) / workers:.0f} s on "
+        f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)"
+    )
     started = time.perf_counter()
     _interpret(groups)
     try:
-        with _Workers(groups, workers, lambda name, _: _stop_interpreting([GROUPS[name]])) as compiling:
+        with _Workers(
+            groups, workers, lambda name, _: _stop_interpreting([GROUPS[name]])
+        ) as compiling:
             if meanwhile is not None:
                 meanwhile()
             compiling.wait(needed)
@@ -235,8 +335,11 @@ def find_groups(names: Iterable[str]) -> list[KernelGroup]:
     return [group for group in GROUPS.values() if group.name in known]
 
 
-def compile_cold(groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None) -> None:
-    """Compile groups in other processes; `done` is told the name of each and its seconds. Ctrl-C ends them."""
+def compile_cold(
+    groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None
+) -> None:
+    """Compile groups in other processes; `done` is told the name of each and its seconds. Ctrl-C
+    ends them."""
     if groups:
         with _Workers(groups, _num_workers(groups), done) as compiling:
             compiling.wait()
@@ -260,22 +363,31 @@ def run_first(group: KernelGroup) -> None:
 
 
 def cached(group: KernelGroup) -> bool:
-    """Whether every kernel of a group that Python calls is in numba's cache, compiled for this processor."""
-    return all(_in_cache(kernel) for module in group.modules for kernel in entries(importlib.import_module(f"placeopt.{module}")))
+    """Whether every kernel of a group that Python calls is in numba's cache, compiled for this
+    processor."""
+    return all(
+        _in_cache(kernel)
+        for module in group.modules
+        for kernel in entries(importlib.import_module(f"placeopt.{module}"))
+    )
 
 
 def entries(module: Any) -> list[Any]:
     """Return the kernels of a module that Python calls."""
     return [
-        value for value in vars(module).values()
-        if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
+        value
+        for value in vars(module).values()
+        if hasattr(value, "py_func")
+        and value.py_func.__module__ == module.__name__
         and not value.targetoptions.get("no_cpython_wrapper", False)
-        and value.targetoptions.get("inline", "never") == "never"  # the others are parts of their callers
-    ]  # fmt: skip
+        and value.targetoptions.get("inline", "never")
+        == "never"  # the others are parts of their callers
+    ]
 
 
 def _in_cache(kernel: Any) -> bool:
-    """Whether a kernel has a compiled version, loaded or on disk; False where numba does not say."""
+    """Whether a kernel has a compiled version, loaded or on disk; False where numba does not
+    say."""
     if kernel.signatures:
         return True
     try:
@@ -302,21 +414,31 @@ def _say_on_stderr(words: str) -> None:
 
 
 class _Workers:
-    """Processes that compile groups of kernels, each taking the next one when it is done; Ctrl-C ends them."""
+    """Processes that compile groups of kernels, each taking the next one when it is done; Ctrl-C
+    ends them."""
 
-    def __init__(self, groups: list[KernelGroup], count: int, done: Callable[[str, float], object]) -> None:
+    def __init__(
+        self, groups: list[KernelGroup], count: int, done: Callable[[str, float], object]
+    ) -> None:
         self._left, self._done = list(groups), done
         self._lock = threading.Lock()
         path = os.pathsep.join([part for part in sys.path if part])
         code = "from placeopt.solving.compilation import serve; serve()"
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                text=True, env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
             )
             for _ in range(count)
-        ]  # fmt: skip
-        self._threads = [threading.Thread(target=self._feed, args=(p,), daemon=True) for p in self._processes]
+        ]
+        self._threads = [
+            threading.Thread(target=self._feed, args=(p,), daemon=True) for p in self._processes
+        ]
 
     def __enter__(self) -> _Workers:
         for thread in self._threads:
@@ -329,7 +451,8 @@ class _Workers:
             process.wait()
 
     def wait(self, needed: Iterable[KernelGroup] | None = None) -> None:
-        """Wait for some groups and load each as it comes, or for all; in steps in which a signal is noticed."""
+        """Wait for some groups and load each as it comes, or for all; in steps in which a signal is
+        noticed."""
         left = None if needed is None else list(needed)
         while any(thread.is_alive() for thread in self._threads) and left != []:
             for group in [group for group in left or () if ready([group.name])]:
@@ -344,7 +467,8 @@ class _Workers:
                 os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
-        """Hand a process one group after the other; one that fails is left to whoever calls its kernels."""
+        """Hand a process one group after the other; one that fails is left to whoever calls its
+        kernels."""
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
@@ -362,7 +486,8 @@ class _Workers:
 
 
 def serve() -> None:
-    """Compile the groups named on the standard input, line by line, and answer with a line each (a worker's main)."""
+    """Compile the groups named on the standard input, line by line, and answer with a line each (a
+    worker's main)."""
     waiting: list[str] = []
     arrived = threading.Semaphore(0)
 
@@ -383,14 +508,19 @@ def serve() -> None:
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Let one process compile a group, the others wait and load it: several may start at the same time."""
+    """Let one process compile a group, the others wait and load it: several may start at the same
+    time."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    place = zlib.crc32(f"{Path(__file__).resolve()} {os.environ.get('NUMBA_CACHE_DIR', '')}".encode())
+    place = zlib.crc32(
+        f"{Path(__file__).resolve()} {os.environ.get('NUMBA_CACHE_DIR', '')}".encode()
+    )
     user = os.getuid()
-    with open(Path(tempfile.gettempdir()) / f"placeopt-{user}-{place:08x}-{name}.lock", "w") as lock:
+    with open(
+        Path(tempfile.gettempdir()) / f"placeopt-{user}-{place:08x}-{name}.lock", "w"
+    ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

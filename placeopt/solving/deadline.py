@@ -1,9 +1,10 @@
 """Time limits that hold where one step of a search may take longer than what is left of the time.
 
-Searches look at the clock between their steps. On large problems a single step, such as one pass of a list scheduler over
-10^6 ops and 64 devices, may outlast the limit; there a search runs in a thread of its own. When the time is over, what it
-has offered by then counts, and it is left behind: its tracker is closed, so that it ends at its next look at the clock, and
-nothing that it finds later is taken. A reserve of the time is kept for judging the answer.
+Searches look at the clock between their steps. On large problems a single step, such as one pass of
+a list scheduler over 10^6 ops and 64 devices, may outlast the limit; there a search runs in a
+thread of its own. When the time is over, what it has offered by then counts, and it is left behind:
+its tracker is closed, so that it ends at its next look at the clock, and nothing that it finds
+later is taken. A reserve of the time is kept for judging the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
 
 JUDGING_SECONDS, HASHING_SECONDS = 1.6e-6, 3e-9
-"""Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per op and device, about."""
+"""Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per op
+and device, about."""
 
 MOST_RESERVED = 0.4
 """Share of the time that is kept for judging at most."""
@@ -29,7 +31,8 @@ PATIENCE = 0.5
 """Seconds for which an interrupted search is waited for: it hands over what it has found."""
 
 LAST_WAIT = 30.0
-"""Seconds for which the end of the process waits for searches left behind: they are inside compiled code."""
+"""Seconds for which the end of the process waits for searches left behind: they are inside compiled
+code."""
 
 _left_behind: list[threading.Thread] = []
 
@@ -44,11 +47,14 @@ def reserve(problem: Any, seconds: float | None) -> float:
     if seconds is None or not is_large(problem):
         return 0.0
     judging = JUDGING_SECONDS * (problem.num_ops + getattr(problem, "num_edges", 0))
-    return min(MOST_RESERVED * seconds, judging + HASHING_SECONDS * problem.num_ops * problem.num_devices)
+    return min(
+        MOST_RESERVED * seconds, judging + HASHING_SECONDS * problem.num_ops * problem.num_devices
+    )
 
 
 def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE) -> None:
-    """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker is over.
+    """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker
+    is over.
 
     Parameters
     ----------
@@ -93,7 +99,8 @@ def left_behind() -> bool:
 
 
 def wait_for_left_behind() -> None:
-    """Wait for searches left behind: the interpreter's end would take compiled code away under them."""
+    """Wait for searches left behind: the interpreter's end would take compiled code away under
+    them."""
     end = time.monotonic() + LAST_WAIT
     while left_behind() and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,7 +1,9 @@
-"""Two sides of one solve: what the searches and the proof that run beside each other tell one another.
+"""Two sides of one solve: what the searches and the proof that run beside each other tell one
+another.
 
-Each side has a tracker of its own and a thread of its own; whenever one asks its tracker whether to stop, the tracker
-meets the exchange: it leaves a better incumbent or bound, and takes what the other side left.
+Each side has a tracker of its own and a thread of its own; whenever one asks its tracker whether to
+stop, the tracker meets the exchange: it leaves a better incumbent or bound, and takes what the
+other side left.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PATIENCE = 0.3
-"""Seconds for which the end of a side is waited for; one that takes longer ends by itself, at the latest with the process."""
+"""Seconds for which the end of a side is waited for; one that takes longer ends by itself, at the
+latest with the process."""
 
 
 class Side(Protocol):
@@ -95,7 +98,8 @@ class Exchange:
 
 
 class Follower(Exchange):
-    """The exchange of a search for a part of another search's problem: they share nothing but their end."""
+    """The exchange of a search for a part of another search's problem: they share nothing but their
+    end."""
 
     def __init__(self, whole: Whole) -> None:
         super().__init__()

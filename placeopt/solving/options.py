@@ -85,14 +85,22 @@ def declared_options(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Optio
     """Return the options of a solver class by name: its fields and their constraints, in order."""
     if not dataclasses.is_dataclass(cls):
         return {}
-    return {field.name: (field, field.metadata.get(_KEY)) for field in dataclasses.fields(cls) if field.init}
+    return {
+        field.name: (field, field.metadata.get(_KEY))
+        for field in dataclasses.fields(cls)
+        if field.init
+    }
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:
     """Return the default of an option as it is written, "required" if it has none."""
     if field.default is not dataclasses.MISSING:
         return repr(field.default)
-    return "required" if field.default_factory is dataclasses.MISSING else repr(field.default_factory())
+    return (
+        "required"
+        if field.default_factory is dataclasses.MISSING
+        else repr(field.default_factory())
+    )
 
 
 def named(names: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
@@ -106,7 +114,9 @@ def named(names: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
     wanted = known if names == "all" else tuple(name.strip() for name in names.split(","))
     for name in wanted:
         if name not in known:
-            raise InputError(f"{where}: expected all, or some of {', '.join(known)}, received {name!r:.60}")
+            raise InputError(
+                f"{where}: expected all, or some of {', '.join(known)}, received {name!r:.60}"
+            )
     return wanted
 
 
@@ -116,7 +126,8 @@ def check_options(solver: Any, name: str) -> None:
     Raises
     ------
     InputError
-        If one has the wrong type or is out of range; names the option, what is expected and what was received.
+        If one has the wrong type or is out of range; names the option, what is expected and what
+        was received.
     """
     for key, (field, declared) in declared_options(type(solver)).items():
         value = getattr(solver, key)
@@ -124,11 +135,14 @@ def check_options(solver: Any, name: str) -> None:
             continue
         wanted = _wrong_type(field.default, value)
         if wanted or not declared.accepts(value):
-            raise InputError(f"{name} option {key}: expected {wanted or declared.expected}, received {value!r:.60}")
+            raise InputError(
+                f"{name} option {key}: expected {wanted or declared.expected}, received {value!r:.60}"
+            )
 
 
 def _wrong_type(default: Any, value: Any) -> str:
-    """Return the expected type in words if a value is not of the type of a plain default, else ""."""
+    """Return the expected type in words if a value is not of the type of a plain default, else
+    ""."""
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, int):

@@ -1,14 +1,15 @@
 """What a search of another package meets: a problem of its own, and a narrow face of the tracker.
 
-A bound counts if a solver of this package proved it. What a plug-in says of bounds, infeasibility or reasons is a claim:
-the Result's message shows it as one, however the search ends. What it offers is copied, valued and judged before it is
-taken, so that nothing that it does to the object afterwards matters; what it is given, problem, incumbent and trace, are
-copies that share immutable arrays only.
+A bound counts if a solver of this package proved it. What a plug-in says of bounds, infeasibility
+or reasons is a claim: the Result's message shows it as one, however the search ends. What it offers
+is copied, valued and judged before it is taken, so that nothing that it does to the object
+afterwards matters; what it is given, problem, incumbent and trace, are copies that share immutable
+arrays only.
 
-Where the line is: Python has no walls inside a process. This holds against solvers that are wrong, careless or boastful,
-and that use what they are given in any way. It cannot hold against code that replaces functions of this package, reads
-its private names, or writes to memory through ctypes. Whoever needs more than that asks for a proof file and has
-`tools/check_proof.py` follow it.
+Where the line is: Python has no walls inside a process. This holds against solvers that are wrong,
+careless or boastful, and that use what they are given in any way. It cannot hold against code that
+replaces functions of this package, reads its private names, or writes to memory through ctypes.
+Whoever needs more than that asks for a proof file and has `tools/check_proof.py` follow it.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, Fraction, type, np.
 class PluginTracker(Generic[SolutionT]):
     """The tracker of a search of another package.
 
-    It has the members of a Tracker, so that a search need not know which of the two it meets, but what a search writes here
-    decides nothing beyond its own end.
+    It has the members of a Tracker, so that a search need not know which of the two it meets, but
+    what a search writes here decides nothing beyond its own end.
 
     Attributes
     ----------
@@ -82,7 +83,8 @@ class PluginTracker(Generic[SolutionT]):
         """Let Ctrl-C end the block and keep the incumbent."""
         return self.__whole.__exit__(*error)
 
-    # --- what a search asks ------------------------------------------------------------------------------
+    # --- what a search asks
+    # ------------------------------------------------------------------------------
 
     @property
     def value(self) -> Any:
@@ -157,19 +159,24 @@ class PluginTracker(Generic[SolutionT]):
         return np.random.default_rng(self.__whole.seed)
 
     def stop(self) -> bool:
-        """Whether the search has to end now; a claim that meets the incumbent ends it too, as far as it is concerned."""
+        """Whether the search has to end now; a claim that meets the incumbent ends it too, as far
+        as it is concerned."""
         if self.exchange is not None:
             self.exchange.meet(self)
         value = self.__whole.value
-        return self.__whole.stop() or self.stopped or (value is not None and value <= self.__claimed)
+        return (
+            self.__whole.stop() or self.stopped or (value is not None and value <= self.__claimed)
+        )
 
-    # --- what a search tells -----------------------------------------------------------------------------
+    # --- what a search tells
+    # -----------------------------------------------------------------------------
 
     def offer(self, value: Any, solution: Any = None) -> bool:
-        """Copy, value and judge a solution and make it the incumbent if it is better; return whether it was.
+        """Copy, value and judge a solution and make it the incumbent if it is better; return
+        whether it was.
 
-        `offer(value, solution)` leaves a solution aside whose value, as the search has it, is not better. `offer(solution)`
-        values it in any case.
+        `offer(value, solution)` leaves a solution aside whose value, as the search has it, is not
+        better. `offer(solution)` values it in any case.
 
         Raises
         ------
@@ -179,7 +186,9 @@ class PluginTracker(Generic[SolutionT]):
         if solution is None:
             value, solution = None, value
         known = self.__whole.value
-        if self.__whole.closed or (known is not None and _number(value) is not None and value >= known):
+        if self.__whole.closed or (
+            known is not None and _number(value) is not None and value >= known
+        ):
             return False
         return self.take(value, solution)
 
@@ -196,13 +205,17 @@ class PluginTracker(Generic[SolutionT]):
             raise
         except Exception as error:
             words = one_line(brief(f"{type(error).__name__}: {error}"), 160)
-            raise SolverError(f"solver '{whole.solver}' found something that is no solution ({words})") from error
+            raise SolverError(
+                f"solver '{whole.solver}' found something that is no solution ({words})"
+            ) from error
         if finished.value is None or finished.violations:
             why = finished.violations[0]
             raise SolverError(f"solver '{whole.solver}' found a solution that is not valid: {why}")
         claimed = _number(value)
         if claimed is not None and claimed < finished.value:
-            self.__claim("value", f"claims a value of {claimed} ticks for a solution of {finished.value}")
+            self.__claim(
+                "value", f"claims a value of {claimed} ticks for a solution of {finished.value}"
+            )
         return own, finished
 
     def __keep(self, own: Any, finished: Finished) -> bool:
@@ -230,7 +243,9 @@ class PluginTracker(Generic[SolutionT]):
     def infeasible(self, reason: Any) -> None:
         """Record as a claim that there is no solution, and end the search."""
         self.reason, self.stopped = _words(reason), True
-        self.__claim("infeasible", f"claims that there is no solution ('{self.reason}'), not proved here")
+        self.__claim(
+            "infeasible", f"claims that there is no solution ('{self.reason}'), not proved here"
+        )
 
     @property
     def message(self) -> str:
@@ -248,7 +263,8 @@ class PluginTracker(Generic[SolutionT]):
         self.__whole.interrupt()
 
     def beside(self, problem: Any, budget: Budget) -> Tracker[Any]:
-        """Return a tracker for the search of another problem, a part of this one, say: it ends with this search."""
+        """Return a tracker for the search of another problem, a part of this one, say: it ends with
+        this search."""
         own: Tracker[Any] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
         return own
@@ -258,7 +274,8 @@ class PluginTracker(Generic[SolutionT]):
 
 
 def adopt(face: PluginTracker[Any], result: Any) -> None:
-    """Take what the `solve` of another package returned: the solution, and what it says of it as claims.
+    """Take what the `solve` of another package returned: the solution, and what it says of it as
+    claims.
 
     Raises
     ------
@@ -273,16 +290,20 @@ def adopt(face: PluginTracker[Any], result: Any) -> None:
     solution = getattr(result, "solution", None)
     if solution is not None:
         face.take(getattr(result, "value", None), solution)
-    if _text(getattr(result, "stop_reason", "")) == "interrupted":  # Ctrl-C that it has caught ends more than itself
+    if (
+        _text(getattr(result, "stop_reason", "")) == "interrupted"
+    ):  # Ctrl-C that it has caught ends more than itself
         face.interrupt()
     face.stop()  # says what ended it, if it was the budget
 
 
-# --- copies ------------------------------------------------------------------------------------------------
+# --- copies
+# ------------------------------------------------------------------------------------------------
 
 
 def lent(value: Any) -> Any:
-    """Return a copy of a problem or a solution for others: they share arrays that cannot change, and nothing else."""
+    """Return a copy of a problem or a solution for others: they share arrays that cannot change,
+    and nothing else."""
     return _lent(value, {})
 
 
@@ -315,17 +336,21 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
 
 
 def restated(solution: Any, problem: Any, objective: Any) -> Any:
-    """Return a copy of what somebody else calls a solution, made of plain values and of classes of this package alone.
+    """Return a copy of what somebody else calls a solution, made of plain values and of classes of
+    this package alone.
 
-    Every part is read once. A solution that holds its problem gets `problem`, and what its class lists in `claims` is left
-    out. Solutions of an objective with a class that is not of this package are copied as that class sees fit.
+    Every part is read once. A solution that holds its problem gets `problem`, and what its class
+    lists in `claims` is left out. Solutions of an objective with a class that is not of this
+    package are copied as that class sees fit.
 
     Raises
     ------
     TypeError
         If it is made of anything else.
     """
-    expected = getattr(objective, "solution_class", Placement if objective.kind == "placement" else None)
+    expected = getattr(
+        objective, "solution_class", Placement if objective.kind == "placement" else None
+    )
     if expected is not None and _class_here(expected) is not expected:
         return copy.deepcopy(solution)
     return _restated(solution, problem)
@@ -339,7 +364,9 @@ def _restated(value: Any, problem: Any) -> Any:
         return tuple(_restated(part, problem) for part in value)
     cls = _class_here(type(value))
     if cls is None or not is_dataclass(cls):
-        raise TypeError(f"expected a solution of classes of this package, received {type(value).__name__}")
+        raise TypeError(
+            f"expected a solution of classes of this package, received {type(value).__name__}"
+        )
     read: dict[str, Any] = {}
     for field in fields(cls):
         if field.name == "problem":
@@ -370,9 +397,14 @@ _MAKE_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def _class_here(cls: type) -> type | None:
-    """Return the nearest base that a module of this package has under its name, `cls` itself for one; None if none is."""
+    """Return the nearest base that a module of this package has under its name, `cls` itself for
+    one; None if none is."""
     for base in cls.__mro__:
-        found: Any = sys.modules.get(base.__module__) if str(base.__module__).startswith("placeopt.") else None
+        found: Any = (
+            sys.modules.get(base.__module__)
+            if str(base.__module__).startswith("placeopt.")
+            else None
+        )
         for name in base.__qualname__.split("."):
             found = getattr(found, name, None)
         if found is base:
@@ -380,7 +412,8 @@ def _class_here(cls: type) -> type | None:
     return None
 
 
-# --- words -------------------------------------------------------------------------------------------------
+# --- words
+# -------------------------------------------------------------------------------------------------
 
 
 def _number(value: Any) -> Any:

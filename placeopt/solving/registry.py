@@ -1,4 +1,5 @@
-"""The registry of solvers: names, lazily imported, so that listing them imports none of the heavy libraries."""
+"""The registry of solvers: names, lazily imported, so that listing them imports none of the heavy
+libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 ANY_OTHER = "any other"
-"""Among a solver's objectives: it only asks for values in batches, and takes any objective that a user registered."""
+"""Among a solver's objectives: it only asks for values in batches, and takes any objective that a
+user registered."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,12 @@ class SolverSpec:
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Names of the objectives that the solver takes, those included that users have registered."""
+        """Names of the objectives that the solver takes, those included that users have
+        registered."""
         named = tuple(name for name in self.objectives if name != ANY_OTHER)
-        return named if len(named) == len(self.objectives) else (*named, *added_objectives(self.kind))
+        return (
+            named if len(named) == len(self.objectives) else (*named, *added_objectives(self.kind))
+        )
 
 
 SPEC_MODULES = (
@@ -78,7 +83,11 @@ _registered: dict[tuple[str, str], SolverSpec] = {}
 
 
 def register(
-    name: str, *, kind: str = "placement", objectives: tuple[str, ...] = ("makespan",), summary: str = ""
+    name: str,
+    *,
+    kind: str = "placement",
+    objectives: tuple[str, ...] = ("makespan",),
+    summary: str = "",
 ) -> Callable[[type], type]:
     """Class decorator: make a user's solver available by `name`.
 
@@ -91,8 +100,12 @@ def register(
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
         known = _known().get(name)
-        if known is not None and (known.target != target or (target in _own_targets() and _attribute(target) is not cls)):
-            raise InputError(f"solver name '{name}' is taken by {known.target}; choose another name")
+        if known is not None and (
+            known.target != target or (target in _own_targets() and _attribute(target) is not cls)
+        ):
+            raise InputError(
+                f"solver name '{name}' is taken by {known.target}; choose another name"
+            )
         words = summary or (cls.__doc__ or "").strip().split("\n")[0]
         _registered[kind, name] = SolverSpec(name, target, kind, objectives, words)
         _classes[target] = cls
@@ -114,7 +127,8 @@ def specs(kind: str | None = None) -> dict[str, SolverSpec]:
 
 
 def _known() -> dict[str, SolverSpec]:
-    """Return the solvers of placeopt and those registered in this process; no entry point is looked up."""
+    """Return the solvers of placeopt and those registered in this process; no entry point is looked
+    up."""
     found: dict[str, SolverSpec] = {}
     for module in SPEC_MODULES:
         for spec in getattr(importlib.import_module(module), "SPECS", ()):
@@ -125,14 +139,17 @@ def _known() -> dict[str, SolverSpec]:
 @functools.cache
 def _own_targets() -> frozenset[str]:
     """Return the targets of the solvers that this package brings."""
-    return frozenset(spec.target for module in SPEC_MODULES for spec in importlib.import_module(module).SPECS)
+    return frozenset(
+        spec.target for module in SPEC_MODULES for spec in importlib.import_module(module).SPECS
+    )
 
 
 def is_ours(solver: Any) -> bool:
-    """Whether what a solver says of bounds is believed: its class is one that this package registers, unchanged.
+    """Whether what a solver says of bounds is believed: its class is one that this package
+    registers, unchanged.
 
-    The class object decides, not what it says of itself: a class derived from ours, one of the same name, or one of ours
-    with anything but its options on the instance is not ours.
+    The class object decides, not what it says of itself: a class derived from ours, one of the same
+    name, or one of ours with anything but its options on the instance is not ours.
     """
     cls = type(solver)
     target = f"{cls.__module__}:{cls.__qualname__}"
@@ -142,7 +159,8 @@ def is_ours(solver: Any) -> bool:
 
 
 def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the solvers of other packages; the folders of installed packages are read again when one has changed."""
+    """Return the solvers of other packages; the folders of installed packages are read again when
+    one has changed."""
     return _entry_points_in(tuple((folder, _changed(folder)) for folder in sys.path))
 
 
@@ -154,12 +172,15 @@ def _changed(folder: str) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _entry_points_in(folders: tuple[tuple[str, int], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+def _entry_points_in(
+    folders: tuple[tuple[str, int], ...],
+) -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
-    """Describe a solver of another package; its class may carry `kind`, `objectives`, `paper`, `use` and a docstring."""
+    """Describe a solver of another package; its class may carry `kind`, `objectives`, `paper`,
+    `use` and a docstring."""
     try:
         cls = point.load()
         return SolverSpec(
@@ -172,8 +193,12 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
             use=str(getattr(cls, "use", "")),
         )
     except Exception as error:  # one broken package must not disable the others
-        words = f"cannot be imported from {point.value}: {type(error).__name__}: {one_line(str(error))}"
-        return SolverSpec(point.name, point.value, "placement", (), f"broken: {words}", broken=words)
+        words = (
+            f"cannot be imported from {point.value}: {type(error).__name__}: {one_line(str(error))}"
+        )
+        return SolverSpec(
+            point.name, point.value, "placement", (), f"broken: {words}", broken=words
+        )
 
 
 def solver_class(name: str, kind: str = "placement") -> type:
@@ -188,10 +213,16 @@ def solver_class(name: str, kind: str = "placement") -> type:
     """
     spec = _known().get(name)
     if spec is None or spec.kind != kind:
-        table = specs(kind)  # now with the entry points of other packages, which take longer to find
-        spec = table.get(name) or next((s for s in specs().values() if s.name == name and s.broken), None)
+        table = specs(
+            kind
+        )  # now with the entry points of other packages, which take longer to find
+        spec = table.get(name) or next(
+            (s for s in specs().values() if s.name == name and s.broken), None
+        )
         if spec is None:
-            raise InputError(f"solver '{name}' is not known for {kind} problems; {did_you_mean(name, sorted(table))}")
+            raise InputError(
+                f"solver '{name}' is not known for {kind} problems; {did_you_mean(name, sorted(table))}"
+            )
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
     if spec.target in _classes:
@@ -209,7 +240,8 @@ def _attribute(target: str) -> Any:
 
 
 def solver_version(name: str, kind: str = "placement") -> str:
-    """Return the version of a solver: its class attribute `version`, else the version of the package it comes from."""
+    """Return the version of a solver: its class attribute `version`, else the version of the
+    package it comes from."""
     cls = solver_class(name, kind)
     declared = getattr(cls, "version", None)
     if isinstance(declared, str | int | float):
@@ -249,14 +281,19 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
             raise InputError(f"solver '{name}': {error}") from error
         raise SolverError(f"solver '{name}' cannot be made without options: {error}") from error
     except Exception as error:
-        raise SolverError(f"solver '{name}' cannot be made: {type(error).__name__}: {error}") from error
+        raise SolverError(
+            f"solver '{name}' cannot be made: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(getattr(solver, "name", None), str):
-        raise SolverError(f"solver '{name}' ({cls.__module__}:{cls.__qualname__}) has no attribute `name`")
+        raise SolverError(
+            f"solver '{name}' ({cls.__module__}:{cls.__qualname__}) has no attribute `name`"
+        )
     return solver  # type: ignore[no-any-return]
 
 
 def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
-    """Return the objectives of a type of problem that a configured solver takes; None if it does not say."""
+    """Return the objectives of a type of problem that a configured solver takes; None if it does
+    not say."""
     target = f"{type(solver).__module__}:{type(solver).__qualname__}"
     found = [spec for spec in _known().values() if spec.target == target]
     if not found:

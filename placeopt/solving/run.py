@@ -1,7 +1,8 @@
 """The one way to run a solver.
 
-`run` owns the clock (bounding counts), the tracker, the initial solution, interruption and refusal, and it values and
-judges what came back, whoever wrote the solver. Nothing else calls a solver's own search.
+`run` owns the clock (bounding counts), the tracker, the initial solution, interruption and refusal,
+and it values and judges what came back, whoever wrote the solver. Nothing else calls a solver's own
+search.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def run(
 
     Parameters
     ----------
-    solver : a configured solver: ours, or any object with a `name` and the method `solve` of the Solver protocol.
+    solver : a configured solver: ours, or any object with a `name` and the method `solve` of the
+    Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
 
@@ -79,15 +81,22 @@ def _run(
 
     Parameters
     ----------
-    part_of : the tracker of the search that runs this one on a part of its budget; it is closed with it, and meets the
+    part_of : the tracker of the search that runs this one on a part of its budget; it is closed
+    with it, and meets the
         other side of the same solve where that one does.
     """
     check_accepts(solver, problem)
     objective = objective_of(problem)
     if getattr(solver, "endless", False) and budget.unlimited:
-        raise InputError(f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations")
-    ensure(kernels_of(objective, [solver], bounds=bound is True))  # kernels are compiled before the clock starts
-    tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
+        raise InputError(
+            f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations"
+        )
+    ensure(
+        kernels_of(objective, [solver], bounds=bound is True)
+    )  # kernels are compiled before the clock starts
+    tracker: Tracker[Any] = Tracker(
+        solver.name, problem, budget, seed=seed, on_progress=on_progress
+    )
     measured = _measures(solver)  # bounds hold for the model, not for the caller's clock
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
@@ -99,14 +108,20 @@ def _run(
             if reason:
                 tracker.infeasible(reason)
             elif bound is not False and not measured:
-                report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
+                report = (
+                    objective.bounds(problem, 0.0, upper=_ticks(tracker.value))
+                    if bound is True
+                    else bound
+                )
                 reason = report.infeasible
                 if reason:
                     tracker.infeasible(reason)
                 tracker.raise_bound(report.value, report.method)
             if not reason:
                 least = getattr(solver, "watched_from", LARGE)
-                search_within(lambda: _search(solver, tracker, objective, initial, measured), tracker, least)
+                search_within(
+                    lambda: _search(solver, tracker, objective, initial, measured), tracker, least
+                )
         return _conclude(tracker, objective, measured)
 
 
@@ -150,9 +165,10 @@ def run_part(
 ) -> Result[Any] | None:
     """Run another solver on a part of the budget of `tracker`; None where it refuses the problem.
 
-    Its evaluations are counted, its solution is offered and its bound recorded (unless `adopt` is False), and Ctrl-C
-    during it ends the whole search. What a solver of ours proves counts where a plug-in runs it, too: on the problem that
-    was given, whatever the plug-in has made of its own copy.
+    Its evaluations are counted, its solution is offered and its bound recorded (unless `adopt` is
+    False), and Ctrl-C during it ends the whole search. What a solver of ours proves counts where a
+    plug-in runs it, too: on the problem that was given, whatever the plug-in has made of its own
+    copy.
 
     Parameters
     ----------
@@ -183,12 +199,16 @@ def _run_part(
     before = tracker.elapsed, tracker.evaluations
     try:
         whole = tracker if adopt else None
-        result = _run(tracker.problem, solver, part, tracker.seed, initial, _forward(tracker), part_of=whole)
+        result = _run(
+            tracker.problem, solver, part, tracker.seed, initial, _forward(tracker), part_of=whole
+        )
     except Refused:
         return None
     if adopt:
         limited = tracker.budget.evaluations is not None
-        tracker.count(min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations)
+        tracker.count(
+            min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations
+        )
         _remember(tracker, result.trace, *before)
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
@@ -200,7 +220,9 @@ def _run_part(
     return result
 
 
-def _remember(tracker: Tracker[Any], trace: Iterable[TracePoint], seconds: float, evaluations: int) -> None:
+def _remember(
+    tracker: Tracker[Any], trace: Iterable[TracePoint], seconds: float, evaluations: int
+) -> None:
     """Add what a part found on its way, and when, to the trace."""
     value, bound = tracker.value, tracker.lower_bound
     for point in trace:
@@ -212,7 +234,8 @@ def _remember(tracker: Tracker[Any], trace: Iterable[TracePoint], seconds: float
 
 
 def best_so_far() -> Result[Any] | None:
-    """Return what the run that is under way has found, judged; None if there is none, or nothing that holds.
+    """Return what the run that is under way has found, judged; None if there is none, or nothing
+    that holds.
 
     For whoever has to end a search that does not come back.
     """
@@ -225,7 +248,11 @@ def best_so_far() -> Result[Any] | None:
         return None
     best = min(found, key=lambda t: t.value)  # type: ignore[arg-type,return-value]
     copy: Tracker[Any] = Tracker(outer.solver, outer.problem, outer.budget, seed=outer.seed)
-    copy.started, copy.evaluations, copy.stop_reason = outer.started, outer.evaluations, "interrupted"
+    copy.started, copy.evaluations, copy.stop_reason = (
+        outer.started,
+        outer.evaluations,
+        "interrupted",
+    )
     copy.raise_bound(outer.lower_bound, outer.bound_method)
     copy.offer(best.value, best.solution)
     copy.verdict = best.verdict
@@ -248,11 +275,19 @@ def check_accepts(solver: Any, problem: Any) -> None:
     objective = objective_of(problem)
     accepted = accepted_objectives(solver, objective.kind)
     if accepted is not None and objective.name not in accepted:
-        takes = f"accepts the objective {' or '.join(accepted)}" if accepted else f"takes no {objective.kind} problem"
-        raise Refused(f"solver '{solver.name}' {takes}, received '{objective.name}' of problem '{problem.name}'")
+        takes = (
+            f"accepts the objective {' or '.join(accepted)}"
+            if accepted
+            else f"takes no {objective.kind} problem"
+        )
+        raise Refused(
+            f"solver '{solver.name}' {takes}, received '{objective.name}' of problem '{problem.name}'"
+        )
 
 
-def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool) -> None:
+def _offer_initial(
+    tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
+) -> None:
     if measured:
         violations = objective.judge(tracker.problem, initial)
         if violations:
@@ -266,8 +301,11 @@ def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any, me
     tracker.offer(value, initial)
 
 
-def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool) -> None:
-    """Call the search of one of our solvers, or whatever a solver of another package has, which meets a face only.
+def _search(
+    solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool
+) -> None:
+    """Call the search of one of our solvers, or whatever a solver of another package has, which
+    meets a face only.
 
     The function is that of the class: what somebody has put on the instance is not ours.
     """
@@ -289,7 +327,9 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
         error.partial = partial or (error.partial if same else None)
         raise
     except BaseException as error:
-        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # Ctrl-C inside compiled code
+        if isinstance(
+            error.__cause__ or error.__context__, KeyboardInterrupt
+        ):  # Ctrl-C inside compiled code
             raise KeyboardInterrupt from error
         if ours and not isinstance(error, Exception | SystemExit):
             raise
@@ -299,23 +339,30 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
 
 
 def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
-    """Call the `search` of a solver of another package, or the `solve` of one that keeps to the protocol only."""
+    """Call the `search` of a solver of another package, or the `solve` of one that keeps to the
+    protocol only."""
     if hasattr(solver, "search"):
         solver.search(face.problem, face)
     else:
         found = solver.solve(
-            face.problem, face.budget, seed=face.seed, initial=lent(initial), on_progress=lambda progress: face.count(0)
+            face.problem,
+            face.budget,
+            seed=face.seed,
+            initial=lent(initial),
+            on_progress=lambda progress: face.count(0),
         )
         adopt(face, found)
 
 
 def search_beside(solver: Any, tracker: Tracker[Any]) -> None:
-    """Run a search on a tracker that its caller keeps: the other side of one solve, which judges what it takes over."""
+    """Run a search on a tracker that its caller keeps: the other side of one solve, which judges
+    what it takes over."""
     _search(solver, tracker, objective_of(tracker.problem), None, measured=False)
 
 
 def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
-    """Return what a search had found before it failed, judged; None if that is nothing that holds."""
+    """Return what a search had found before it failed, judged; None if that is nothing that
+    holds."""
     tracker.stop_reason = "interrupted"
     try:
         return None if tracker.value is None else _conclude(tracker, objective, measured)
@@ -328,27 +375,39 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
     solution = tracker.solution
     if tracker.reason:
         if solution is not None:
-            raise SolverError(f"solver '{tracker.solver}' calls the problem infeasible ({tracker.reason}), but a "
-                              "solution is known")  # fmt: skip
+            raise SolverError(
+                f"solver '{tracker.solver}' calls the problem infeasible ({tracker.reason}), but a "
+                "solution is known"
+            )
         return tracker.result(status="infeasible", message=tracker.reason)
     if solution is None or tracker.value is None:
         tracker.solution = tracker.value = None
-        why = "was found in time" if tracker.stop_reason == "time" else "found satisfies every constraint"
-        return tracker.result(message=tracker.message or f"no solution {why}; none was proved impossible")
+        why = (
+            "was found in time"
+            if tracker.stop_reason == "time"
+            else "found satisfies every constraint"
+        )
+        return tracker.result(
+            message=tracker.message or f"no solution {why}; none was proved impossible"
+        )
     finished = _finish(tracker, objective, solution, measured)
     start, first = tracker.initial or (None, None)
     if finished.value is not None and start is not None and finished.value > start:
         solution = first  # a solver that is wrong about its values is still never worse
         finished = _finish(tracker, objective, solution, measured)
     if finished.value is None or finished.violations:
-        raise SolverError(f"solver '{tracker.solver}' found a solution that is not valid: {finished.violations[0]}")
+        raise SolverError(
+            f"solver '{tracker.solver}' found a solution that is not valid: {finished.violations[0]}"
+        )
     if finished.value < tracker.lower_bound:
         raise SolverError(
             f"solver '{tracker.solver}' on '{tracker.problem.name}': the lower bound {tracker.lower_bound} "
             f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one of them is wrong"
         )
     tracker.offer(finished.value, solution)
-    tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= finished.value]
+    tracker.trace = [
+        p for p in tracker.trace if p.incumbent is None or p.incumbent >= finished.value
+    ]
     return tracker.result(
         queue=finished.queue,
         solution=solution,
@@ -368,7 +427,9 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
         return objective.finish(tracker.problem, solution)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         words = one_line(f"{type(error).__name__}: {error}", 160)
-        raise SolverError(f"solver '{tracker.solver}' found something that is no solution ({words})") from error
+        raise SolverError(
+            f"solver '{tracker.solver}' found something that is no solution ({words})"
+        ) from error
 
 
 def _ticks(value: Any) -> int | None:
@@ -384,7 +445,11 @@ def _forward(tracker: Tracker[Any]) -> OnProgress | None:
     def report(progress: Progress) -> None:
         known = [x for x in (progress.incumbent, tracker.value) if x is not None]
         bound = max(progress.lower_bound, tracker.lower_bound)
-        tell(type(progress)(tracker.elapsed, before + progress.evaluations, min(known) if known else None, bound))
+        tell(
+            type(progress)(
+                tracker.elapsed, before + progress.evaluations, min(known) if known else None, bound
+            )
+        )
 
     return report
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Tracker(Generic[SolutionT]):
     """Keeps the incumbent, the bound, the clock and the trace of one run.
 
-    `run` makes it, offers the initial solution, and hands it to the solver's search, which offers candidates and asks
-    `stop` between steps. A solver of another package meets it through a `placeopt.solving.plugin.PluginTracker`::
+    `run` makes it, offers the initial solution, and hands it to the solver's search, which offers
+    candidates and asks `stop` between steps. A solver of another package meets it through a
+    `placeopt.solving.plugin.PluginTracker`::
 
         while not tracker.stop():
             ...
@@ -35,7 +36,8 @@ class Tracker(Generic[SolutionT]):
 
     Attributes
     ----------
-    value : value of the incumbent in ticks (a Fraction for a pipeline whose period per micro-batch is no whole number),
+    value : value of the incumbent in ticks (a Fraction for a pipeline whose period per micro-batch
+    is no whole number),
         None without one.
     solution : the incumbent; at the start of a search the initial solution, if there is one.
     initial : value and solution that the run was given to start from, None without one.
@@ -85,7 +87,10 @@ class Tracker(Generic[SolutionT]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool:
         """Let Ctrl-C end the block and keep the incumbent."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
@@ -100,8 +105,13 @@ class Tracker(Generic[SolutionT]):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left in the budget for searching, infinity without a time limit, never negative."""
-        return float("inf") if self.budget.seconds is None else max(0.0, self.budget.seconds - self._reserve - self.elapsed)
+        """Seconds left in the budget for searching, infinity without a time limit, never
+        negative."""
+        return (
+            float("inf")
+            if self.budget.seconds is None
+            else max(0.0, self.budget.seconds - self._reserve - self.elapsed)
+        )
 
     @property
     def in_time(self) -> bool:
@@ -111,7 +121,11 @@ class Tracker(Generic[SolutionT]):
     @property
     def evaluations_left(self) -> int:
         """Evaluations left in the budget, a huge number without a limit."""
-        return 2**62 if self.budget.evaluations is None else max(0, self.budget.evaluations - self.evaluations)
+        return (
+            2**62
+            if self.budget.evaluations is None
+            else max(0, self.budget.evaluations - self.evaluations)
+        )
 
     def rng(self) -> np.random.Generator:
         """Return a generator of random numbers that depends on the seed alone."""
@@ -126,7 +140,10 @@ class Tracker(Generic[SolutionT]):
         """Make `solution` the incumbent if it is better; return whether it was."""
         if self.closed or (self.value is not None and value >= self.value):
             return False
-        self.value, self.solution = (int(value) if isinstance(value, np.integer) else value), solution
+        self.value, self.solution = (
+            (int(value) if isinstance(value, np.integer) else value),
+            solution,
+        )
         self._note()
         return True
 
@@ -134,7 +151,10 @@ class Tracker(Generic[SolutionT]):
         """Record a proven lower bound if it is better; return whether it was."""
         if self.closed or value <= self.lower_bound:
             return False
-        self.lower_bound, self.bound_method = (int(value) if isinstance(value, np.integer) else value), method
+        self.lower_bound, self.bound_method = (
+            (int(value) if isinstance(value, np.integer) else value),
+            method,
+        )
         self._note()
         return True
 
@@ -157,7 +177,8 @@ class Tracker(Generic[SolutionT]):
         self.stop_reason, self.stopped = "interrupted", True
 
     def beside(self, problem: Any, budget: Budget) -> Tracker[SolutionT]:
-        """Return a tracker for the search of another problem, a part of this one, say: it ends with this search."""
+        """Return a tracker for the search of another problem, a part of this one, say: it ends with
+        this search."""
         own: Tracker[SolutionT] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
         return own
@@ -181,11 +202,16 @@ class Tracker(Generic[SolutionT]):
             self.claims.update(part.claims)
 
     def close(self) -> None:
-        """Take over what parts that have not ended have found, then take nothing more from this search or any of them."""
+        """Take over what parts that have not ended have found, then take nothing more from this
+        search or any of them."""
         for part in list(self.parts):
             part.close()
             self.adopt_claims(part)
-            if part.value is not None and part.solution is not None and part.problem is self.problem:
+            if (
+                part.value is not None
+                and part.solution is not None
+                and part.problem is self.problem
+            ):
                 self.offer(part.value, part.solution)
         self.stopped = self.closed = True
 
@@ -198,7 +224,11 @@ class Tracker(Generic[SolutionT]):
         reason = None
         if self.value is not None and self.value <= self.lower_bound:
             reason = "proved"
-        elif self.value is not None and self.budget.target is not None and self.value <= self.budget.target:
+        elif (
+            self.value is not None
+            and self.budget.target is not None
+            and self.value <= self.budget.target
+        ):
             reason = "target"
         elif self.evaluations_left == 0:
             reason = "evaluations"
@@ -218,7 +248,8 @@ class Tracker(Generic[SolutionT]):
         objective: int | None = None,
         objective_name: str | None = None,
     ) -> Result[SolutionT]:
-        """Build the Result. `solution` and `objective` replace the incumbent where it was re-evaluated.
+        """Build the Result. `solution` and `objective` replace the incumbent where it was
+        re-evaluated.
 
         Raises
         ------
@@ -228,7 +259,10 @@ class Tracker(Generic[SolutionT]):
         if solution is None:
             solution, objective = self.solution, self.value
         if objective is not None and objective == self.lower_bound:
-            status, self.stop_reason = "optimal", "proved" if self.stop_reason != "interrupted" else "interrupted"
+            status, self.stop_reason = (
+                "optimal",
+                "proved" if self.stop_reason != "interrupted" else "interrupted",
+            )
         elif status is None:
             status = "unknown" if solution is None else "feasible"
         said: dict[str, list[str]] = {}
@@ -258,8 +292,12 @@ class Tracker(Generic[SolutionT]):
 
     def _note(self) -> None:
         value, bound = self.value, self.lower_bound
-        if self.trace and self.trace[-1].incumbent is not None:  # what a part found may be in the trace already
-            value = min(self.trace[-1].incumbent, self.trace[-1].incumbent if value is None else value)
+        if (
+            self.trace and self.trace[-1].incumbent is not None
+        ):  # what a part found may be in the trace already
+            value = min(
+                self.trace[-1].incumbent, self.trace[-1].incumbent if value is None else value
+            )
         bound = max([bound, *(point.lower_bound for point in self.trace[-1:])])
         self.trace.append(TracePoint(self.elapsed, self.evaluations, value, bound))
         self._report(force=True)

@@ -1,4 +1,5 @@
-"""The judge of a split: every violation in words, and its period by plain counting; no code shared with the evaluation."""
+"""The judge of a split: every violation in words, and its period by plain counting; no code shared
+with the evaluation."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def _assignment(problem: SplitProblem, split: Split) -> Iterator[str]:
     base, names = problem.placement, problem.placement.device_names
     for what, size, given in (
         ("op", base.num_ops, [op for stage in split.stages for op in stage.ops]),
-        ("device", base.num_devices, [device for stage in split.stages for device in stage.devices]),
+        (
+            "device",
+            base.num_devices,
+            [device for stage in split.stages for device in stage.devices],
+        ),
     ):
         for index, times in sorted(Counter(given).items()):
             if not 0 <= index < size:
@@ -38,7 +43,9 @@ def _assignment(problem: SplitProblem, split: Split) -> Iterator[str]:
                 yield f"{what} '{name}' is in {times} places of the split"
     missing = sorted(set(range(base.num_ops)) - {op for stage in split.stages for op in stage.ops})
     if missing:
-        yield f"op '{base.op_names[missing[0]]}' is in no stage" + (f", nor are {len(missing) - 1} others" if missing[1:] else "")
+        yield f"op '{base.op_names[missing[0]]}' is in no stage" + (
+            f", nor are {len(missing) - 1} others" if missing[1:] else ""
+        )
     for at, stage in enumerate(split.stages):
         if not stage.ops or not stage.devices:
             yield f"stage {at} has no {'devices' if stage.ops else 'ops'}"
@@ -73,8 +80,10 @@ def _memory(problem: SplitProblem, split: Split) -> Iterator[str]:
         held = sum(int(base.resident[op]) for op in stage.ops)
         for device in stage.devices:
             if held > int(base.capacity[device]):
-                yield (f"stage {at}: '{base.device_names[device]}' holds {held} bytes, its capacity is "
-                       f"{int(base.capacity[device])}")  # fmt: skip
+                yield (
+                    f"stage {at}: '{base.device_names[device]}' holds {held} bytes, its capacity is "
+                    f"{int(base.capacity[device])}"
+                )
 
 
 def _order(problem: SplitProblem, split: Split) -> Iterator[str]:
@@ -94,7 +103,9 @@ def judged_period(problem: SplitProblem, split: Split) -> int:
     """Return the period of a valid split, counted tensor by tensor."""
     base = problem.placement
     stage_of = {op: at for at, stage in enumerate(split.stages) for op in stage.ops}
-    work = [sum(int(base.compute[op, stage.devices[0]]) for op in stage.ops) for stage in split.stages]
+    work = [
+        sum(int(base.compute[op, stage.devices[0]]) for op in stage.ops) for stage in split.stages
+    ]
     moved, uplink = [0] * len(split.stages), [0] * problem.groups
     for t in range(base.num_tensors):
         readers = base.consumer[base.consumer_ptr[t] : base.consumer_ptr[t + 1]].tolist()

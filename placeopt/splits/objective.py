@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class SplitPeriod(JudgedObjective):
-    """Ticks per sample of a pipeline whose stages may have replicas, groups of devices and overlapped transfers."""
+    """Ticks per sample of a pipeline whose stages may have replicas, groups of devices and
+    overlapped transfers."""
 
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "split"
@@ -35,10 +36,14 @@ class SplitPeriod(JudgedObjective):
         """Return the stages and their loads, for the command line."""
         loads, names = split_loads(problem, solution), problem.placement.device_names
         stages = [
-            {"ops": [problem.placement.op_names[op] for op in stage.ops], "devices": [names[d] for d in stage.devices],
-             "load": int(load), "group": problem.group_of[stage.devices[0]]}
+            {
+                "ops": [problem.placement.op_names[op] for op in stage.ops],
+                "devices": [names[d] for d in stage.devices],
+                "load": int(load),
+                "group": problem.group_of[stage.devices[0]],
+            }
             for stage, load in zip(solution.stages, loads.stage, strict=True)
-        ]  # fmt: skip
+        ]
         return {"stages": stages, "uplinks": loads.uplink.tolist()}
 
     def prove(

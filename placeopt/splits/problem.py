@@ -1,23 +1,27 @@
-"""SplitProblem: stages of a pipeline with replicated stages, groups of devices, and overlapped communication.
+"""SplitProblem: stages of a pipeline with replicated stages, groups of devices, and overlapped
+communication.
 
-Three extensions of the period of a placement (`placeopt.period.evaluate`), each of which a split of ops over single devices
-cannot say. A split is a chain of stages S; every op lies in one, every forward edge stays or leads to a later stage. With
-work(S) the ticks of its ops, moved(S) those of its tensors to and from other stages, and sync(S) those to send its weights once,
+Three extensions of the period of a placement (`placeopt.period.evaluate`), each of which a split of
+ops over single devices cannot say. A split is a chain of stages S; every op lies in one, every
+forward edge stays or leads to a later stage. With work(S) the ticks of its ops, moved(S) those of
+its tensors to and from other stages, and sync(S) those to send its weights once,
 
 - replication: r devices of one type that all hold the stage's weights take turns with the samples;
       load(S, r) = ceil((work + moved) / r) + ceil(2 (r - 1) sync / r),
   the last term being the ring all-reduce of its gradients (0 for inference);
 - overlap: communication runs beside computation;
       load(S, r) = max(ceil(work / r), ceil(moved / r) + ceil(2 (r - 1) sync / r));
-- hierarchy: the devices of the most numerous type form h equal groups, others are not used; a tensor that crosses the border
-  of a group also occupies the group's uplink, once for each group that it leaves or enters.
+- hierarchy: the devices of the most numerous type form h equal groups, others are not used; a
+  tensor that crosses the border of a group also occupies the group's uplink, once for each group
+  that it leaves or enters.
 
 The period is the largest load of a stage and of an uplink.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5 and appendix (replication, hierarchy, communication overlapped).
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix (replication,
+hierarchy, communication overlapped).
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ class SplitProblem(ArrayHolder):
 
     Attributes
     ----------
-    placement : ops, tensors and devices, taken as a problem of the period with contiguity "chain" and pipeline "1f1b".
+    placement : ops, tensors and devices, taken as a problem of the period with contiguity "chain"
+    and pipeline "1f1b".
     max_replicas : largest number of devices of a stage.
     groups : number of equal groups of devices, 1 for none.
     overlap : whether communication runs beside computation.
@@ -73,13 +78,17 @@ class SplitProblem(ArrayHolder):
         where = f"split of '{self.placement.name}'"
         check_objective(self, where)
         if self.placement.pipeline != "1f1b":
-            raise InputError(f"{where}: expected pipeline='1f1b', received '{self.placement.pipeline}'")
+            raise InputError(
+                f"{where}: expected pipeline='1f1b', received '{self.placement.pipeline}'"
+            )
         base = self.placement.replace(objective=self.objective, contiguity="chain")
         object.__setattr__(self, "placement", base)
         object.__setattr__(self, "name", self.name or self._title())
         for key in ("max_replicas", "groups"):
             if getattr(self, key) < 1:
-                raise InputError(f"{where}: {key}: expected at least 1, received {getattr(self, key)}")
+                raise InputError(
+                    f"{where}: {key}: expected at least 1, received {getattr(self, key)}"
+                )
         for key, size, default in (
             ("sync", base.num_ops, np.zeros(base.num_ops, dtype=np.int64)),
             ("uplink", base.num_tensors, base.transfer.max(axis=1, initial=0)),
@@ -87,11 +96,15 @@ class SplitProblem(ArrayHolder):
             value = default if getattr(self, key) is None else getattr(self, key)
             array = int_array(value, (size,), f"{where}: {key}")
             if array.size and array.min() < 0:
-                raise InputError(f"{where}: {key}: expected ticks of at least 0, received {int(array.min())}")
+                raise InputError(
+                    f"{where}: {key}: expected ticks of at least 0, received {int(array.min())}"
+                )
             object.__setattr__(self, key, array)
         usable = len(self.usable_devices)
         if usable % self.groups:
-            raise InputError(f"{where}: groups: expected a divisor of {usable} devices, received {self.groups}")
+            raise InputError(
+                f"{where}: groups: expected a divisor of {usable} devices, received {self.groups}"
+            )
 
     def _title(self) -> str:
         """Name of the graph and of what is asked for."""
@@ -103,7 +116,9 @@ class SplitProblem(ArrayHolder):
     tick_seconds = _of_placement("tick_seconds", "Seconds per tick.")
     num_ops = _of_placement("num_ops", "Number of ops.")
     num_edges = _of_placement("num_edges", "Number of edges.")
-    num_devices = _of_placement("num_devices", "Number of devices, those that groups leave out counted.")
+    num_devices = _of_placement(
+        "num_devices", "Number of devices, those that groups leave out counted."
+    )
 
     @cached_property
     def types(self) -> tuple[tuple[int, ...], ...]:
@@ -126,7 +141,9 @@ class SplitProblem(ArrayHolder):
     @cached_property
     def hash(self) -> str:
         """Digest of everything that decides values."""
-        digest = hashlib.sha256(f"{self.placement.hash}{self.max_replicas},{self.groups},{self.overlap}".encode())
+        digest = hashlib.sha256(
+            f"{self.placement.hash}{self.max_replicas},{self.groups},{self.overlap}".encode()
+        )
         for array in (self.sync, self.uplink):
             digest.update(array.tobytes())
         return digest.hexdigest()

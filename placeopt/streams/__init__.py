@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from placeopt.streams.lookahead import LookaheadConfig, step_time
     from placeopt.streams.problem import JobStreamProblem, JobTable
     from placeopt.streams.profiles import PAC_ML_MODELS, JobProfile, load_profiles
-    from placeopt.streams.simulator import DegreePolicy, Episode, Summary, simulate, simulate_each, simulate_many
+    from placeopt.streams.simulator import (
+        DegreePolicy,
+        Episode,
+        Summary,
+        simulate,
+        simulate_each,
+        simulate_many,
+    )
     from placeopt.streams.sources import StreamSpec, load_stream
     from placeopt.streams.topology import RampTopology
 

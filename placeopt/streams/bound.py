@@ -1,17 +1,20 @@
 """The offline bound: how few jobs any policy could block, even one that knows all arrivals.
 
-A job may start only when it arrives, with a degree that meets its deadline and ends before the horizon; it then holds
-at least `width` servers for at least its shortest completion time. At every arrival the running jobs hold at most S
-servers. Relaxing where on the grid the servers are, and allowing fractions of jobs, gives the linear program
+A job may start only when it arrives, with a degree that meets its deadline and ends before the
+horizon; it then holds at least `width` servers for at least its shortest completion time. At every
+arrival the running jobs hold at most S servers. Relaxing where on the grid the servers are, and
+allowing fractions of jobs, gives the linear program
 
-    max sum x_jd   s.t.   sum_d x_jd <= 1,   sum_{(j, d) running at a_k} width_jd x_jd <= S  for every arrival k,
+    max sum x_jd   s.t.   sum_d x_jd <= 1,   sum_{(j, d) running at a_k} width_jd x_jd <= S  for
+    every arrival k,
 
-whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any prices y >= 0 of a
-server at an arrival prove it (weak duality): S sum_k y_k + sum_j max(0, max_d (1 - width_jd * what the servers cost
-while it runs)). HiGHS only suggests the prices; they are rounded to multiples of a power of two and the bound is
+whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any
+prices y >= 0 of a server at an arrival prove it (weak duality): S sum_k y_k + sum_j max(0, max_d (1
+- width_jd * what the servers cost while it runs)). HiGHS only suggests the prices; they are rounded
+  to multiples of a power of two and the bound is
 evaluated in integers, so that nothing has to be trusted. With integer x (CP-SAT) the bound
-is tighter; with a block of the grid chosen for every job it is the exact clairvoyant optimum under the uniform rule
-(free choice of the block, of which first fit is one), for short streams.
+is tighter; with a block of the grid chosen for every job it is the exact clairvoyant optimum under
+the uniform rule (free choice of the block, of which first fit is one), for short streams.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 METHODS = ("lp", "cp-sat", "exact")
 MAX_EXACT_JOBS = 200
 PRICE_SHIFT = 40
-"""Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62 bits."""
+"""Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62
+bits."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,12 @@ class Options:
 
 
 def offline_bound(
-    problem: JobStreamProblem, *, method: str = "lp", seconds: float = 30.0, num_workers: int = 1, seed: int = 0
+    problem: JobStreamProblem,
+    *,
+    method: str = "lp",
+    seconds: float = 30.0,
+    num_workers: int = 1,
+    seed: int = 0,
 ) -> OfflineBound:
     """Return a lower bound on the blocked jobs of any policy, clairvoyant or not.
 
@@ -90,19 +99,27 @@ def offline_bound(
     if method == "lp":
         completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
         return OfflineBound(problem.num_jobs - completed, problem.num_jobs, "lp", False)
-    if method == "exact" and (problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"):
+    if method == "exact" and (
+        problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"
+    ):
         raise InputError(
             f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, received "
             f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
     completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
-    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is the linear program's
-    completed = min(completed, completed_at_prices(problem, options, _prices(problem, options, seconds)))
-    return OfflineBound(problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact")
+    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is
+    # the linear program's
+    completed = min(
+        completed, completed_at_prices(problem, options, _prices(problem, options, seconds))
+    )
+    return OfflineBound(
+        problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact"
+    )
 
 
 def hopeless_jobs(problem: JobStreamProblem) -> int:
-    """Return how many jobs no degree can complete by their deadline and the horizon, even on an empty cluster."""
+    """Return how many jobs no degree can complete by their deadline and the horizon, even on an
+    empty cluster."""
     return int(np.count_nonzero(~_completes(problem).any(axis=1)))
 
 
@@ -124,7 +141,8 @@ def completing_options(problem: JobStreamProblem) -> Options:
 
 
 def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDArray[np.float64]:
-    """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS has none in time."""
+    """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS
+    has none in time."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_matrix, vstack
 
@@ -148,7 +166,9 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDAr
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
 
-def completed_at_prices(problem: JobStreamProblem, options: Options, prices: NDArray[np.float64]) -> int:
+def completed_at_prices(
+    problem: JobStreamProblem, options: Options, prices: NDArray[np.float64]
+) -> int:
     """Return the upper bound on the completed jobs that prices prove, in integers, rounded down.
 
     Parameters
@@ -168,7 +188,12 @@ def completed_at_prices(problem: JobStreamProblem, options: Options, prices: NDA
 
 
 def _integer(
-    problem: JobStreamProblem, options: Options, blocks: bool, seconds: float, num_workers: int, seed: int
+    problem: JobStreamProblem,
+    options: Options,
+    blocks: bool,
+    seconds: float,
+    num_workers: int,
+    seed: int,
 ) -> tuple[int, bool]:
     """Return (upper bound on the completed jobs, whether it is the optimum), by CP-SAT."""
     from ortools.sat.python import cp_model
@@ -212,5 +237,7 @@ def _integer(
     solver.parameters.num_workers = num_workers
     solver.parameters.random_seed = seed
     status = solve_interruptibly(solver, model)
-    bound = -int(solver.response_proto.inner_objective_lower_bound)  # the model minimises minus the completed jobs
+    bound = -int(
+        solver.response_proto.inner_objective_lower_bound
+    )  # the model minimises minus the completed jobs
     return min(problem.num_jobs, bound), status == cp_model.OPTIMAL

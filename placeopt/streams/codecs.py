@@ -40,7 +40,8 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _made(cls: type, body: Body) -> Any:
-    """Return the dataclass that `_plain` wrote; fields that are missing keep their defaults, types are those of these."""
+    """Return the dataclass that `_plain` wrote; fields that are missing keep their defaults, types
+    are those of these."""
     values = {}
     for field in fields(cls):
         if not body.has(field.name):
@@ -97,14 +98,25 @@ def _decode_stream(body: Body) -> JobStreamProblem:
     spec = _made(StreamSpec, body.body("drawn_from")) if body.has("drawn_from") else None
     arrays: dict[str, Any] = {key: body.integers(key) for key in _STREAM_ARRAYS}
     return JobStreamProblem(
-        name=body.text("name"), jobs=jobs, horizon=body.integer("horizon"), spec=spec, seed=body.integer("seed", 0), **arrays
+        name=body.text("name"),
+        jobs=jobs,
+        horizon=body.integer("horizon"),
+        spec=spec,
+        seed=body.integer("seed", 0),
+        **arrays,
     )
 
 
 def _decode_profile(body: Body) -> JobProfile:
-    edges = body.integers("edges").reshape(-1, 2) if body.items("edges") else np.zeros((0, 2), dtype=np.int64)
+    edges = (
+        body.integers("edges").reshape(-1, 2)
+        if body.items("edges")
+        else np.zeros((0, 2), dtype=np.int64)
+    )
     times = {key: _numbers(body, key) for key in _PROFILE_TIMES}
-    return JobProfile(body.text("name"), **times, edges=edges, split_rank=body.optional_integers("split_rank"))
+    return JobProfile(
+        body.text("name"), **times, edges=edges, split_rank=body.optional_integers("split_rank")
+    )
 
 
 def _encode_episode(episode: Episode) -> dict[str, Any]:
@@ -123,12 +135,16 @@ def _decode_episode(body: Body) -> Episode:
     rows = body.items("servers")
     columns = {key: body.integers(key) for key in _EPISODE_ARRAYS}
     if len(rows) not in (0, size) or any(len(column) != size for column in columns.values()):
-        raise InputError(f"{body.where}: expected {size} values of {', '.join(_EPISODE_ARRAYS)} and rows of servers")
+        raise InputError(
+            f"{body.where}: expected {size} values of {', '.join(_EPISODE_ARRAYS)} and rows of servers"
+        )
     if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
         raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")
     servers = np.zeros((len(rows), num_servers), dtype=np.bool_)
     for job, row in enumerate(rows):
-        if not isinstance(row, list) or any(type(s) is not int or not 0 <= s < num_servers for s in row):
+        if not isinstance(row, list) or any(
+            type(s) is not int or not 0 <= s < num_servers for s in row
+        ):
             raise body.wrong(f"servers[{job}]", f"servers in 0..{num_servers - 1}", row)
         servers[job, row] = True
     return Episode(
@@ -146,8 +162,13 @@ def _decode_episode(body: Body) -> Episode:
 def _decode_policy(body: Body) -> DegreePolicy:
     order = body.optional_integers("order")
     weights = _numbers(body, "weights") if body.has("weights") else None
-    numbers = {key: body.number(key, getattr(DegreePolicy, key)) for key in ("fragmentation", "terminal", "discount", "explore")}
-    counts = {key: body.integer(key, getattr(DegreePolicy, key)) for key in ("degree", "samples", "depth")}
+    numbers = {
+        key: body.number(key, getattr(DegreePolicy, key))
+        for key in ("fragmentation", "terminal", "discount", "explore")
+    }
+    counts = {
+        key: body.integer(key, getattr(DegreePolicy, key)) for key in ("degree", "samples", "depth")
+    }
     return DegreePolicy(body.text("name"), order=order, weights=weights, **numbers, **counts)  # type: ignore[arg-type]
 
 

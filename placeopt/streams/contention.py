@@ -1,10 +1,10 @@
 """The general lookahead: a split job on the servers it was given, by the exact placement evaluator.
 
-The split job becomes a `PlacementProblem` whose devices are the job's servers: sub-ops are fixed to their servers,
-every edge is a tensor, and transfers queue on channels (one outgoing bus per server, or one per ordered pair) where
-the published lookahead lets them all progress at once. Servers run the ready sub-op with the smallest compute cost,
-without preemption. A synchronisation edge ends in an op of no length that nothing waits for, and lets other transfers
-pass.
+The split job becomes a `PlacementProblem` whose devices are the job's servers: sub-ops are fixed to
+their servers, every edge is a tensor, and transfers queue on channels (one outgoing bus per server,
+or one per ordered pair) where the published lookahead lets them all progress at once. Servers run
+the ready sub-op with the smallest compute cost, without preemption. A synchronisation edge ends in
+an op of no length that nothing waits for, and lets other transfers pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ TICK = 1e-9
 
 
 def split_job_problem(
-    job: SplitJob, topology: RampTopology, config: LookaheadConfig, contention: str = "source", name: str = "split job"
+    job: SplitJob,
+    topology: RampTopology,
+    config: LookaheadConfig,
+    contention: str = "source",
+    name: str = "split job",
 ) -> tuple[PlacementProblem, Placement]:
     """Return the split job as a placement problem on its servers, and the placement it was given.
 
@@ -56,7 +60,9 @@ def split_job_problem(
     n = len(cost)
     sinks = np.flatnonzero(job.sync)
     consumer = job.target.copy()
-    consumer[sinks] = n + np.arange(len(sinks))  # arrival of a synchronised gradient: waited for by nobody
+    consumer[sinks] = n + np.arange(
+        len(sinks)
+    )  # arrival of a synchronised gradient: waited for by nobody
     devices = np.concatenate([device, device[job.target[sinks]]])
     times = np.concatenate([cost, np.zeros(len(sinks), dtype=np.int64)])
     channel = np.full((k, k), -1, dtype=np.int64)
@@ -95,7 +101,8 @@ def contended_step_time(
 
     Parameters
     ----------
-    block : servers of the split ops (uniform rule; as many as the degree), in the order of the sub-ops; unsplit ops
+    block : servers of the split ops (uniform rule; as many as the degree), in the order of the
+    sub-ops; unsplit ops
         run on the first. None places the job on an empty cluster.
     """
     from placeopt.makespan.evaluate import evaluate
@@ -111,12 +118,18 @@ def contended_step_time(
                 f"{len(set(servers))} under '{config.rule}'"
             )
         if min(servers) < 0 or max(servers) >= topology.num_servers:
-            raise InputError(f"contended step: servers must be in 0..{topology.num_servers - 1}, received {servers}")
+            raise InputError(
+                f"contended step: servers must be in 0..{topology.num_servers - 1}, received {servers}"
+            )
         splits = split_counts(profile.forward * 1e3, degree, config.rule, config.quantum)
-        job = split_job(profile, splits, tuple(servers if s == degree else servers[:1] for s in splits))
+        job = split_job(
+            profile, splits, tuple(servers if s == degree else servers[:1] for s in splits)
+        )
     if job is None:
         return math.inf
-    problem, placement = split_job_problem(job, topology, config, contention, f"{profile.name} x{degree}")
+    problem, placement = split_job_problem(
+        job, topology, config, contention, f"{profile.name} x{degree}"
+    )
     return evaluate(problem, placement, queue="priority").makespan * TICK
 
 
@@ -125,11 +138,14 @@ def completion_table(
 ) -> NDArray[np.float64]:
     """Return step times (models, degrees) in time units; infinity where a job does not fit.
 
-    Every pair of servers is connected alike, so that a step takes the same time on all blocks of the same size: one
-    evaluation, on an empty cluster, serves them all.
+    Every pair of servers is connected alike, so that a step takes the same time on all blocks of
+    the same size: one evaluation, on an empty cluster, serves them all.
     """
     rows = [
-        [contended_step_time(profile, degree, topology, config, contention=contention) for degree in topology.degrees]
+        [
+            contended_step_time(profile, degree, topology, config, contention=contention)
+            for degree in topology.degrees
+        ]
         for profile in profiles
     ]
     return np.array(rows)

@@ -1,4 +1,5 @@
-"""What the simulator's kernel reads and writes: job types, arrivals, a degree policy, and what happened to each job."""
+"""What the simulator's kernel reads and writes: job types, arrivals, a degree policy, and what
+happened to each job."""
 
 from __future__ import annotations
 
@@ -10,14 +11,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
-"""Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen to their end."""
+"""Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen
+to their end."""
 
 PACKED_AHEAD = (*range(1, 11), 12, 14, 16, 18, 20)
 """Mean gaps at which the blocks that fit side by side are counted, too."""
 
 
 def num_features(num_degrees: int) -> int:
-    """Return the number of features of a cluster: free servers at each look, and packable ones for each larger degree."""
+    """Return the number of features of a cluster: free servers at each look, and packable ones for
+    each larger degree."""
     return len(LOOKS_AHEAD) + len(PACKED_AHEAD) * (num_degrees - 1)
 
 

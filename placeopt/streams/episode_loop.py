@@ -1,7 +1,9 @@
-"""The loop over the arrivals of a job stream (numba): first-fit placement, degree policies, and what becomes of a job.
+"""The loop over the arrivals of a job stream (numba): first-fit placement, degree policies, and
+what becomes of a job.
 
-Only arrivals change what a policy sees, so the loop steps from arrival to arrival; a server is free again at
-``free_at[server]``. All times are int64 ticks. Every jitted function that another one calls is in this file.
+Only arrivals change what a policy sees, so the loop steps from arrival to arrival; a server is free
+again at ``free_at[server]``. All times are int64 ticks. Every jitted function that another one
+calls is in this file.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import numpy as np
 from placeopt.model.compiled import entry, inner, uncounted
 from placeopt.streams import episode_arrays as arrays
 
-# `_nrt=False` leaves reference counting out of functions that allocate nothing: counting every array of a NamedTuple at
+# `_nrt=False` leaves reference counting out of functions that allocate nothing: counting every
+# array of a NamedTuple at
 # each call takes longer than the work.
 
 COMPLETED, REFUSED, NO_SPACE, DEADLINE, UNFINISHED = range(5)
-"""What became of a job. A job is *refused* where the policy chose no degree although one would have fitted,
-has *no space* where servers are missing, misses its *deadline* whatever else is true, or is *unfinished* at the
-horizon; all but the first count as blocked."""
+"""What became of a job. A job is *refused* where the policy chose no degree although one would have
+fitted, has *no space* where servers are missing, misses its *deadline* whatever else is true, or is
+*unfinished* at the horizon; all but the first count as blocked."""
 
 CAUSES = ("completed", "refused", "no space", "deadline", "unfinished")
 
@@ -88,10 +91,12 @@ def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def
 
 @uncounted
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
-    """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it fits.
+    """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it
+    fits.
 
-    Under the uniform rule the job takes one block. Under the published rule it is placed op by op: on a parent's
-    servers if they are as many as its sub-ops and have the memory together, else on the first block that fits.
+    Under the uniform rule the job takes one block. Under the published rule it is placed op by op:
+    on a parent's servers if they are as many as its sub-ops and have the memory together, else on
+    the first block that fits.
     """
     held = work.trial
     held[:] = False
@@ -136,7 +141,8 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
-    """Return the part of the free blocks of the larger degrees that the tried placement would spoil (0 to 1)."""
+    """Return the part of the free blocks of the larger degrees that the tried placement would spoil
+    (0 to 1)."""
     total, lost = 0, 0
     for d in range(len(jobs.degrees)):
         size = jobs.degrees[d]
@@ -157,8 +163,8 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
 def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     """Feasible-first: return the degree's index or -1; `work.held` marks the servers.
 
-    The first degree of the model's order that meets the deadline and fits now; with a fragmentation weight w, the
-    one with the smallest (place in the order + w * lost room).
+    The first degree of the model's order that meets the deadline and fits now; with a fragmentation
+    weight w, the one with the smallest (place in the order + w * lost room).
     """
     best, best_score = -1, np.inf
     for position in range(policy.order.shape[1]):
@@ -186,7 +192,8 @@ def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
-    """The published heuristics: return an index among the degrees that do not exceed the free servers, or -1."""
+    """The published heuristics: return an index among the degrees that do not exceed the free
+    servers, or -1."""
     valid = 0
     while valid < len(jobs.degrees) and jobs.degrees[valid] <= job.num_free:
         valid += 1
@@ -194,7 +201,8 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
         return valid - 1
     if policy.kind == RANDOM:
         return min(valid - 1, int(_uniform(state) * valid))
-    # the smallest valid degree that is at least (sequential time / deadline), else the largest valid one
+    # the smallest valid degree that is at least (sequential time / deadline), else the largest
+    # valid one
     target = np.ceil(jobs.sequential[job.model] / max(job.deadline, 1) - 1e-9)
     for d in range(valid):
         if jobs.degrees[d] >= target:
@@ -204,7 +212,8 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-untyped-def]
-    """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost and work left."""
+    """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost
+    and work left."""
     future = work.future
     lost, time, at = 0.0, now, start
     for _ in range(policy.depth):
@@ -232,7 +241,8 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
 def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
-    Each way to place this job, and refusing it, is followed by the same `samples` futures of `depth` arrivals.
+    Each way to place this job, and refusing it, is followed by the same `samples` futures of
+    `depth` arrivals.
     """
     starts = np.empty(policy.samples, np.int64)
     for r in range(policy.samples):
@@ -264,7 +274,8 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
 
 @uncounted
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
-    """Return the servers in blocks of `size` that first fit packs side by side into `work.open` (kept)."""
+    """Return the servers in blocks of `size` that first fit packs side by side into `work.open`
+    (kept)."""
     _copy(work.open, work.room)
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
@@ -281,7 +292,8 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
-    """Mark the servers that are free at a time in `work.open`; return whether they are those in `work.before`."""
+    """Mark the servers that are free at a time in `work.open`; return whether they are those in
+    `work.before`."""
     work.open[:] = 0
     for s in range(len(free_at)):
         work.open[s >> 6] |= np.uint64(free_at[s] <= time) << np.uint64(s & 63)
@@ -294,9 +306,11 @@ def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[no-untyped-def]
-    """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers, packable blocks.
+    """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers,
+    packable blocks.
 
-    Nothing is of use after the horizon, so that the description of a cluster fades as the end comes near.
+    Nothing is of use after the horizon, so that the description of a cluster fades as the end comes
+    near.
     """
     num_servers, at, width = len(free_at), 0, len(jobs.degrees) - 1
     row[:] = 0.0
@@ -323,7 +337,8 @@ def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[n
 
 @uncounted
 def _value(policy, row, unit):  # type: ignore[no-untyped-def]
-    """Return the network's estimate of the jobs that a cluster so described will still complete, up to a constant."""
+    """Return the network's estimate of the jobs that a cluster so described will still complete, up
+    to a constant."""
     _copy(policy.bias, unit)
     value = 0.0
     for f in range(len(row)):
@@ -338,7 +353,8 @@ def _value(policy, row, unit):  # type: ignore[no-untyped-def]
 
 @uncounted
 def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped-def]
-    """Whether a job can start with degree `d` and end in time and before the horizon; `work.trial` marks its servers."""
+    """Whether a job can start with degree `d` and end in time and before the horizon; `work.trial`
+    marks its servers."""
     if jobs.width[job.model, d] > job.num_free or not _in_time(jobs.jct, job, d):
         return False
     if job.now + jobs.jct[job.model, d] > horizon:
@@ -349,7 +365,8 @@ def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped
 
 @uncounted
 def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore[no-untyped-def]
-    """Return the index of the degree, or -1, after which this job and the value of the cluster left are most."""
+    """Return the index of the degree, or -1, after which this job and the value of the cluster left
+    are most."""
     _describe(jobs, policy, job.now, horizon, free_at, work.feature, work)
     best, best_value = -1, policy.discount * _value(policy, work.feature, work.unit)
     for d in range(len(jobs.degrees)):
@@ -378,11 +395,14 @@ def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-un
 
 @entry
 def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type: ignore[no-untyped-def]
-    """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves) if that has rows."""
+    """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves)
+    if that has rows."""
     free_at = np.full(len(work.free), -1, np.int64)
     for j in range(len(stream.arrival)):
         now = stream.arrival[j]
-        job = arrays.Arrival(stream.model[j], stream.deadline[j], now, _mark_free(free_at, now, work.free))
+        job = arrays.Arrival(
+            stream.model[j], stream.deadline[j], now, _mark_free(free_at, now, work.free)
+        )
         if policy.explore > 0.0 and _uniform(state) < policy.explore:
             d = _choose_any(jobs, job, free_at, stream.horizon, work, state)
         elif policy.kind == FEASIBLE_FIRST:
@@ -402,7 +422,8 @@ def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type
 
 @uncounted
 def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no-untyped-def]
-    """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what becomes of it."""
+    """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what
+    becomes of it."""
     outcome.degree[j], outcome.jct[j], outcome.held[j] = 0, 0, 0
     if d < 0:
         outcome.cause[j] = _why_nothing(jobs, job, free_at, work)
@@ -428,7 +449,8 @@ def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no
 
 @uncounted
 def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
-    """Return why no degree was chosen: none meets the deadline, none of those fits now, or the policy refused."""
+    """Return why no degree was chosen: none meets the deadline, none of those fits now, or the
+    policy refused."""
     answer = DEADLINE
     for d in range(len(jobs.degrees)):
         if not _in_time(jobs.jct, job, d):

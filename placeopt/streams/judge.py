@@ -1,8 +1,9 @@
 """An independent judge of episodes: plain Python, nothing shared with the simulator's kernel.
 
-A job that started holds servers of its own until it ends. Under the uniform rule they are one block of `degree`
-servers; under the published rule they are those that first fit gives op by op among the servers idle at its arrival
-(section "Placement" of the job-stream model). Sets of servers are bit masks here.
+A job that started holds servers of its own until it ends. Under the uniform rule they are one block
+of `degree` servers; under the published rule they are those that first fit gives op by op among the
+servers idle at its arrival (section "Placement" of the job-stream model). Sets of servers are bit
+masks here.
 """
 
 from __future__ import annotations
@@ -46,32 +47,49 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
             continue
         length = _completion_time(table, int(problem.model[job]), degree[job])
         if jct[job] != length:
-            wrong.append(f"{name} takes {jct[job]} ticks, with degree {degree[job]} it takes {length}")
+            wrong.append(
+                f"{name} takes {jct[job]} ticks, with degree {degree[job]} it takes {length}"
+            )
         if jct[job] > deadline[job]:
-            wrong.append(f"{name} started, although it takes {jct[job]} ticks and its deadline is {deadline[job]}")
+            wrong.append(
+                f"{name} started, although it takes {jct[job]} ticks and its deadline is {deadline[job]}"
+            )
         done = now + jct[job] <= problem.horizon
         if cause[job] != (0 if done else 4):
-            wrong.append(f"{name} ends at {now + jct[job]}, the horizon is {problem.horizon}: it is"
-                         f"{'' if done else ' not'} completed")  # fmt: skip
+            wrong.append(
+                f"{name} ends at {now + jct[job]}, the horizon is {problem.horizon}: it is"
+                f"{'' if done else ' not'} completed"
+            )
         for server in servers:
             if free_at[server] > now:
-                wrong.append(f"{name} starts at {now} on server {server}, which another job holds until {free_at[server]}")
+                wrong.append(
+                    f"{name} starts at {now} on server {server}, which another job holds until {free_at[server]}"
+                )
         idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
-        wrong += [f"{name}: {reason}" for reason in layout.check(int(problem.model[job]), degree[job], servers, idle)]
+        wrong += [
+            f"{name}: {reason}"
+            for reason in layout.check(int(problem.model[job]), degree[job], servers, idle)
+        ]
         for server in servers:
             free_at[server] = now + jct[job]
     return wrong[:MAX_VIOLATIONS]
 
 
 def blocked_jobs(problem: JobStreamProblem, episode: Episode) -> int:
-    """Return the blocked jobs that the decisions of an episode amount to, whatever it says of itself.
+    """Return the blocked jobs that the decisions of an episode amount to, whatever it says of
+    itself.
 
-    A job is completed if it holds servers and ends, split with its degree, by its deadline and the horizon.
+    A job is completed if it holds servers and ends, split with its degree, by its deadline and the
+    horizon.
     """
     rows = zip(
-        held_servers(episode), problem.model.tolist(), episode.degree.tolist(), problem.arrival.tolist(),
-        problem.deadline.tolist(), strict=True,
-    )  # fmt: skip
+        held_servers(episode),
+        problem.model.tolist(),
+        episode.degree.tolist(),
+        problem.arrival.tolist(),
+        problem.deadline.tolist(),
+        strict=True,
+    )
     completed = 0
     for servers, model, degree, now, deadline in rows:
         if servers and degree in problem.jobs.degrees:
@@ -93,13 +111,19 @@ def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
     """Say whether the arrays of an episode are not those of this problem."""
     size = problem.num_jobs
     if episode.servers.shape == (0, problem.jobs.topology.num_servers):
-        return ["the episode does not say which servers each job held: simulate(..., record_servers=True)"]
+        return [
+            "the episode does not say which servers each job held: simulate(..., record_servers=True)"
+        ]
     if episode.servers.shape != (size, problem.jobs.topology.num_servers):
-        return [f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} servers, the problem "
-                f"of {size} jobs on {problem.jobs.topology.num_servers}"]  # fmt: skip
+        return [
+            f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} servers, the problem "
+            f"of {size} jobs on {problem.jobs.topology.num_servers}"
+        ]
     for key in ("cause", "degree", "jct"):
         if len(getattr(episode, key)) != size:
-            return [f"the episode has {len(getattr(episode, key))} values of {key}, expected {size}"]
+            return [
+                f"the episode has {len(getattr(episode, key))} values of {key}, expected {size}"
+            ]
     return []
 
 
@@ -120,7 +144,8 @@ class _Layout:
         return self.table.config.rule == "uniform"
 
     def check(self, model: int, degree: int, servers: list[int], idle: int) -> list[str]:
-        """Say why a job split with `degree` cannot hold these servers while those of `idle` are free."""
+        """Say why a job split with `degree` cannot hold these servers while those of `idle` are
+        free."""
         held = sum(1 << server for server in servers)
         if self.uniform and held not in self.masks(degree):
             return [f"its {len(servers)} servers are no block of {degree}"]
@@ -132,11 +157,16 @@ class _Layout:
         return []
 
     def place(self, model: int, degree: int, idle: int) -> int | None:
-        """Return the servers that the ops of a job get among the idle ones, None if one does not fit."""
+        """Return the servers that the ops of a job get among the idle ones, None if one does not
+        fit."""
         if self.table.profiles[model].memory.sum() <= self.table.topology.memory:
-            # Whatever a server holds of the job, there is room for more: an op is on a parent's servers if there is
+            # Whatever a server holds of the job, there is room for more: an op is on a parent's
+            # servers if there is
             # a parent with as many, else on the first idle block of its size.
-            found = [next((b for b in self.masks(size) if b & idle == b), None) for size in self.fresh_sizes(model, degree)]
+            found = [
+                next((b for b in self.masks(size) if b & idle == b), None)
+                for size in self.fresh_sizes(model, degree)
+            ]
             return None if None in found else functools.reduce(operator.or_, found)  # type: ignore[arg-type]
         return self._place_by_memory(model, degree, idle)
 
@@ -149,11 +179,16 @@ class _Layout:
         for op in profile.order:
             count, need = splits[op], float(profile.memory[op])
             known = (of_op[parent] for parent in profile.parents[op] if len(of_op[parent]) == count)
-            found = next((servers for servers in known if sum(left[s] for s in servers) >= need), None)
+            found = next(
+                (servers for servers in known if sum(left[s] for s in servers) >= need), None
+            )
             if found is None:
                 inside = (block for block in self.masks(count) if block & idle == block)
                 fresh = ([s for s in range(len(left)) if block >> s & 1] for block in inside)
-                found = next((servers for servers in fresh if all(left[s] >= need / count for s in servers)), None)
+                found = next(
+                    (servers for servers in fresh if all(left[s] >= need / count for s in servers)),
+                    None,
+                )
             if found is None:
                 return None
             for server in found:
@@ -170,10 +205,15 @@ class _Layout:
         return self.splits[model, degree]
 
     def fresh_sizes(self, model: int, degree: int) -> tuple[int, ...]:
-        """Return the sizes of the blocks that a job needs beside the servers its ops take over from parents."""
+        """Return the sizes of the blocks that a job needs beside the servers its ops take over from
+        parents."""
         if (model, degree) not in self.fresh:
             profile, splits = self.table.profiles[model], self.split(model, degree)
-            alone = (op for op in profile.order if all(splits[parent] != splits[op] for parent in profile.parents[op]))
+            alone = (
+                op
+                for op in profile.order
+                if all(splits[parent] != splits[op] for parent in profile.parents[op])
+            )
             self.fresh[model, degree] = tuple(dict.fromkeys(splits[op] for op in alone))
         return self.fresh[model, degree]
 
@@ -186,8 +226,12 @@ class _Layout:
     def _boxes(self, size: int) -> Iterator[int]:
         _, racks, positions = self.grid
         for shape in self._shapes(size):
-            for origin in product(*(range(room - side + 1) for room, side in zip(self.grid, shape, strict=True))):
-                cells = product(*(range(o, o + side) for o, side in zip(origin, shape, strict=True)))
+            for origin in product(
+                *(range(room - side + 1) for room, side in zip(self.grid, shape, strict=True))
+            ):
+                cells = product(
+                    *(range(o, o + side) for o, side in zip(origin, shape, strict=True))
+                )
                 yield sum(1 << ((c * racks + r) * positions + s) for c, r, s in cells)
 
     def _shapes(self, size: int) -> Iterator[tuple[int, int, int]]:

@@ -1,14 +1,15 @@
 """The lookahead: how long one training step of a job takes for each degree of splitting.
 
-Every server runs its ready op with the smallest compute cost (preemptive); all ready transfers progress in parallel;
-a synchronisation edge starts when its source completes and gates nothing; the step ends when all ops and transfers
-are done. The job completion time is the step time multiplied by the number of training steps.
+Every server runs its ready op with the smallest compute cost (preemptive); all ready transfers
+progress in parallel; a synchronisation edge starts when its source completes and gates nothing; the
+step ends when all ops and transfers are done. The job completion time is the step time multiplied
+by the number of training steps.
 
 References
 ----------
-Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023).
-Ottino et al., "RAMP: a flat nanosecond optical network and MPI operations for distributed deep learning systems"
-(2022): the network, and the times of its collectives.
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph
+neural networks" (2023). Ottino et al., "RAMP: a flat nanosecond optical network and MPI operations
+for distributed deep learning systems" (2022): the network, and the times of its collectives.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class LookaheadConfig:
     Attributes
     ----------
     rule : "published" splits short ops less, "uniform" splits every op fully or not at all.
-    units : "consistent" (seconds and bytes) or "published" (milliseconds taken for seconds, bits for bytes).
+    units : "consistent" (seconds and bytes) or "published" (milliseconds taken for seconds, bits
+    for bytes).
     quantum : q of the published rule, in milliseconds of forward time.
     """
 
@@ -54,7 +56,9 @@ class LookaheadConfig:
         check_choice("split rule", self.rule, RULES)
         check_choice("units", self.units, UNITS)
         if not (math.isfinite(self.quantum) and self.quantum > 0):
-            raise InputError(f"quantum: expected a number > 0 (milliseconds), received {self.quantum}")
+            raise InputError(
+                f"quantum: expected a number > 0 (milliseconds), received {self.quantum}"
+            )
 
     @property
     def time_scale(self) -> float:
@@ -63,7 +67,11 @@ class LookaheadConfig:
 
     def network(self, topology: RampTopology) -> RampTopology:
         """Return the topology with the bandwidth in bytes per time unit that the units imply."""
-        return replace(topology, bandwidth=topology.bandwidth * 8) if self.units == "published" else topology
+        return (
+            replace(topology, bandwidth=topology.bandwidth * 8)
+            if self.units == "published"
+            else topology
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +80,8 @@ class StepTime:
 
     Attributes
     ----------
-    seconds : length of one training step in time units; infinity if the job does not fit an empty cluster.
+    seconds : length of one training step in time units; infinity if the job does not fit an empty
+    cluster.
     servers : number of distinct servers that the job holds on an empty cluster.
     busy : mean fraction of the step during which those servers compute.
     """
@@ -85,7 +94,9 @@ class StepTime:
 _CACHE: dict[tuple[str, int, RampTopology, LookaheadConfig], StepTime] = {}
 
 
-def step_time(profile: JobProfile, degree: int, topology: RampTopology, config: LookaheadConfig) -> StepTime:
+def step_time(
+    profile: JobProfile, degree: int, topology: RampTopology, config: LookaheadConfig
+) -> StepTime:
     """Return the length of one training step; cached by everything it depends on."""
     topology.require_degree(degree)
     key = (profile.hash, degree, topology, config)
@@ -100,7 +111,8 @@ def step_time(profile: JobProfile, degree: int, topology: RampTopology, config: 
 def build_split_job(
     profile: JobProfile, degree: int, topology: RampTopology, config: LookaheadConfig
 ) -> SplitJob | None:
-    """Return the job split with `degree` and placed on an empty cluster, None where it does not fit."""
+    """Return the job split with `degree` and placed on an empty cluster, None where it does not
+    fit."""
     splits = split_counts(profile.forward * 1e3, degree, config.rule, config.quantum)
     servers = place_on_empty(profile, splits, degree, config.rule, topology)
     return None if servers is None else split_job(profile, splits, servers)
@@ -140,9 +152,10 @@ def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) ->
 def edge_times(job: SplitJob, topology: RampTopology) -> NDArray[np.float64]:
     """Return the time of every edge of a placed split job.
 
-    All out-edges of a split forward op are one collective if the servers of their sources and targets are the same
-    multiset; so are the in-edges of a backward op; each synchronised pair is a collective of its own. Anything else
-    is one-to-one. An edge inside one server, or without bytes, takes no time.
+    All out-edges of a split forward op are one collective if the servers of their sources and
+    targets are the same multiset; so are the in-edges of a backward op; each synchronised pair is a
+    collective of its own. Anything else is one-to-one. An edge inside one server, or without bytes,
+    takes no time.
     """
     start, end = job.server[job.source], job.server[job.target]
     times = topology.propagation + 2 * topology.io_latency + job.size / topology.channel_bandwidth
@@ -155,7 +168,8 @@ def edge_times(job: SplitJob, topology: RampTopology) -> NDArray[np.float64]:
         if not np.array_equal(np.sort(a), np.sort(b)):
             continue
         servers = tuple(sorted(set(a.tolist())))
-        # Collectives differ by the last bits of the sum of their sizes only: one call serves them all.
+        # Collectives differ by the last bits of the sum of their sizes only: one call serves them
+        # all.
         times[members] = collective_time(float(job.size[members].sum()), servers, topology)
     times[(start == end) | (job.size == 0)] = 0.0
     return frozen(times)
@@ -165,8 +179,9 @@ def edge_times(job: SplitJob, topology: RampTopology) -> NDArray[np.float64]:
 def collective_time(size: float, servers: tuple[int, ...], topology: RampTopology) -> float:
     """Return the time of an all-reduce of `size` bytes over `servers` (Ottino et al., RAMP, 2022).
 
-    A reduce-scatter and an all-gather in up to four steps (across groups, positions, racks, and what is left), each
-    among g servers at the bandwidth of the transceivers that g leaves free, and the additions in between.
+    A reduce-scatter and an all-gather in up to four steps (across groups, positions, racks, and
+    what is left), each among g servers at the bandwidth of the transceivers that g leaves free, and
+    the additions in between.
     """
     if len(servers) == 1:
         return 0.0
@@ -189,7 +204,8 @@ def collective_time(size: float, servers: tuple[int, ...], topology: RampTopolog
 
 
 def _adding_time(data: float, devices: int, topology: RampTopology) -> float:
-    """Return the time of adding up `devices` vectors of `data` bytes in all, at the roofline of a server."""
+    """Return the time of adding up `devices` vectors of `data` bytes in all, at the roofline of a
+    server."""
     rounds = math.ceil(math.log2(devices))
     intensity = rounds / (2 * (devices + 1))
     operations = rounds * data / (2 * devices)
@@ -230,7 +246,8 @@ def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
 
 @inner
 def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
-    """Complete an edge; note its target if nothing else is missing there. Return how many ops have landed."""
+    """Complete an edge; note its target if nothing else is missing there. Return how many ops have
+    landed."""
     if job.sync[edge]:
         return count
     op = job.target[edge]
@@ -246,7 +263,8 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
     """Simulate one training step; return (its length, compute time summed over the servers)."""
     n, num_edges = len(job.compute), len(job.target)
     missing, remaining = job.missing.copy(), job.compute.copy()
-    # ready ops of each server as linked lists: short, so that scanning one for the smallest cost is cheap
+    # ready ops of each server as linked lists: short, so that scanning one for the smallest cost is
+    # cheap
     head, following = np.full(num_servers, -1, np.int64), np.full(n, -1, np.int64)
     running, changed = np.full(num_servers, -1, np.int64), np.ones(num_servers, np.bool_)
     heap_time, heap_edge, size = np.empty(num_edges + 1), np.empty(num_edges + 1, np.int64), 0

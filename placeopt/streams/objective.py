@@ -31,7 +31,8 @@ class Blocking(JudgedObjective):
     measured = staticmethod(blocked_jobs)
 
     def usual_methods(self, seconds: float) -> tuple[str, ...]:
-        """Return the bounds that any stream allows: "deadline" at once, "lp" unless `seconds` is 0."""
+        """Return the bounds that any stream allows: "deadline" at once, "lp" unless `seconds` is
+        0."""
         return ("deadline", "lp") if seconds > 0 else ("deadline",)
 
     def prove(
@@ -49,7 +50,9 @@ class Blocking(JudgedObjective):
             if method == "deadline":
                 value = hopeless_jobs(problem)
             elif upper is None or best < upper:
-                value = offline_bound(problem, method=method, seconds=max(0.1, end - time.perf_counter())).blocked
+                value = offline_bound(
+                    problem, method=method, seconds=max(0.1, end - time.perf_counter())
+                ).blocked
             else:
                 continue
             best = max(best, value)
@@ -57,7 +60,11 @@ class Blocking(JudgedObjective):
 
     def text(self, problem: JobStreamProblem, value: float | None) -> str:
         """Return the number of blocked jobs and the blocking rate."""
-        return "-" if value is None else f"{int(value)} of {problem.num_jobs} blocked ({value / problem.num_jobs:.4f})"
+        return (
+            "-"
+            if value is None
+            else f"{int(value)} of {problem.num_jobs} blocked ({value / problem.num_jobs:.4f})"
+        )
 
 
 BLOCKING = Blocking()

@@ -1,13 +1,14 @@
 """JobStreamProblem: jobs arrive at a cluster; choose at once how far to split each, or refuse it.
 
-Job j arrives at a_j with model m_j and must end by a_j + deadline_j. With degree u it holds a block of servers for
-its completion time. A job is blocked if it is refused, cannot be placed, would miss its deadline, or has not ended at
-the horizon. Objective "blocking": the number of blocked jobs (Parsonson et al., PAC-ML, 2023).
+Job j arrives at a_j with model m_j and must end by a_j + deadline_j. With degree u it holds a block
+of servers for its completion time. A job is blocked if it is refused, cannot be placed, would miss
+its deadline, or has not ended at the horizon. Objective "blocking": the number of blocked jobs
+(Parsonson et al., PAC-ML, 2023).
 
 References
 ----------
-C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
-graph neural networks" (PAC-ML), 2023.
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with
+reinforcement learning and graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class JobTable:
     Attributes
     ----------
     steps : training steps of a job.
-    contention : "none" takes the lookahead of the job-stream model; "source" or "pair" evaluates the split job with
+    contention : "none" takes the lookahead of the job-stream model; "source" or "pair" evaluates
+    the split job with
         the exact placement evaluator, transfers queueing on channels.
     tick_seconds : time units per tick.
     """
@@ -57,11 +59,15 @@ class JobTable:
             raise InputError("job stream: expected at least one job type, received none")
         names = [profile.name for profile in self.profiles]
         if len(set(names)) != len(names):
-            raise InputError(f"job stream: job types must have distinct names, received {', '.join(names)}")
+            raise InputError(
+                f"job stream: job types must have distinct names, received {', '.join(names)}"
+            )
         if self.steps < 1:
             raise InputError(f"job stream: training steps must be >= 1, received {self.steps}")
         if self.contention not in ("none", "source", "pair"):
-            raise InputError(f"contention: expected none, source or pair, received '{self.contention}'")
+            raise InputError(
+                f"contention: expected none, source or pair, received '{self.contention}'"
+            )
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -87,7 +93,8 @@ class JobTable:
 
     @cached_property
     def lookahead(self) -> dict[str, dict[int, float]]:
-        """Completion time of every (model, degree) in time units; degrees that do not fit are left out."""
+        """Completion time of every (model, degree) in time units; degrees that do not fit are left
+        out."""
         scale = self.tick_seconds
         return {
             name: {u: int(t) * scale for u, t in zip(self.degrees, row, strict=True) if t >= 0}
@@ -104,7 +111,10 @@ class JobTable:
         op_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
         sequential = np.zeros(len(self.profiles), dtype=np.int64)
         for m, profile in enumerate(self.profiles):
-            counts = [split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum) for u in degrees]
+            counts = [
+                split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum)
+                for u in degrees
+            ]
             position = {op: i for i, op in enumerate(profile.order)}
             for op in profile.order:
                 splits.append([row[op] for row in counts])
@@ -113,7 +123,8 @@ class JobTable:
             op_ptr[m + 1] = len(splits)
             width[m] = degrees if self.config.rule == "uniform" else [max(row) for row in counts]
             alone = float(profile.sequential) * self.config.time_scale * self.steps
-            # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can be met
+            # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can
+            # be met
             one = degrees.index(1)
             sequential[m] = jct[m, one] if jct[m, one] > 0 else to_ticks(alone, self.tick_seconds)
         parent_ptr, parent = csr(parents)
@@ -140,7 +151,10 @@ class JobTable:
         """Return jct[M, D] in ticks."""
         if self.contention == "none":
             table = np.array(
-                [[step_time(p, u, self.topology, self.config).seconds for u in self.degrees] for p in self.profiles]
+                [
+                    [step_time(p, u, self.topology, self.config).seconds for u in self.degrees]
+                    for p in self.profiles
+                ]
             )
         else:
             from placeopt.streams.contention import completion_table
@@ -169,7 +183,8 @@ class JobStreamProblem(ArrayHolder):
     jobs : job types, topology and lookahead.
     arrival, model, deadline : of each job; the deadline counts from the arrival.
     horizon : end of the stream in ticks.
-    spec : how the stream was drawn, so that others can be drawn from the same distribution; None for a bare trace.
+    spec : how the stream was drawn, so that others can be drawn from the same distribution; None
+    for a bare trace.
     seed : seed of the draw.
     """
 
@@ -194,7 +209,9 @@ class JobStreamProblem(ArrayHolder):
             object.__setattr__(self, key, int_array(getattr(self, key), (size,), key))
         if int(self.arrival.min()) < 0:
             job = int(np.argmax(self.arrival < 0))
-            raise InputError(f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, before 0")
+            raise InputError(
+                f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, before 0"
+            )
         late = np.flatnonzero(np.diff(self.arrival) < 0)
         if late.size:
             job = int(late[0]) + 1
@@ -206,9 +223,13 @@ class JobStreamProblem(ArrayHolder):
             job = int(np.argmax(self.deadline < 0))
             raise InputError(f"stream '{self.name}': job {job} has a negative deadline")
         if int(self.model.min()) < 0 or int(self.model.max()) >= len(self.jobs.profiles):
-            raise InputError(f"stream '{self.name}': model indices must be 0..{len(self.jobs.profiles) - 1}")
+            raise InputError(
+                f"stream '{self.name}': model indices must be 0..{len(self.jobs.profiles) - 1}"
+            )
         if self.horizon <= 0 or self.horizon >= MAX_SUM:
-            raise InputError(f"stream '{self.name}': the horizon must be positive, received {self.horizon} ticks")
+            raise InputError(
+                f"stream '{self.name}': the horizon must be positive, received {self.horizon} ticks"
+            )
 
     def _units(self, ticks: int) -> str:
         return f"{int(ticks) * self.tick_seconds:g}"
@@ -237,7 +258,8 @@ class JobStreamProblem(ArrayHolder):
 
     @cached_property
     def offered_load(self) -> float:
-        """Sequential work per server and time: 1 saturates a cluster that splits jobs without loss."""
+        """Sequential work per server and time: 1 saturates a cluster that splits jobs without
+        loss."""
         work = float(self.jobs.arrays.sequential[self.model].astype(np.float64).sum())
         return work / (self.num_jobs * self.mean_gap * self.jobs.topology.num_servers)
 
@@ -248,7 +270,13 @@ class JobStreamProblem(ArrayHolder):
     def hash(self) -> str:
         """Digest of the arrivals and of everything the completion times depend on."""
         digest = hashlib.sha256()
-        for array in (self.arrival, self.model, self.deadline, np.array([self.horizon]), self.jobs.arrays.jct):
+        for array in (
+            self.arrival,
+            self.model,
+            self.deadline,
+            np.array([self.horizon]),
+            self.jobs.arrays.jct,
+        ):
             digest.update(array.tobytes())
         return digest.hexdigest()[:16]
 
@@ -264,5 +292,9 @@ class JobStreamProblem(ArrayHolder):
         gaps = np.diff(self.arrival, prepend=0)
         gaps = np.concatenate([gaps[:1], rng.permutation(gaps[1:])])
         return replace(
-            self, arrival=np.cumsum(gaps), model=self.model[pick], deadline=self.deadline[pick], seed=seed
+            self,
+            arrival=np.cumsum(gaps),
+            model=self.model[pick],
+            deadline=self.deadline[pick],
+            seed=seed,
         )

@@ -2,8 +2,8 @@
 
 References
 ----------
-C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
-graph neural networks" (PAC-ML), 2023.
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with
+reinforcement learning and graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PAC_ML_MODELS = ("alexnet", "resnet18", "squeezenet1_0", "vgg16", "gnmt")
 class JobProfile(ArrayHolder):
     """Forward ops 0..V-1 of a model; op v has a backward op with the mirrored edges.
 
-    Ops are numbered by id; `order` is the breadth-first topological order in which ops are placed, `split_rank` the
-    order in which they are split (that of the lines of the file, ids by default), which decides whose bytes an edge
-    between two split ops carries.
+    Ops are numbered by id; `order` is the breadth-first topological order in which ops are placed,
+    `split_rank` the order in which they are split (that of the lines of the file, ids by default),
+    which decides whose bytes an edge between two split ops carries.
     """
 
     name: str
@@ -55,10 +55,14 @@ class JobProfile(ArrayHolder):
         for key in ("forward", "backward", "memory"):
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != (size,):
-                raise InputError(f"job type '{self.name}': {key} must have {size} values, received {array.shape}")
+                raise InputError(
+                    f"job type '{self.name}': {key} must have {size} values, received {array.shape}"
+                )
             if not np.isfinite(array).all() or (array < 0).any():
                 bad = int(np.argmax(~np.isfinite(array) | (array < 0)))
-                raise InputError(f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received {array[bad]}")
+                raise InputError(
+                    f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received {array[bad]}"
+                )
             object.__setattr__(self, key, frozen(array))
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         if edges.size and (edges.min() < 0 or edges.max() >= size):
@@ -66,10 +70,14 @@ class JobProfile(ArrayHolder):
         object.__setattr__(self, "edges", frozen(edges))
         rank = np.arange(size) if self.split_rank is None else np.asarray(self.split_rank)
         if sorted(rank.tolist()) != list(range(size)):
-            raise InputError(f"job type '{self.name}': split_rank must be a permutation of 0..{size - 1}")
+            raise InputError(
+                f"job type '{self.name}': split_rank must be a permutation of 0..{size - 1}"
+            )
         object.__setattr__(self, "split_rank", frozen(rank.astype(np.int64)))
         if not self.sequential > 0:
-            raise InputError(f"job type '{self.name}': all ops take no time, so that no deadline can be set")
+            raise InputError(
+                f"job type '{self.name}': all ops take no time, so that no deadline can be set"
+            )
         if len(self.order) != size:
             raise InputError(f"job type '{self.name}': the edges form a cycle")
 
@@ -127,7 +135,8 @@ class JobProfile(ArrayHolder):
         return digest.hexdigest()[:16]
 
     def without_input(self) -> JobProfile:
-        """Return the profile with the ops that load data (no parent, no backward time) made free."""
+        """Return the profile with the ops that load data (no parent, no backward time) made
+        free."""
         source = np.array([not parents for parents in self.parents]) & (self.backward == 0)
         return replace(self, forward=np.where(source, 0.0, self.forward))
 
@@ -142,7 +151,9 @@ class JobProfile(ArrayHolder):
         """
         ids = [node.node_id for node in profile.nodes]
         if ids != list(range(1, len(ids) + 1)):
-            raise InputError(f"job type '{profile.name}': node ids must be 1..{len(ids)}, received {ids[0]}..{ids[-1]}")
+            raise InputError(
+                f"job type '{profile.name}': node ids must be 1..{len(ids)}, received {ids[0]}..{ids[-1]}"
+            )
         rank = np.argsort(np.array(profile.file_order or ids, dtype=np.int64) - 1)
         return cls(
             profile.name,
@@ -155,14 +166,20 @@ class JobProfile(ArrayHolder):
 
     @classmethod
     def from_graph(
-        cls, graph: OpGraph, *, device: Device | None = None, backward_ratio: float = 2.0, name: str | None = None
+        cls,
+        graph: OpGraph,
+        *,
+        device: Device | None = None,
+        backward_ratio: float = 2.0,
+        name: str | None = None,
     ) -> JobProfile:
         """Return the job type of any forward graph.
 
         Parameters
         ----------
         graph : backward ops are dropped, because the model mirrors the forward graph.
-        device : what the servers are made of; the cost model prices the ops on it, measured times first. None takes
+        device : what the servers are made of; the cost model prices the ops on it, measured times
+        first. None takes
             the first column of measured times.
         backward_ratio : time of a backward op relative to its forward op.
 
@@ -173,7 +190,9 @@ class JobProfile(ArrayHolder):
         """
         name = graph.name if name is None else name
         if not (np.isfinite(backward_ratio) and backward_ratio >= 0):
-            raise InputError(f"job type '{name}': backward_ratio must be a number >= 0, received {backward_ratio}")
+            raise InputError(
+                f"job type '{name}': backward_ratio must be a number >= 0, received {backward_ratio}"
+            )
         keep = np.flatnonzero(~graph.backward)
         if device is not None:
             from placeopt.model.cost_model import op_ticks
@@ -182,7 +201,9 @@ class JobProfile(ArrayHolder):
         elif (graph.measured[keep] > 0).any():
             times, where = graph.measured[keep, 0], graph.measured_kinds[0]
         else:
-            raise InputError(f"job type '{name}': the graph has no measured times; name a device, such as A100")
+            raise InputError(
+                f"job type '{name}': the graph has no measured times; name a device, such as A100"
+            )
         if (times < 0).any():
             op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
             raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
@@ -195,7 +216,9 @@ class JobProfile(ArrayHolder):
             if source < 0:
                 continue
             memory[source] += float(graph.tensor_bytes[tensor])
-            for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+            for op in graph.consumer[
+                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+            ].tolist():
                 if position[op] >= 0:
                     pairs[source, int(position[op])] = None
         forward = times.astype(np.float64) * graph.tick_seconds
@@ -216,7 +239,8 @@ def load_profiles(
     Parameters
     ----------
     folder : where files are; None where no model is a file.
-    models : NAME for the PipeDream profile ``NAME.txt`` of the folder; the name of any other file of the folder, with
+    models : NAME for the PipeDream profile ``NAME.txt`` of the folder; the name of any other file
+    of the folder, with
         its suffix; ``gen:NAME?...`` or ``onnx:NAME``. The text becomes the name of the job type.
     zero_input : make the ops that load data free (PipeDream profiles).
     device : kind of device of the servers, such as A100; needed for graphs without measured times.
@@ -230,22 +254,30 @@ def load_profiles(
     from placeopt.instances.readers.pipedream_parser import read_pipedream
 
     if folder is not None and not Path(folder).is_dir():
-        raise InputError(f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by --profiles")
+        raise InputError(
+            f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by --profiles"
+        )
     found = []
     for model in models:
         if not model.startswith(("gen:", "onnx:")):
             if folder is None:
-                raise InputError("a job stream needs measured profiles: give their folder by --profiles DIR")
+                raise InputError(
+                    "a job stream needs measured profiles: give their folder by --profiles DIR"
+                )
             path = Path(folder) / f"{model}.txt"
             if path.is_file():
                 profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
                 found.append(profile.without_input() if zero_input else profile)
                 continue
-        found.append(_graph_profile(None if folder is None else Path(folder), model, device, backward_ratio))
+        found.append(
+            _graph_profile(None if folder is None else Path(folder), model, device, backward_ratio)
+        )
     return tuple(found)
 
 
-def _graph_profile(folder: Path | None, model: str, device: str | None, backward_ratio: float) -> JobProfile:
+def _graph_profile(
+    folder: Path | None, model: str, device: str | None, backward_ratio: float
+) -> JobProfile:
     """Return the job type of a graph that is not a PipeDream profile."""
     from placeopt.instances.sources import load_graph
 

@@ -2,8 +2,8 @@
 
 References
 ----------
-Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023):
-the model, and the degree policies it compares with (PAC-ML).
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph
+neural networks" (2023): the model, and the degree policies it compares with (PAC-ML).
 Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization" (1997).
 """
 
@@ -57,9 +57,11 @@ class DegreePolicy:
     ----------
     name : a key of `POLICY_KINDS`.
     degree : constant-degree only.
-    order : (models, degrees) indices of degrees, best first, padded with -1: feasible-first, and the base of a rollout.
+    order : (models, degrees) indices of degrees, best first, padded with -1: feasible-first, and
+    the base of a rollout.
     fragmentation : feasible-first; weight of spoilt large blocks against one place in the order.
-    samples, depth, terminal : rollout; futures per decision, arrivals per future, and the price of work left at the
+    samples, depth, terminal : rollout; futures per decision, arrivals per future, and the price of
+    work left at the
         end of a future, in jobs per mean job area.
     weights : policy-degree; the value network as `network_size` lays it out.
     discount : policy-degree; worth of a job that completes one arrival later.
@@ -91,7 +93,9 @@ class DegreePolicy:
             raise InputError("degree policy: samples must be >= 1 and depth >= 0")
         for key in ("discount", "explore"):
             if not 0 <= getattr(self, key) <= 1:
-                raise InputError(f"degree policy: {key} must be in 0..1, received {getattr(self, key)}")
+                raise InputError(
+                    f"degree policy: {key} must be in 0..1, received {getattr(self, key)}"
+                )
 
     def arrays(self, problem: JobStreamProblem, seed: int = 0) -> PolicyArrays:
         """Return the policy as the kernels take it, for streams like `problem`.
@@ -105,7 +109,9 @@ class DegreePolicy:
         shape = (len(table.profiles), len(table.degrees))
         order = np.full(shape, -1, dtype=np.int64) if self.order is None else self.order
         if order.shape != shape or order.max() >= shape[1]:
-            raise InputError(f"degree policy '{self.name}': the order must have shape {shape}, received {order.shape}")
+            raise InputError(
+                f"degree policy '{self.name}': the order must have shape {shape}, received {order.shape}"
+            )
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
@@ -113,14 +119,18 @@ class DegreePolicy:
         terminal = 0.0
         if self.name == "rollout":
             other = problem.resample(1_000_003 + seed)
-            gaps = np.diff(other.arrival) if other.num_jobs > 1 else np.array([int(problem.mean_gap)])
+            gaps = (
+                np.diff(other.arrival) if other.num_jobs > 1 else np.array([int(problem.mean_gap)])
+            )
             size = len(gaps)
             pool = other.model[:size], other.deadline[:size], gaps
             terminal = self.terminal / float(table.arrays.sequential[problem.model].mean())
         return PolicyArrays(
             POLICY_KINDS[self.name],
             constant,
-            np.array(order),  # writable, all of them: kernels are compiled per type, and read-only is a type
+            np.array(
+                order
+            ),  # writable, all of them: kernels are compiled per type, and read-only is a type
             _complete(order),
             float(self.fragmentation),
             self.samples,
@@ -139,12 +149,14 @@ class DegreePolicy:
 
 
 def network_size(num_features: int, hidden: int) -> int:
-    """Return the number of weights of a value network: of each feature, of each hidden unit its output, bias and features."""
+    """Return the number of weights of a value network: of each feature, of each hidden unit its
+    output, bias and features."""
     return num_features + hidden * (num_features + 2)
 
 
 def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.float64], ...]:
-    """Return the weights of the features, and the outputs, biases and features of the hidden units, of `size` features."""
+    """Return the weights of the features, and the outputs, biases and features of the hidden units,
+    of `size` features."""
     flat = np.zeros(size) if weights is None else weights
     hidden = (len(flat) - size) // (size + 2)
     if flat.shape != (network_size(size, max(0, hidden)),):
@@ -159,7 +171,9 @@ def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each row's degrees followed by those it leaves out, largest first."""
     size = order.shape[1]
     rows = [[d for d in row if d >= 0] for row in order.tolist()]
-    return np.array([row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], dtype=np.int64)
+    return np.array(
+        [row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], dtype=np.int64
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +219,11 @@ class Episode(ArrayHolder):
     @property
     def mean_jct(self) -> float:
         """Mean completion time of the completed jobs in time units (0 if there are none)."""
-        return float(self.jct[self._done].mean()) * self.problem.tick_seconds if self._done.any() else 0.0
+        return (
+            float(self.jct[self._done].mean()) * self.problem.tick_seconds
+            if self._done.any()
+            else 0.0
+        )
 
     @property
     def mean_speedup(self) -> float:
@@ -245,17 +263,28 @@ def simulate(
     seed : of the policy's own randomness; the stream is fixed by the problem.
     record_servers : keep which servers each job held (pictures, traces).
     """
-    servers = np.zeros((problem.num_jobs if record_servers else 0, problem.jobs.topology.num_servers), np.bool_)
+    servers = np.zeros(
+        (problem.num_jobs if record_servers else 0, problem.jobs.topology.num_servers), np.bool_
+    )
     return _run(problem, policy, seed, servers, recorded=0)[0]
 
 
 def _run(
-    problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: NDArray[np.bool_], recorded: int
+    problem: JobStreamProblem,
+    policy: DegreePolicy,
+    seed: int,
+    servers: NDArray[np.bool_],
+    recorded: int,
 ) -> tuple[Episode, NDArray[np.float64]]:
-    """Run one episode; `recorded` is the number of jobs after which the cluster is described, all or none."""
+    """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
+    or none."""
     size, degrees = problem.num_jobs, len(problem.jobs.degrees)
     outcome = Outcome(
-        np.zeros(size, np.int8), np.zeros(size, np.int16), np.zeros(size, np.int64), np.zeros(size, np.int16), servers
+        np.zeros(size, np.int8),
+        np.zeros(size, np.int16),
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int16),
+        servers,
     )
     afterwards = np.zeros((recorded, num_features(degrees)))
     jobs, rule = problem.jobs.arrays, policy.arrays(problem, seed)
@@ -265,11 +294,17 @@ def _run(
 
 
 def simulate_each(
-    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, threads: int | None = None
+    problems: Sequence[JobStreamProblem],
+    policy: DegreePolicy,
+    *,
+    seed: int = 0,
+    threads: int | None = None,
 ) -> Iterator[Episode]:
-    """Run one episode on each problem, in threads (the kernel releases the interpreter's lock), and yield them in order.
+    """Run one episode on each problem, in threads (the kernel releases the interpreter's lock), and
+    yield them in order.
 
-    The i-th episode uses seed + i, so that the result does not depend on the number of threads (None: all cores).
+    The i-th episode uses seed + i, so that the result does not depend on the number of threads
+    (None: all cores).
     """
     jobs = [(problem, seed + i) for i, problem in enumerate(problems)]
     for problem, s in jobs[:1]:
@@ -282,11 +317,17 @@ def simulate_each(
     try:
         yield from pool.map(lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:])
     finally:
-        pool.shutdown(cancel_futures=True)  # an interrupt waits for the episodes that have begun, not for all
+        pool.shutdown(
+            cancel_futures=True
+        )  # an interrupt waits for the episodes that have begun, not for all
 
 
 def simulate_many(
-    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, threads: int | None = None
+    problems: Sequence[JobStreamProblem],
+    policy: DegreePolicy,
+    *,
+    seed: int = 0,
+    threads: int | None = None,
 ) -> list[Episode]:
     """Return the episodes of `simulate_each`."""
     return list(simulate_each(problems, policy, seed=seed, threads=threads))
@@ -300,7 +341,8 @@ def random_state(seed: int) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures of a policy over several episodes: means, and 95 % intervals of the mean blocking rate."""
+    """Figures of a policy over several episodes: means, and 95 % intervals of the mean blocking
+    rate."""
 
     policy: str
     episodes: int
@@ -339,7 +381,8 @@ class Summary:
 
 
 def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a single value."""
+    """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a
+    single value."""
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
@@ -348,15 +391,29 @@ def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few degrees)."""
-    exact = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}
+    """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few
+    degrees)."""
+    exact = {
+        1: 12.7062,
+        2: 4.3027,
+        3: 3.1824,
+        4: 2.7764,
+        5: 2.5706,
+        6: 2.4469,
+        7: 2.3646,
+        8: 2.3060,
+        9: 2.2622,
+    }
     if freedom in exact:
         return exact[freedom]
     z = 1.959964
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def record_episode(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> tuple[Episode, NDArray[np.float64]]:
-    """Run one episode; return it and the features of the cluster that each job leaves behind, (jobs, features)."""
+def record_episode(
+    problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
+) -> tuple[Episode, NDArray[np.float64]]:
+    """Run one episode; return it and the features of the cluster that each job leaves behind,
+    (jobs, features)."""
     servers = np.zeros((0, problem.jobs.topology.num_servers), np.bool_)
     return _run(problem, policy, seed, servers, recorded=problem.num_jobs)

@@ -1,13 +1,14 @@
 """Where streams come from: source strings, JSON or TOML descriptions and trace files.
 
-``stream:ramp?beta=A|B|C|D&rule=published|uniform&units=published|consistent&jobs=1001&seed=0`` is the published
-set-up; `StreamSpec` has every other parameter. A trace is a CSV with the header ``arrival,model,deadline`` (time
-units; the deadline counts from the arrival) or ``arrival,model,beta`` (deadline = beta * sequential time).
+``stream:ramp?beta=A|B|C|D&rule=published|uniform&units=published|consistent&jobs=1001&seed=0`` is
+the published set-up; `StreamSpec` has every other parameter. A trace is a CSV with the header
+``arrival,model,deadline`` (time units; the deadline counts from the arrival) or
+``arrival,model,beta`` (deadline = beta * sequential time).
 
 References
 ----------
-C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
-graph neural networks" (PAC-ML), 2023.
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with
+reinforcement learning and graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ if TYPE_CHECKING:
 
 BETAS = ("A", "B", "C", "D")
 _SKEW = {"B": (5.0, 18), "C": (0.0, 52), "D": (-5.0, 212)}
-"""Shape of each skew-normal distribution, and the seed of its samples. The published recipe divides by the extremes of
-50000 samples, so that its mean moves by up to 0.05 from draw to draw; these draws have the known means (0.300, 0.488
-and 0.717)."""
+"""Shape of each skew-normal distribution, and the seed of its samples. The published recipe divides
+by the extremes of 50000 samples, so that its mean moves by up to 0.05 from draw to draw; these
+draws have the known means (0.300, 0.488 and 0.717)."""
 
 
 @lru_cache(maxsize=512)
-def beta_distribution(name: str, draw: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def beta_distribution(
+    name: str, draw: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (values, probabilities) of a published distribution of deadline fractions.
 
-    A is uniform on 0.10, 0.11, .., 1.00. B, C and D are skew-normal with shape 5, 0 and -5: 50000 samples, shifted to
-    a minimum of 0, divided by the maximum, floored at 0.1, binned in 1000 bins whose right edges are rounded to two
-    digits (Parsonson et al. 2023).
+    A is uniform on 0.10, 0.11, .., 1.00. B, C and D are skew-normal with shape 5, 0 and -5: 50000
+    samples, shifted to a minimum of 0, divided by the maximum, floored at 0.1, binned in 1000 bins
+    whose right edges are rounded to two digits (Parsonson et al. 2023).
 
     Parameters
     ----------
@@ -60,11 +63,15 @@ def beta_distribution(name: str, draw: int | None = None) -> tuple[NDArray[np.fl
         values = np.round(np.arange(10, 101) / 100, 2)
         return values, np.full(len(values), 1 / len(values))
     if name not in _SKEW:
-        raise InputError(f"beta: expected one of {', '.join(BETAS)} or a number > 0, received '{name}'")
+        raise InputError(
+            f"beta: expected one of {', '.join(BETAS)} or a number > 0, received '{name}'"
+        )
     shape, seed = _SKEW[name]
     rng = np.random.default_rng(seed if draw is None else [draw, 0xBE7A])
     delta = shape / math.sqrt(1 + shape * shape)
-    samples = delta * np.abs(rng.standard_normal(50_000)) + math.sqrt(1 - delta**2) * rng.standard_normal(50_000)
+    samples = delta * np.abs(rng.standard_normal(50_000)) + math.sqrt(
+        1 - delta**2
+    ) * rng.standard_normal(50_000)
     samples -= samples.min()
     samples = np.maximum(samples / samples.max(), 0.1)
     counts, edges = np.histogram(samples, bins=1000)
@@ -82,12 +89,14 @@ class StreamSpec:
     beta : A, B, C or D, or a number: the deadline as a fraction of the sequential time.
     jobs : number of arrivals.
     arrivals : "fixed" (every `interval`) or "poisson" (with that mean).
-    interval : time units between arrivals; None is 1000 in published units and 1 in consistent units.
+    interval : time units between arrivals; None is 1000 in published units and 1 in consistent
+    units.
     horizon : time units; None is `interval` * (jobs - 1).
     models : job types; equal numbers of each, drawn without replacement.
-    redraw : whether every stream draws the distribution B, C or D anew, as each run of the published experiments does
-        (its mean varies by 0.015); None does so under the published split rule only, so that those runs are repeated
-        and comparisons under the uniform rule share one distribution.
+    redraw : whether every stream draws the distribution B, C or D anew, as each run of the
+    published experiments does
+        (its mean varies by 0.015); None does so under the published split rule only, so that those
+        runs are repeated and comparisons under the uniform rule share one distribution.
     """
 
     beta: str = "A"
@@ -103,21 +112,28 @@ class StreamSpec:
         if self.jobs < 1:
             raise InputError(f"stream '{self.name}': jobs must be >= 1, received {self.jobs}")
         if self.arrivals not in ("fixed", "poisson"):
-            raise InputError(f"stream '{self.name}': arrivals must be fixed or poisson, received '{self.arrivals}'")
+            raise InputError(
+                f"stream '{self.name}': arrivals must be fixed or poisson, received '{self.arrivals}'"
+            )
         for key in ("interval", "horizon"):
             value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"stream '{self.name}': {key} must be a positive time, received {value}")
+                raise InputError(
+                    f"stream '{self.name}': {key} must be a positive time, received {value}"
+                )
         self.betas()
 
     def betas(self, draw: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (values, probabilities) of the deadline fractions; `draw` as in `beta_distribution`."""
+        """Return (values, probabilities) of the deadline fractions; `draw` as in
+        `beta_distribution`."""
         try:
             value = float(self.beta)
         except ValueError:
             return beta_distribution(self.beta, draw)
         if not 0 < value <= 10:
-            raise InputError(f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received {self.beta}")
+            raise InputError(
+                f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received {self.beta}"
+            )
         return np.array([value]), np.ones(1)
 
     def gap(self, table: JobTable) -> float:
@@ -154,16 +170,22 @@ class StreamSpec:
 
 
 def load_stream(
-    source: str | Path | Mapping[str, Any], *, profiles: str | Path | None = None, seed: int | None = None
+    source: str | Path | Mapping[str, Any],
+    *,
+    profiles: str | Path | None = None,
+    seed: int | None = None,
 ) -> JobStreamProblem:
     """Return the stream that `source` describes.
 
     Parameters
     ----------
-    source : ``stream:ramp?key=value&...``, the path of a .json, .toml or .csv file, or a mapping. Keys are the fields
-        of `StreamSpec`, `LookaheadConfig` and `RampTopology`; `steps` and `contention` of `JobTable`; `zero_input`,
-        `device` and `backward_ratio` of `load_profiles`; `seed`, `profiles` and `trace` (a CSV beside the description).
-    profiles : folder of the profiles; required unless the description names one or no model is a file.
+    source : ``stream:ramp?key=value&...``, the path of a .json, .toml or .csv file, or a mapping.
+    Keys are the fields
+        of `StreamSpec`, `LookaheadConfig` and `RampTopology`; `steps` and `contention` of
+        `JobTable`; `zero_input`, `device` and `backward_ratio` of `load_profiles`; `seed`,
+        `profiles` and `trace` (a CSV beside the description).
+    profiles : folder of the profiles; required unless the description names one or no model is a
+    file.
     seed : replaces the seed of the source.
 
     Raises
@@ -206,9 +228,13 @@ def _read_description(path: Path) -> dict[str, Any]:
     try:
         options = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"stream '{path}' is not valid {path.suffix.lstrip('.').upper() or 'JSON'}: {error}") from error
+        raise InputError(
+            f"stream '{path}' is not valid {path.suffix.lstrip('.').upper() or 'JSON'}: {error}"
+        ) from error
     if not isinstance(options, dict):
-        raise InputError(f"stream '{path}': expected an object of options, received {type(options).__name__}")
+        raise InputError(
+            f"stream '{path}': expected an object of options, received {type(options).__name__}"
+        )
     return options
 
 
@@ -217,13 +243,22 @@ _FLAT: dict[str, str] = {
     **{f.name: "config" for f in fields(LookaheadConfig)},
     **{f.name: "topology" for f in fields(RampTopology)},
     **dict.fromkeys(("steps", "contention"), "table"),
-    **dict.fromkeys(("zero_input", "seed", "profiles", "trace", "device", "backward_ratio"), "other"),
+    **dict.fromkeys(
+        ("zero_input", "seed", "profiles", "trace", "device", "backward_ratio"), "other"
+    ),
 }
 _INTS = ("jobs", "groups", "racks", "servers", "memory", "max_degree", "steps", "seed")
 _FLOATS = (
-    "interval", "horizon", "bandwidth", "propagation", "io_latency", "memory_frequency", "peak_flops", "quantum",
+    "interval",
+    "horizon",
+    "bandwidth",
+    "propagation",
+    "io_latency",
+    "memory_frequency",
+    "peak_flops",
+    "quantum",
     "backward_ratio",
-)  # fmt: skip
+)
 
 
 def _convert(key: str, value: Any) -> Any:
@@ -254,15 +289,25 @@ def _convert(key: str, value: Any) -> Any:
     return str(value)
 
 
-def _build(options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None) -> JobStreamProblem:
-    parts: dict[str, dict[str, Any]] = {"spec": {}, "config": {}, "topology": {}, "table": {}, "other": {}}
+def _build(
+    options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None
+) -> JobStreamProblem:
+    parts: dict[str, dict[str, Any]] = {
+        "spec": {},
+        "config": {},
+        "topology": {},
+        "table": {},
+        "other": {},
+    }
     flat: dict[str, Any] = {}
     for key, value in options.items():
         nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
         flat.update(value if nested else {key: value})
     for key, value in flat.items():
         if key not in _FLAT:
-            raise InputError(f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}")
+            raise InputError(
+                f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
+            )
         parts[_FLAT[key]][key] = _convert(key, value)
     other = parts["other"]
     if profiles is None and "profiles" in other:
@@ -272,12 +317,23 @@ def _build(options: dict[str, Any], folder: Path, profiles: str | Path | None, s
     if trace is not None and "models" not in parts["spec"]:
         spec = replace(spec, models=tuple(dict.fromkeys(row.model for row in trace)))
     names = ("zero_input", "device", "backward_ratio")
-    types = load_profiles(profiles, spec.models, **{name: other[name] for name in names if name in other})
-    table = JobTable(types, RampTopology(**parts["topology"]), LookaheadConfig(**parts["config"]), **parts["table"])
+    types = load_profiles(
+        profiles, spec.models, **{name: other[name] for name in names if name in other}
+    )
+    table = JobTable(
+        types,
+        RampTopology(**parts["topology"]),
+        LookaheadConfig(**parts["config"]),
+        **parts["table"],
+    )
     draw = seed if seed is not None else other.get("seed", 0)
     if draw < 0:
         raise InputError(f"stream option seed: expected a whole number >= 0, received {draw}")
-    return spec.draw(table, draw) if trace is None else _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+    return (
+        spec.draw(table, draw)
+        if trace is None
+        else _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+    )
 
 
 @dataclass(frozen=True)
@@ -299,7 +355,10 @@ def _read_trace(path: Path) -> list[_Row]:
                     f"received '{','.join(header)}'"
                 )
             reader.fieldnames = header
-            rows = [_row(line, header[2], f"trace '{path}', line {i}") for i, line in enumerate(reader, start=2)]
+            rows = [
+                _row(line, header[2], f"trace '{path}', line {i}")
+                for i, line in enumerate(reader, start=2)
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"trace '{path}' cannot be read: {error}") from error
     if not rows:
@@ -327,7 +386,9 @@ def _row(line: dict[str, Any], last: str, where: str) -> _Row:
     return _Row(values[0], line["model"].strip(), values[1], last == "beta")
 
 
-def _trace_problem(rows: list[_Row], table: JobTable, spec: StreamSpec, name: str) -> JobStreamProblem:
+def _trace_problem(
+    rows: list[_Row], table: JobTable, spec: StreamSpec, name: str
+) -> JobStreamProblem:
     model = np.array([table.model_index(row.model) for row in rows])
     fraction = np.array([row.deadline for row in rows])
     if rows[0].relative:
@@ -336,5 +397,7 @@ def _trace_problem(rows: list[_Row], table: JobTable, spec: StreamSpec, name: st
         deadline = to_ticks(fraction, table.tick_seconds, "deadline")
     arrival = to_ticks([row.arrival for row in rows], table.tick_seconds, "arrival")
     end = int((arrival + deadline).max())
-    horizon = end if spec.horizon is None else int(to_ticks(spec.horizon, table.tick_seconds, "horizon"))
+    horizon = (
+        end if spec.horizon is None else int(to_ticks(spec.horizon, table.tick_seconds, "horizon"))
+    )
     return JobStreamProblem(name, table, arrival, model, deadline, max(1, horizon))

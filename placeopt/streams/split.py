@@ -1,13 +1,14 @@
 """Splitting a job: how often each op is split, where its sub-ops go, and what its edges carry.
 
-With degree u, an op is split s = max(1, min(2 * ceil(ceil(forward / q) / 2), u)) ways under the rule ``published``
-(Parsonson et al. 2023, section on SiP-ML-style partitioning; q is the smallest worthwhile run time) and u ways under
-``uniform``; ops of zero cost stay whole. Sub-ops take 1/s of compute and memory; op v's backward op copies its split.
+With degree u, an op is split s = max(1, min(2 * ceil(ceil(forward / q) / 2), u)) ways under the
+rule ``published`` (Parsonson et al. 2023, section on SiP-ML-style partitioning; q is the smallest
+worthwhile run time) and u ways under ``uniform``; ops of zero cost stay whole. Sub-ops take 1/s of
+compute and memory; op v's backward op copies its split.
 
 References
 ----------
-C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
-graph neural networks" (PAC-ML), 2023.
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with
+reinforcement learning and graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def split_counts(
 
     Parameters
     ----------
-    forward : times of the forward ops in the unit of `quantum` (milliseconds in the published set-up).
+    forward : times of the forward ops in the unit of `quantum` (milliseconds in the published
+    set-up).
     degree : u.
     rule : "published" or "uniform".
     quantum : q, a multiple of which each sub-op should run (published rule only).
@@ -47,16 +49,21 @@ def split_counts(
     check_choice("split rule", rule, RULES)
     if rule == "uniform":
         return tuple(degree if time > 0 else 1 for time in forward.tolist())
-    return tuple(max(1, min(2 * math.ceil(math.ceil(time / quantum) / 2), degree)) for time in forward.tolist())
+    return tuple(
+        max(1, min(2 * math.ceil(math.ceil(time / quantum) / 2), degree))
+        for time in forward.tolist()
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class SplitJob:
-    """A job split with one degree and placed on servers (counted from the first free one of an empty cluster).
+    """A job split with one degree and placed on servers (counted from the first free one of an
+    empty cluster).
 
-    Sub-ops are numbered op by op, forward ops first: op v has ``splits[v]`` sub-ops from ``first[v]``; its backward
-    sub-ops are from ``first[V + v]`` on. Edges come in groups: all out-edges of a forward op, all in-edges of a
-    backward op other than synchronisation, and each pair of synchronised sub-ops.
+    Sub-ops are numbered op by op, forward ops first: op v has ``splits[v]`` sub-ops from
+    ``first[v]``; its backward sub-ops are from ``first[V + v]`` on. Edges come in groups: all
+    out-edges of a forward op, all in-edges of a backward op other than synchronisation, and each
+    pair of synchronised sub-ops.
     """
 
     splits: tuple[int, ...]
@@ -67,7 +74,9 @@ class SplitJob:
     source: NDArray[np.int64]  # (num_edges,) sub-op
     target: NDArray[np.int64]  # (num_edges,) sub-op
     size: NDArray[np.float64]  # (num_edges,) bytes
-    group: NDArray[np.int64]  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
+    group: NDArray[
+        np.int64
+    ]  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
     sync: NDArray[np.bool_]  # (num_edges,) whether it synchronises two sub-ops of one backward op
 
     @property
@@ -81,9 +90,9 @@ def place_on_empty(
 ) -> tuple[tuple[int, ...], ...] | None:
     """Return the servers of each op on an empty cluster, None where an op does not fit.
 
-    Under ``published`` each op reuses a parent's servers if those are as many as its sub-ops and have the memory
-    together, else takes the first fitting block. Under ``uniform`` the job takes one block of `degree` servers and
-    unsplit ops stay inside it.
+    Under ``published`` each op reuses a parent's servers if those are as many as its sub-ops and
+    have the memory together, else takes the first fitting block. Under ``uniform`` the job takes
+    one block of `degree` servers and unsplit ops stay inside it.
     """
     free = [float(topology.memory)] * topology.num_servers
     placed: dict[int, tuple[int, ...]] = {}
@@ -116,7 +125,9 @@ def _block(topology: RampTopology, row: int) -> tuple[int, ...]:
     return tuple(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
 
 
-def _first_fit(topology: RampTopology, size: int, need: float, free: list[float]) -> tuple[int, ...] | None:
+def _first_fit(
+    topology: RampTopology, size: int, need: float, free: list[float]
+) -> tuple[int, ...] | None:
     rows = topology.blocks.size_ptr
     if size + 1 >= len(rows):
         return None
@@ -127,12 +138,15 @@ def _first_fit(topology: RampTopology, size: int, need: float, free: list[float]
     return None
 
 
-def split_job(profile: JobProfile, splits: tuple[int, ...], servers: tuple[tuple[int, ...], ...]) -> SplitJob:
+def split_job(
+    profile: JobProfile, splits: tuple[int, ...], servers: tuple[tuple[int, ...], ...]
+) -> SplitJob:
     """Build the split graph of one training step.
 
-    Ops are split one after the other in the order of `split_rank`, so that an edge between two split ops carries the
-    bytes of the op split first, over the product of both splits; an edge with one split end X carries the bytes of
-    the *other* end over X's split; an unsplit edge carries its source's bytes.
+    Ops are split one after the other in the order of `split_rank`, so that an edge between two
+    split ops carries the bytes of the op split first, over the product of both splits; an edge with
+    one split end X carries the bytes of the *other* end over X's split; an unsplit edge carries its
+    source's bytes.
     """
     count = np.array(splits, dtype=np.int64)
     compute = np.concatenate(
@@ -165,8 +179,11 @@ class _Edges(NamedTuple):
     sync: bool
 
 
-def _dependencies(profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]) -> Iterator[_Edges]:
-    """Yield the edges between sub-ops of different nodes; nodes count forward ops, then backward ops."""
+def _dependencies(
+    profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]
+) -> Iterator[_Edges]:
+    """Yield the edges between sub-ops of different nodes; nodes count forward ops, then backward
+    ops."""
     num_ops = profile.num_ops
 
     def connect(a: int, b: int, size: float, group: int) -> _Edges:
@@ -177,14 +194,17 @@ def _dependencies(profile: JobProfile, splits: tuple[int, ...], first: NDArray[n
     for u, v in profile.edges.tolist():
         split = splits[u] > 1
         yield connect(u, v, _carried(profile, splits, u, v, u), 2 * u if split else -1)
-        yield connect(num_ops + v, num_ops + u, _carried(profile, splits, u, v, v), 2 * u + 1 if split else -1)
+        yield connect(
+            num_ops + v, num_ops + u, _carried(profile, splits, u, v, v), 2 * u + 1 if split else -1
+        )
     last = num_ops - 1
     join = float(profile.memory[last]) / (splits[last] ** 2)
     yield connect(last, num_ops + last, join, 2 * last if splits[last] > 1 else -1)
 
 
 def _carried(profile: JobProfile, splits: tuple[int, ...], u: int, v: int, source: int) -> float:
-    """Return the bytes of an edge between sub-ops of u and v; `source` is where an unsplit edge starts."""
+    """Return the bytes of an edge between sub-ops of u and v; `source` is where an unsplit edge
+    starts."""
     memory, rank, su, sv = profile.memory, profile.rank, splits[u], splits[v]
     if su > 1 and sv > 1:
         return float(memory[u if rank[u] < rank[v] else v]) / (su * sv)
@@ -193,7 +213,9 @@ def _carried(profile: JobProfile, splits: tuple[int, ...], u: int, v: int, sourc
     return float(memory[u]) / sv if sv > 1 else float(memory[source])
 
 
-def _synchronisations(profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]) -> Iterator[_Edges]:
+def _synchronisations(
+    profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]
+) -> Iterator[_Edges]:
     """Yield both edges of every pair of sub-ops of a backward op, each pair a group of its own."""
     group = 2 * profile.num_ops
     for u, count in enumerate(splits):

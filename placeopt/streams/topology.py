@@ -1,14 +1,15 @@
-"""RAMP clusters: servers on a grid of communication groups, racks and positions, and the blocks a split op fits.
+"""RAMP clusters: servers on a grid of communication groups, racks and positions, and the blocks a
+split op fits.
 
-A server has the coordinates (group, rack, position); its index is (group * racks + rack) * positions + position.
-An op split s ways occupies a *block* of s servers: a box of one of the shapes that keep collectives symmetric
-(section "Placement" of the job-stream model; Ottino et al., RAMP, 2022). Shapes are tried in the order of
-`block_shapes`, origins by group, rack, position.
+A server has the coordinates (group, rack, position); its index is (group * racks + rack) *
+positions + position. An op split s ways occupies a *block* of s servers: a box of one of the shapes
+that keep collectives symmetric (section "Placement" of the job-stream model; Ottino et al., RAMP,
+2022). Shapes are tried in the order of `block_shapes`, origins by group, rack, position.
 
 References
 ----------
-A. Ottino, J. Benjamin, G. Zervas, "RAMP: a flat nanosecond optical network and MPI operations for distributed deep
-learning systems", 2022.
+A. Ottino, J. Benjamin, G. Zervas, "RAMP: a flat nanosecond optical network and MPI operations for
+distributed deep learning systems", 2022.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ class RampTopology:
     ----------
     groups, racks, servers : communication groups, racks per group, servers per rack.
     memory : bytes of one server.
-    bandwidth : what one server sends per second over all its transceivers, in bytes (1.6 Tb/s = 2e11 B/s; the
+    bandwidth : what one server sends per second over all its transceivers, in bytes (1.6 Tb/s =
+    2e11 B/s; the
         published simulator takes the number of bits for a number of bytes).
     propagation, io_latency : seconds; a transfer pays the first once and the second twice.
-    memory_frequency, peak_flops : bytes and operations per second of a server adding up a collective.
+    memory_frequency, peak_flops : bytes and operations per second of a server adding up a
+    collective.
     max_degree : largest degree that policies may choose.
     """
 
@@ -77,7 +80,9 @@ class RampTopology:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"topology: {key} must be a whole number >= 1, received {value}")
         if self.num_servers > 4096:
-            raise InputError(f"topology: at most 4096 servers are supported, received {self.num_servers}")
+            raise InputError(
+                f"topology: at most 4096 servers are supported, received {self.num_servers}"
+            )
         if not 0 < self.memory < MAX_SUM:
             raise InputError(f"topology: memory must be in 1..2^62 bytes, received {self.memory}")
         for key in ("bandwidth", "memory_frequency", "peak_flops"):
@@ -110,10 +115,11 @@ class RampTopology:
         return np.ascontiguousarray(grid, dtype=np.int64)
 
     def block_shapes(self, size: int) -> tuple[tuple[int, int, int], ...]:
-        """Return the shapes (groups, racks, positions) of blocks of `size` servers, in the order they are tried.
+        """Return the shapes (groups, racks, positions) of blocks of `size` servers, in the order
+        they are tried.
 
-        For factor pairs (a, b) of the size, a descending: (sqrt a, sqrt a, b) when a is a square, then (a, 1, b)
-        and (a, b, 1); last (size, 1, 1). Shapes larger than the grid are left out.
+        For factor pairs (a, b) of the size, a descending: (sqrt a, sqrt a, b) when a is a square,
+        then (a, 1, b) and (a, b, 1); last (size, 1, 1). Shapes larger than the grid are left out.
         """
         shapes: list[tuple[int, int, int]] = []
         for a in range(size, 0, -1):
@@ -126,14 +132,19 @@ class RampTopology:
             if a <= min(self.groups, self.racks) and b <= self.servers:
                 shapes += [(a, 1, b), (a, b, 1)]
         shapes.append((size, 1, 1))
-        fits = [s for s in shapes if s[0] <= self.groups and s[1] <= self.racks and s[2] <= self.servers]
+        fits = [
+            s for s in shapes if s[0] <= self.groups and s[1] <= self.racks and s[2] <= self.servers
+        ]
         return tuple(dict.fromkeys(fits))
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
-        """Degrees that policies may choose: 1 and the even numbers up to `max_degree` that have a block."""
+        """Degrees that policies may choose: 1 and the even numbers up to `max_degree` that have a
+        block."""
         limit = min(self.max_degree, self.num_servers)
-        return tuple(u for u in range(1, limit + 1) if (u == 1 or u % 2 == 0) and self.block_shapes(u))
+        return tuple(
+            u for u in range(1, limit + 1) if (u == 1 or u % 2 == 0) and self.block_shapes(u)
+        )
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -162,5 +173,7 @@ class RampTopology:
         if degree not in self.degrees:
             known = ", ".join(map(str, self.degrees))
             grid = f"{self.groups}x{self.racks}x{self.servers}"
-            raise InputError(f"{what} {degree} does not exist on the {grid} grid; choose one of {known}")
+            raise InputError(
+                f"{what} {degree} does not exist on the {grid} grid; choose one of {known}"
+            )
         return self.degrees.index(degree)

@@ -1,13 +1,16 @@
-"""Every released graph of Doppler on 4 and 8 devices: heuristics, searches and policies at equal evaluations, and the bound.
+"""Every released graph of Doppler on 4 and 8 devices: heuristics, searches and policies at equal
+evaluations, and the bound.
 
-    PLACEOPT_DATA=../shared/data python results/doppler/study.py [--again METHOD ...] [--for SECONDS]
+    PLACEOPT_DATA=../shared/data python results/doppler/study.py [--again METHOD ...] [--for
+    SECONDS]
 
-Writes results/doppler/runs.csv row by row and skips rows that are there, so that it may be stopped and continued; `--again`
-measures the rows of some methods anew, `--for` starts no further row after so many seconds. Then equal_time.csv: the searches
-and what learns, three runs each, once more on 4 devices with as many evaluations as the processor seconds of the dual policy
-from the critical path allow, by the seconds per evaluation in runs.csv. The tables of README.md are drawn from both by
-`python results/draw.py`. Devices are identical, transfers have no contention; values are ticks / 1e10, as the released
-simulator prints them.
+Writes results/doppler/runs.csv row by row and skips rows that are there, so that it may be stopped
+and continued; `--again` measures the rows of some methods anew, `--for` starts no further row after
+so many seconds. Then equal_time.csv: the searches and what learns, three runs each, once more on 4
+devices with as many evaluations as the processor seconds of the dual policy from the critical path
+allow, by the seconds per evaluation in runs.csv. The tables of README.md are drawn from both by
+`python results/draw.py`. Devices are identical, transfers have no contention; values are ticks /
+1e10, as the released simulator prints them.
 """
 
 from __future__ import annotations
@@ -31,14 +34,20 @@ HERE = Path(__file__).parent
 DATA = data_folder("doppler")
 SCALE = 1e-10
 EVALUATIONS, SEEDS, FEWER = 4000, 5, 3
-"""Evaluations and runs of a method that draws; fewer runs of those whose networks are torch's, which are slow."""
+"""Evaluations and runs of a method that draws; fewer runs of those whose networks are torch's,
+which are slow."""
 
 TORCH = ("recurrent-placer", "visiting-placer", "graph-placer", "soft-grouper", "neural-parsing")
 WARM = 64
-"""Evaluations that a method has before its first row, so that nothing is loaded while it is measured."""
+"""Evaluations that a method has before its first row, so that nothing is loaded while it is
+measured."""
 
 GRAPHS = (
-    *((name, devices) for name in ("chain_mm", "ffnn", "llama_block", "llama_layer") for devices in (4, 8)),
+    *(
+        (name, devices)
+        for name in ("chain_mm", "ffnn", "llama_block", "llama_layer")
+        for devices in (4, 8)
+    ),
     ("llama_block_8gpu", 8),
 )
 """(file, devices); the file that was released for eight GPUs is taken on eight only."""
@@ -58,7 +67,9 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "graph-parsing, edge zeroing": ("graph-parsing", {}),
     "post, edge zeroing": ("post", {}),
     "dual-policy, scratch, whole episodes": (
-        "dual-policy", {"teacher": "", "imitation": 0, "start": "scratch", "local": 0.0, "grouped": 0.0}),
+        "dual-policy",
+        {"teacher": "", "imitation": 0, "start": "scratch", "local": 0.0, "grouped": 0.0},
+    ),
     "dual-policy, critical path, whole episodes": ("dual-policy", WHOLE),
     "the same, only SEL learns": ("dual-policy", {**WHOLE, "learn": "sel"}),
     "the same, only PLC learns": ("dual-policy", {**WHOLE, "learn": "plc"}),
@@ -66,19 +77,34 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dual-policy, critical path": ("dual-policy", CRITICAL),
     "dual-policy, edge zeroing": ("dual-policy", {"teacher": "edge-zeroing"}),
 }
-"""What learns, as its authors had it (from scratch) or from the placement of a heuristic: label, solver and options."""
+"""What learns, as its authors had it (from scratch) or from the placement of a heuristic: label,
+solver and options."""
 
 SEARCHES = ("cross-entropy", "annealing", "genetic")
 METHODS: dict[str, Method] = {
     "critical path, best of 50": ("critical-path", {}, {"evaluations": 50}, SEEDS),
     "enumerative": ("enumerative", {}, {}, 1),
-    **{name: (name, {}, {}, 1) for name in ("round-robin", "heft", "etf", "m-etf", "m-sct", "dsc", "edge-zeroing", "min-cut")},
+    **{
+        name: (name, {}, {}, 1)
+        for name in (
+            "round-robin",
+            "heft",
+            "etf",
+            "m-etf",
+            "m-sct",
+            "dsc",
+            "edge-zeroing",
+            "min-cut",
+        )
+    },
     **{name: (name, {}, {"evaluations": EVALUATIONS}, SEEDS) for name in ("random", *SEARCHES)},
-    **{label: (*method, {"evaluations": EVALUATIONS}, FEWER if method[0] in TORCH else SEEDS)
-       for label, method in LEARNERS.items()},
+    **{
+        label: (*method, {"evaluations": EVALUATIONS}, FEWER if method[0] in TORCH else SEEDS)
+        for label, method in LEARNERS.items()
+    },
     "portfolio, 15 s": ("portfolio", {}, {"seconds": 15}, 1),
     "cp-sat, 20 s": ("cp-sat", {}, {"seconds": 20}, 1),
-}  # fmt: skip
+}
 """Method: solver, options, budget, seeds."""
 
 CLOCK = "dual-policy, critical path"
@@ -86,28 +112,38 @@ CLOCK = "dual-policy, critical path"
 
 TIMED = (*SEARCHES, *(name for name in LEARNERS if not name.startswith("the same")))
 TIMED_GRAPHS = tuple(graph for graph in GRAPHS if graph[1] == 4)
-"""What is run at equal time: all but the ablations of the policy gradient, on the graphs for four devices."""
+"""What is run at equal time: all but the ablations of the policy gradient, on the graphs for four
+devices."""
 
 Key = tuple[str, int, str]
 warmed: set[str] = set()
 
 
 def row_of(problem: PlacementProblem, method: Method) -> dict[str, Any]:
-    """Return mean, best and worst value of the seeds, the best bound that a run proved, and the mean of the seconds."""
+    """Return mean, best and worst value of the seeds, the best bound that a run proved, and the
+    mean of the seconds."""
     solver, options, budget, seeds = method
     if "evaluations" in budget and solver not in warmed:
         warmed.add(solver)
         make_solver(solver, **options).solve(problem, po.Budget(evaluations=WARM))
     began = time.process_time()
-    results = [make_solver(solver, **options).solve(problem, po.Budget(**budget), seed=seed) for seed in range(seeds)]
+    results = [
+        make_solver(solver, **options).solve(problem, po.Budget(**budget), seed=seed)
+        for seed in range(seeds)
+    ]
     cpu = (time.process_time() - began) / seeds
     values = [result.objective * SCALE for result in results]
     return {
-        "runs": seeds, "evaluations": budget.get("evaluations", ""), "mean": round(mean(values), 4),
-        "interval": round(half_width(values), 4) if seeds > 1 else "", "best": round(min(values), 4),
-        "worst": round(max(values), 4), "bound": round(max(result.lower_bound for result in results) * SCALE, 4),
-        "seconds": round(mean(result.runtime for result in results), 2), "cpu": round(cpu, 3),
-    }  # fmt: skip
+        "runs": seeds,
+        "evaluations": budget.get("evaluations", ""),
+        "mean": round(mean(values), 4),
+        "interval": round(half_width(values), 4) if seeds > 1 else "",
+        "best": round(min(values), 4),
+        "worst": round(max(values), 4),
+        "bound": round(max(result.lower_bound for result in results) * SCALE, 4),
+        "seconds": round(mean(result.runtime for result in results), 2),
+        "cpu": round(cpu, 3),
+    }
 
 
 def problem_of(graph: str, devices: int) -> PlacementProblem:
@@ -123,8 +159,11 @@ def at_equal_evaluations(rows: dict[Key, dict[str, Any]]) -> Iterator[tuple[Key,
                 yield (graph, devices, name), method
 
 
-def at_equal_time(rows: dict[Key, dict[str, Any]], runs: dict[Key, dict[str, Any]]) -> Iterator[tuple[Key, Method]]:
-    """Yield what is missing in equal_time.csv: each method with the evaluations that the processor seconds allow."""
+def at_equal_time(
+    rows: dict[Key, dict[str, Any]], runs: dict[Key, dict[str, Any]]
+) -> Iterator[tuple[Key, Method]]:
+    """Yield what is missing in equal_time.csv: each method with the evaluations that the processor
+    seconds allow."""
     for graph, devices in TIMED_GRAPHS:
         seconds = float(runs[graph, devices, CLOCK]["cpu"])
         for name in TIMED:
@@ -135,15 +174,25 @@ def at_equal_time(rows: dict[Key, dict[str, Any]], runs: dict[Key, dict[str, Any
                 yield (graph, devices, name), (solver, options, {"evaluations": allowed}, FEWER)
 
 
-def record(path: Path, rows: dict[Key, dict[str, Any]], missing: Iterator[tuple[Key, Method]], end: float) -> bool:
+def record(
+    path: Path, rows: dict[Key, dict[str, Any]], missing: Iterator[tuple[Key, Method]], end: float
+) -> bool:
     """Run what is missing, writing after each row; return whether all is there."""
-    place = {(*graph, name): i for i, (graph, name) in enumerate((graph, name) for graph in GRAPHS for name in METHODS)}
+    place = {
+        (*graph, name): i
+        for i, (graph, name) in enumerate((graph, name) for graph in GRAPHS for name in METHODS)
+    }
     for key, method in missing:
         if time.monotonic() > end:
             print(f"stopped before {key}; run it again to continue")
             return False
         graph, devices, name = key
-        rows[key] = {"graph": graph, "devices": devices, "method": name, **row_of(problem_of(graph, devices), method)}
+        rows[key] = {
+            "graph": graph,
+            "devices": devices,
+            "method": name,
+            **row_of(problem_of(graph, devices), method),
+        }
         print(*rows[key].values(), sep="  ", flush=True)
         write_csv(path, [rows[one] for one in sorted(rows, key=place.__getitem__)])
     return True
@@ -151,16 +200,29 @@ def record(path: Path, rows: dict[Key, dict[str, Any]], missing: Iterator[tuple[
 
 def main() -> None:
     """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--again", nargs="*", default=[], metavar="METHOD", help="solvers whose rows are measured anew")
-    parser.add_argument("--for", dest="limit", type=float, default=float("inf"), help="start no row after so long")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--again",
+        nargs="*",
+        default=[],
+        metavar="METHOD",
+        help="solvers whose rows are measured anew",
+    )
+    parser.add_argument(
+        "--for", dest="limit", type=float, default=float("inf"), help="start no row after so long"
+    )
     given = parser.parse_args()
     end = time.monotonic() + given.limit
     runs, timed = (
-        {(row["graph"], int(row["devices"]), row["method"]): row for row in read_csv(HERE / file)
-         if row["method"] in METHODS and METHODS[row["method"]][0] not in given.again}
+        {
+            (row["graph"], int(row["devices"]), row["method"]): row
+            for row in read_csv(HERE / file)
+            if row["method"] in METHODS and METHODS[row["method"]][0] not in given.again
+        }
         for file in ("runs.csv", "equal_time.csv")
-    )  # fmt: skip
+    )
     if record(HERE / "runs.csv", runs, at_equal_evaluations(runs), end):
         record(HERE / "equal_time.csv", timed, at_equal_time(timed, runs), end)
 

@@ -1,8 +1,9 @@
 """Speed of the evaluator against the number of ops, the batch and the execution model.
 
-Run `python results/evaluator/study.py` (one minute). Writes speed.csv, heft.csv, speed.png and README.md beside this file. Times
-are the best of several rounds after a warm-up, on one core unless the row says two; random graphs with 2 edges an op that
-span at most 50 positions, costs 1..100, random placements.
+Run `python results/evaluator/study.py` (one minute). Writes speed.csv, heft.csv, speed.png and
+README.md beside this file. Times are the best of several rounds after a warm-up, on one core unless
+the row says two; random graphs with 2 edges an op that span at most 50 positions, costs 1..100,
+random placements.
 """
 
 from __future__ import annotations
@@ -48,19 +49,24 @@ def main() -> None:
 
 
 def heft(n: int = 5000, k: int = 8) -> dict[str, object]:
-    """Return the milliseconds of processor time of HEFT, compiled and in plain Python, which give the same schedule."""
+    """Return the milliseconds of processor time of HEFT, compiled and in plain Python, which give
+    the same schedule."""
     problem = layered(n, k)
     heft_plan(Context(layered(50, k)))
     plan, (_, _, finish) = heft_plan(Context(problem)), schedule(problem)
     if plan.finish.max() != max(finish):
         raise RuntimeError("the two schedules differ")
     return {
-        "ops": n, "devices": k, "compiled_ms": round(1e3 * fastest(lambda: heft_plan(Context(problem)), 20), 2),
+        "ops": n,
+        "devices": k,
+        "compiled_ms": round(1e3 * fastest(lambda: heft_plan(Context(problem)), 20), 2),
         "plain_ms": round(1e3 * fastest(lambda: schedule(problem), 3), 1),
-    }  # fmt: skip
+    }
 
 
-def measure(n: int, k: int, queue: str, contention: str, *, threads: int, batch: int | None = None) -> dict[str, object]:
+def measure(
+    n: int, k: int, queue: str, contention: str, *, threads: int, batch: int | None = None
+) -> dict[str, object]:
     """Return the microseconds of one evaluation."""
     problem = random_problem(n, k, contention)
     size = batch or max(1, WORK // n)
@@ -74,9 +80,15 @@ def measure(n: int, k: int, queue: str, contention: str, *, threads: int, batch:
             po.evaluate_batch(problem, devices, ranks, threads=threads)
         best = min(best, (time.perf_counter() - started) / (repeat * size))
     return {
-        "ops": n, "edges": problem.num_edges, "devices": k, "queue": queue, "contention": contention,
-        "batch": size, "threads": threads, "microseconds": round(best * 1e6, 2),
-    }  # fmt: skip
+        "ops": n,
+        "edges": problem.num_edges,
+        "devices": k,
+        "queue": queue,
+        "contention": contention,
+        "batch": size,
+        "threads": threads,
+        "microseconds": round(best * 1e6, 2),
+    }
 
 
 def random_problem(n: int, k: int, contention: str) -> po.PlacementProblem:
@@ -86,26 +98,51 @@ def random_problem(n: int, k: int, contention: str) -> po.PlacementProblem:
     u = v - 1 - rng.integers(0, 50, 2 * n).clip(max=v - 1)
     pairs = np.unique(np.stack([u, v], 1), axis=0)
     return po.PlacementProblem(
-        name=f"random-{n}", compute=rng.integers(1, 100, (n, k)), producer=pairs[:, 0],
-        consumer_ptr=np.arange(len(pairs) + 1), consumer=pairs[:, 1], transfer=rng.integers(1, 50, (len(pairs), 1)),
+        name=f"random-{n}",
+        compute=rng.integers(1, 100, (n, k)),
+        producer=pairs[:, 0],
+        consumer_ptr=np.arange(len(pairs) + 1),
+        consumer=pairs[:, 1],
+        transfer=rng.integers(1, 50, (len(pairs), 1)),
         channel=None if contention == "none" else np.arange(k * k).reshape(k, k),
-    )  # fmt: skip
+    )
 
 
 def draw(rows: list[dict[str, object]]) -> None:
     """Draw time against ops, and against the batch."""
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2)
-    for i, (queue, contention) in enumerate((("fifo", "none"), ("priority", "none"), ("fifo", "pair"))):
-        part = [r for r in rows[: 3 * len(SIZES)] if (r["queue"], r["contention"]) == (queue, contention)]
+    for i, (queue, contention) in enumerate(
+        (("fifo", "none"), ("priority", "none"), ("fifo", "pair"))
+    ):
+        part = [
+            r
+            for r in rows[: 3 * len(SIZES)]
+            if (r["queue"], r["contention"]) == (queue, contention)
+        ]
         label = f"{queue}, contention {contention}"
-        left.loglog([r["ops"] for r in part], [r["microseconds"] for r in part], "o-", color=COLOURS[i], label=label)
+        left.loglog(
+            [r["ops"] for r in part],
+            [r["microseconds"] for r in part],
+            "o-",
+            color=COLOURS[i],
+            label=label,
+        )
     for i, threads in enumerate((1, 2)):
         part = [r for r in rows[3 * len(SIZES) :] if r["threads"] == threads]
-        right.semilogx([r["batch"] for r in part], [r["microseconds"] for r in part], "o-", color=COLOURS[i],
-                       label=f"{threads} thread{'s' * (threads > 1)}")  # fmt: skip
+        right.semilogx(
+            [r["batch"] for r in part],
+            [r["microseconds"] for r in part],
+            "o-",
+            color=COLOURS[i],
+            label=f"{threads} thread{'s' * (threads > 1)}",
+        )
     left.set(xlabel="ops", ylabel="microseconds an evaluation")
-    right.set(xlabel="placements in the batch (1000 ops, 8 devices, fifo)", ylabel="microseconds an evaluation", ylim=(0, None))
+    right.set(
+        xlabel="placements in the batch (1000 ops, 8 devices, fifo)",
+        ylabel="microseconds an evaluation",
+        ylim=(0, None),
+    )
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8)
         axes.grid(color="#E5E5E5", linewidth=0.6)
@@ -116,26 +153,50 @@ def draw(rows: list[dict[str, object]]) -> None:
 def write_page(rows: list[dict[str, object]]) -> None:
     """Write README.md."""
     size = 3 * len(SIZES)
-    table = ["| ops | edges | devices | fifo, us | priority, us | pair contention, us |", "|---|---|---|---|---|---|"]
+    table = [
+        "| ops | edges | devices | fifo, us | priority, us | pair contention, us |",
+        "|---|---|---|---|---|---|",
+    ]
     for i in range(0, size, 3):
         r, times = rows[i], [f"{x['microseconds']:,.1f}" for x in rows[i : i + 3]]
-        table.append(f"| {r['ops']:,} | {r['edges']:,} | {r['devices']} | " + " | ".join(times) + " |")
+        table.append(
+            f"| {r['ops']:,} | {r['edges']:,} | {r['devices']} | " + " | ".join(times) + " |"
+        )
     one = {r["batch"]: r["microseconds"] for r in rows[size:] if r["threads"] == 1}
     two = {r["batch"]: r["microseconds"] for r in rows[size:] if r["threads"] == 2}
     batches = ["| batch | one thread, us | two threads, us | ratio |", "|---|---|---|---|"]
     batches += [f"| {b} | {one[b]:.1f} | {two[b]:.1f} | {one[b] / two[b]:.2f} |" for b in one]
-    text = "\n".join([
-        "# Evaluator speed", "",
-        "Time of one evaluation (makespan of a placement, exact event-driven execution), best of several rounds, on one core",
-        "of a shared virtual machine with two. Random graphs and placements: the hard case for caches and branch prediction.",
-        "", "```bash", "python results/evaluator/study.py", "```", "", *table, "", "![Time of an evaluation](speed.png)", "",
-        "## Both cores", "", "1000 ops, 8 devices, fifo:", "", *batches, "",
-        "Small batches stay on one thread: starting another costs more than it saves.", "",
-        "## What limits it", "",
-        f"One placement evaluated again and again takes {one[1]:.0f} us, 64 different ones take {one[64]:.0f} us each. The",
-        "arithmetic is the same, but the processor has learned the branches of the first. So about half of the time of an",
-        "evaluation is mispredicted branches (which op becomes ready, which queue it enters, what ends next), not work.", "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            "# Evaluator speed",
+            "",
+            "Time of one evaluation (makespan of a placement, exact event-driven execution), best of several rounds, on one core",
+            "of a shared virtual machine with two. Random graphs and placements: the hard case for caches and branch prediction.",
+            "",
+            "```bash",
+            "python results/evaluator/study.py",
+            "```",
+            "",
+            *table,
+            "",
+            "![Time of an evaluation](speed.png)",
+            "",
+            "## Both cores",
+            "",
+            "1000 ops, 8 devices, fifo:",
+            "",
+            *batches,
+            "",
+            "Small batches stay on one thread: starting another costs more than it saves.",
+            "",
+            "## What limits it",
+            "",
+            f"One placement evaluated again and again takes {one[1]:.0f} us, 64 different ones take {one[64]:.0f} us each. The",
+            "arithmetic is the same, but the processor has learned the branches of the first. So about half of the time of an",
+            "evaluation is mispredicted branches (which op becomes ready, which queue it enters, what ends next), not work.",
+            "",
+        ]
+    )
     (HERE / "README.md").write_text(text)
 
 

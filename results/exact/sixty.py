@@ -1,13 +1,15 @@
-"""The gap of `solve` in 60 s, beside what an earlier version proves by `solve` and `bound` with 60 s each.
+"""The gap of `solve` in 60 s, beside what an earlier version proves by `solve` and `bound` with 60
+s each.
 
     git worktree add --detach EARLIER 2f0eb8a
     python results/exact/sixty.py after                    # this version, each instance in a process of its own
     python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after the other
 
-Instances are those of results/exact, results/benchmark and results/scaling, without the 139 published optima (all proved,
-stage `optima` of study.py), and Llama graphs: Doppler's, and sharded for eight devices. A row that is there is skipped (`--again`
-measures it anew), `--only TEXT` takes the rows whose name holds TEXT, `--for` starts no further row after so many seconds.
-`before` skips what `after` ended within 0.01 % of its bound. Both write sixty.csv.
+Instances are those of results/exact, results/benchmark and results/scaling, without the 139
+published optima (all proved, stage `optima` of study.py), and Llama graphs: Doppler's, and sharded
+for eight devices. A row that is there is skipped (`--again` measures it anew), `--only TEXT` takes
+the rows whose name holds TEXT, `--for` starts no further row after so many seconds. `before` skips
+what `after` ended within 0.01 % of its bound. Both write sixty.csv.
 """
 
 from __future__ import annotations
@@ -30,12 +32,17 @@ CLOSED = 0.01
 
 Row = dict[str, Any]
 Source = tuple[Any, ...]
-"""Kind of an instance ("doppler", "random", "llama", "generated", "split", "latency") and what names it."""
+"""Kind of an instance ("doppler", "random", "llama", "generated", "split", "latency") and what
+names it."""
 
 LATENCIES = (
-    "layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference", "operator_bert_l-3_inference",
-    "operator_bert_l-6_inference", "operator_resnet50_inference",
-)  # fmt: skip
+    "layer_bert24_inference",
+    "layer_gnmt_inference",
+    "layer_resnet50_inference",
+    "operator_bert_l-3_inference",
+    "operator_bert_l-6_inference",
+    "operator_resnet50_inference",
+)
 
 
 def instances() -> dict[str, Source]:
@@ -48,15 +55,30 @@ def instances() -> dict[str, Source]:
     for contention in ("none", "pair"):
         for devices in (4, 8):
             for name in ("chain_mm", "ffnn", "llama_block"):
-                found[f"{name}, {devices} devices, {contention}"] = ("doppler", name, devices, contention)
+                found[f"{name}, {devices} devices, {contention}"] = (
+                    "doppler",
+                    name,
+                    devices,
+                    contention,
+                )
     for name, devices in (("llama_layer", 4), ("llama_layer", 8), ("llama_block_8gpu", 8)):
         found[f"{name}, {devices} devices, none"] = ("doppler", name, devices, "none")
     for devices in (4, 8):
         for costs in ("own", "doppler"):
-            found[f"llama-layer, {devices} devices, {costs} costs"] = ("llama", "gen:llama-layer", devices, costs)
+            found[f"llama-layer, {devices} devices, {costs} costs"] = (
+                "llama",
+                "gen:llama-layer",
+                devices,
+                costs,
+            )
     for name in ("block", "layer"):
         for costs in ("own", "doppler"):
-            found[f"llama-{name} in 8 shards, 8 devices, {costs} costs"] = ("llama", f"gen:llama-{name}?shards=8", 8, costs)
+            found[f"llama-{name} in 8 shards, 8 devices, {costs} costs"] = (
+                "llama",
+                f"gen:llama-{name}?shards=8",
+                8,
+                costs,
+            )
     for seed in range(5):
         found[f"layered-60-{seed}, 4 devices"] = ("random", seed)
     for folder in ("benchmark", "scaling"):
@@ -76,7 +98,8 @@ def instances() -> dict[str, Source]:
     return found
 
 
-# --- in the process of one row: only names that both versions have ---------------------------------------
+# --- in the process of one row: only names that both versions have
+# ---------------------------------------
 
 
 def load(source: Source) -> Any:
@@ -100,7 +123,9 @@ def load(source: Source) -> Any:
         return own if names[2] == "own" else own.replace(transfer=ticks)
     files = data / "dnn-partitioning"
     if kind == "split":
-        return po.load(files / "throughput" / f"{names[0]}.json", objective="period", contiguity=names[1])
+        return po.load(
+            files / "throughput" / f"{names[0]}.json", objective="period", contiguity=names[1]
+        )
     return po.load(files / "latency" / f"{names[0]}.json", objective="latency", slots=names[1])
 
 
@@ -109,7 +134,11 @@ def warmed(problem: Any) -> None:
     import placeopt as po
 
     name = "layer_bert24_inference"
-    small = {"makespan": ("random", 0), "period": ("split", name, "none"), "latency": ("latency", name, 1)}
+    small = {
+        "makespan": ("random", 0),
+        "period": ("split", name, "none"),
+        "latency": ("latency", name, 1),
+    }
     problem = load(small[problem.objective])
     po.solve(problem, seconds=6)
     bound(problem, 3)
@@ -134,8 +163,12 @@ def one(source: Source, alone: bool) -> None:
     warmed(problem)
     began = time.perf_counter()
     result = po.solve(problem, seconds=SECONDS)
-    row: Row = {"value": result.objective, "bound": result.lower_bound, "method": result.bound_method,
-                "seconds": round(time.perf_counter() - began, 2)}  # fmt: skip
+    row: Row = {
+        "value": result.objective,
+        "bound": result.lower_bound,
+        "method": result.bound_method,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
     if not alone and result.objective != result.lower_bound:
         began = time.perf_counter()
         row["bound alone"] = bound(problem, SECONDS)
@@ -143,7 +176,8 @@ def one(source: Source, alone: bool) -> None:
     print(json.dumps(row))
 
 
-# --- rows ------------------------------------------------------------------------------------------------
+# --- rows
+# ------------------------------------------------------------------------------------------------
 
 
 def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
@@ -151,8 +185,11 @@ def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
     paths = os.pathsep.join([str(tree), str(tree / "tests")])
     answer = subprocess.run(
         [sys.executable, __file__, "one", json.dumps(source), *(["--alone"] if alone else [])],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, cwd=tree,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=tree,
+    )
     if answer.returncode:
         raise SystemExit(f"{source}: {answer.stderr.strip()}")
     row: Row = json.loads(answer.stdout.splitlines()[-1])
@@ -160,7 +197,8 @@ def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
 
 
 def gap(row: Row, side: str) -> float | None:
-    """Return the gap in per cent that a row shows for "before" (by the better bound) or "after"; None where not measured."""
+    """Return the gap in per cent that a row shows for "before" (by the better bound) or "after";
+    None where not measured."""
     value, proved = row.get(f"{side} value"), row.get(f"{side} bound")
     if value in (None, ""):
         return None
@@ -173,8 +211,16 @@ def measure(side: str, options: argparse.Namespace) -> None:
     from placeopt.experiments.studies import data_folder, read_csv, write_csv
 
     os.environ["PLACEOPT_DATA"] = str(data_folder())
-    columns = ["value", "bound", "method", "seconds", *(["bound alone", "seconds alone"] if side == "before" else [])]
-    rows: dict[str, Row] = {row["instance"]: row for row in read_csv(TABLE)} if TABLE.exists() else {}
+    columns = [
+        "value",
+        "bound",
+        "method",
+        "seconds",
+        *(["bound alone", "seconds alone"] if side == "before" else []),
+    ]
+    rows: dict[str, Row] = (
+        {row["instance"]: row for row in read_csv(TABLE)} if TABLE.exists() else {}
+    )
     end = time.monotonic() + options.seconds
     for name, source in instances().items():
         row = rows.setdefault(name, {"instance": name})
@@ -188,20 +234,37 @@ def measure(side: str, options: argparse.Namespace) -> None:
             return
         found = in_own_process(source, options.tree.resolve(), side == "after")
         rows = {r["instance"]: r for r in read_csv(TABLE)} if TABLE.exists() else rows
-        rows.setdefault(name, {"instance": name}).update({f"{side} {key}": found.get(key, "") for key in columns})
-        heads = ["instance", *(f"{s} {key}" for s in ("before", "after") for key in ("value", "bound", "method", "seconds")),
-                 "before bound alone", "before seconds alone"]  # fmt: skip
-        write_csv(TABLE, [{head: rows[n].get(head, "") for head in heads} for n in instances() if n in rows])
+        rows.setdefault(name, {"instance": name}).update(
+            {f"{side} {key}": found.get(key, "") for key in columns}
+        )
+        heads = [
+            "instance",
+            *(
+                f"{s} {key}"
+                for s in ("before", "after")
+                for key in ("value", "bound", "method", "seconds")
+            ),
+            "before bound alone",
+            "before seconds alone",
+        ]
+        write_csv(
+            TABLE,
+            [{head: rows[n].get(head, "") for head in heads} for n in instances() if n in rows],
+        )
         print(name, found, flush=True)
 
 
 def main() -> None:
     """Measure one side."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("side", choices=("before", "after", "one"))
     parser.add_argument("source", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--tree", type=Path, default=ROOT, help="the version to measure (default: this one)")
+    parser.add_argument(
+        "--tree", type=Path, default=ROOT, help="the version to measure (default: this one)"
+    )
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--for", dest="seconds", type=float, default=float("inf"))

@@ -1,12 +1,13 @@
-"""Exact methods against published optima and against instances nobody has solved: one command, one table per stage.
+"""Exact methods against published optima and against instances nobody has solved: one command, one
+table per stage.
 
     PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
 
-Stages: optima, doppler, doppler-seeds, wide, chain, pipeline, latency, splits, replicas, slots (default: all). What `solve`
-says after a minute is in sixty.py.
-A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
-stopped and continued; `--for` starts no further row after so many seconds. `tables.md` is drawn from the CSV
-files after every stage. Two CP-SAT workers throughout.
+Stages: optima, doppler, doppler-seeds, wide, chain, pipeline, latency, splits, replicas, slots
+(default: all). What `solve` says after a minute is in sixty.py.
+A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures
+them anew), so it may be stopped and continued; `--for` starts no further row after so many seconds.
+`tables.md` is drawn from the CSV files after every stage. Two CP-SAT workers throughout.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ Job = tuple[str, Callable[[], Row]]
 """Key of a row, and what measures it."""
 
 
-# --- makespan --------------------------------------------------------------------------------------------
+# --- makespan
+# --------------------------------------------------------------------------------------------
 
 
 def optima() -> Iterator[Job]:
@@ -66,7 +68,8 @@ def doppler_graphs() -> Iterator[Job]:
 
 
 def doppler_seeds() -> Iterator[Job]:
-    """Doppler's graphs on 4 devices by the default solver, ten other seeds each, 20 s each at most; ticks * 1e-10."""
+    """Doppler's graphs on 4 devices by the default solver, ten other seeds each, 20 s each at most;
+    ticks * 1e-10."""
     for name in ("chain_mm", "ffnn", "llama_block"):
         problem = doppler(DATA, name, 4, "none")
         for seed in range(1, 11):
@@ -80,24 +83,34 @@ def by_default(problem: PlacementProblem, seed: int, seconds: float, unit: float
 
 
 def wide() -> Iterator[Job]:
-    """Layered graphs of 400 layers, 256 wide, on 64 devices: the bound in 10 s at most, and list heuristics; CPU seconds."""
+    """Layered graphs of 400 layers, 256 wide, on 64 devices: the bound in 10 s at most, and list
+    heuristics; CPU seconds."""
     for seed in (1, 2, 3):
         source = f"gen:layered?layers=400&width=256&seed={seed}"
         yield source, lambda s=source: wide_row(po.load(s, "uniform:64"))
 
 
 def wide_row(problem: PlacementProblem) -> Row:
-    """Return the bound of a large graph and how far above it heuristics end, each with its CPU seconds."""
+    """Return the bound of a large graph and how far above it heuristics end, each with its CPU
+    seconds."""
     warm_up(problem.objective)
     began = time.process_time()
     proved = po.bound(problem, seconds=10)
-    row: Row = {"ops": problem.num_ops, "edges": problem.num_edges, "bound": proved.value, "method": proved.method,
-                "bound seconds": round(time.process_time() - began, 2)}  # fmt: skip
+    row: Row = {
+        "ops": problem.num_ops,
+        "edges": problem.num_edges,
+        "bound": proved.value,
+        "method": proved.method,
+        "bound seconds": round(time.process_time() - began, 2),
+    }
     for name in ("etf", "m-etf", "heft", "peft", "cpop"):
         began = time.process_time()
         found = po.solve(problem, name, seconds=120)
-        row |= {name: found.value, f"{name} gap_percent": round(100 * (found.value / proved.value - 1), 4),
-                f"{name} seconds": round(time.process_time() - began, 2)}  # fmt: skip
+        row |= {
+            name: found.value,
+            f"{name} gap_percent": round(100 * (found.value / proved.value - 1), 4),
+            f"{name} seconds": round(time.process_time() - began, 2),
+        }
     return row
 
 
@@ -132,14 +145,20 @@ def warm_up(objective: str) -> None:
         for problem in (random_layered(14, 3, 0), doppler(DATA, "chain_mm", 3, "pair")):
             make_solver("cp-sat").solve(problem, Budget(seconds=2), seed=0)
     else:
-        problem = load_dnn("throughput" if objective == "period" else "latency", "layer_bert24_inference", objective)
+        problem = load_dnn(
+            "throughput" if objective == "period" else "latency",
+            "layer_bert24_inference",
+            objective,
+        )
         for solver in ("cp-sat", "ideal-dp") if objective == "period" else ("cp-sat",):
             make_solver(solver).solve(problem, Budget(seconds=4), seed=0)
 
 
-# --- period and latency ----------------------------------------------------------------------------------
+# --- period and latency
+# ----------------------------------------------------------------------------------
 
-# file: (chain optimum of the authors' program, non-contiguous best and bound of a plain CP-SAT model), run here, in the
+# file: (chain optimum of the authors' program, non-contiguous best and bound of a plain CP-SAT
+# model), run here, in the
 # files' unit
 PERIOD = {
     "layer_bert24_inference": (17.78991, 17.7147, 17.703),
@@ -174,11 +193,14 @@ LATENCY = {
 
 def load_dnn(folder: str, name: str, objective: str, **fields: Any) -> PlacementProblem:
     """Load an instance of dnn-partitioning/; a tick is 1e-6 of the file's unit."""
-    return po.load(DATA / "dnn-partitioning" / folder / f"{name}.json", objective=objective, **fields)
+    return po.load(
+        DATA / "dnn-partitioning" / folder / f"{name}.json", objective=objective, **fields
+    )
 
 
 def chain() -> Iterator[Job]:
-    """Chain optima by ideal-dp, each in a process of its own: CPU seconds and peak memory beyond the imports."""
+    """Chain optima by ideal-dp, each in a process of its own: CPU seconds and peak memory beyond
+    the imports."""
     for name, (optimum, _, _) in PERIOD.items():
         yield name, lambda n=name, o=optimum: {**in_own_process(n), "authors_program": o}
 
@@ -190,13 +212,17 @@ def in_own_process(name: str) -> Row:
     )
     value, status, cpu, base, peak = answer.stdout.split()[-5:]
     return {
-        "value": float(value), "status": status, "cpu_seconds": float(cpu), "imported_mb": float(base),
+        "value": float(value),
+        "status": status,
+        "cpu_seconds": float(cpu),
+        "imported_mb": float(base),
         "extra_mb": float(peak),
-    }  # fmt: skip
+    }
 
 
 def one_chain(name: str) -> None:
-    """Print value, status, CPU seconds, MB after the imports and a compiling run, and MB beyond that."""
+    """Print value, status, CPU seconds, MB after the imports and a compiling run, and MB beyond
+    that."""
     warm = load_dnn("throughput", "layer_bert24_inference", "period")
     make_solver("ideal-dp").solve(warm, Budget(), seed=0)
     problem = load_dnn("throughput", name, "period")
@@ -210,29 +236,44 @@ def one_chain(name: str) -> None:
 
 
 def pipeline() -> Iterator[Job]:
-    """Splits without contiguity by cp-sat, with proven bounds, 60 s (300 s where a plain model leaves a gap)."""
+    """Splits without contiguity by cp-sat, with proven bounds, 60 s (300 s where a plain model
+    leaves a gap)."""
     for name, (_, best, bound) in PERIOD.items():
         problem = load_dnn("throughput", name, "period", contiguity="none")
         seconds = 300 if name in HARD else 60
-        yield name, lambda p=problem, b=best, low=bound, s=seconds: {
-            **solve(p, s, 1e-6), "plain_cp_sat": b, "plain_cp_sat_bound": low,
-        }  # fmt: skip
+        yield (
+            name,
+            lambda p=problem, b=best, low=bound, s=seconds: {
+                **solve(p, s, 1e-6),
+                "plain_cp_sat": b,
+                "plain_cp_sat_bound": low,
+            },
+        )
 
 
 def latency() -> Iterator[Job]:
-    """Latency of one sample with one slot per accelerator by cp-sat, 100 s each, and that of the split of the least load."""
+    """Latency of one sample with one slot per accelerator by cp-sat, 100 s each, and that of the
+    split of the least load."""
     for name, (greedy, best, bound) in LATENCY.items():
         problem = load_dnn("latency", name, "latency")
-        yield name, lambda p=problem, g=greedy, b=best, low=bound: {
-            **solve(p, 100, 1e-6), "authors_greedy": g, "our_earlier": b, "our_earlier_bound": low, "max_load_dp": max_load(p),
-        }  # fmt: skip
+        yield (
+            name,
+            lambda p=problem, g=greedy, b=best, low=bound: {
+                **solve(p, 100, 1e-6),
+                "authors_greedy": g,
+                "our_earlier": b,
+                "our_earlier_bound": low,
+                "max_load_dp": max_load(p),
+            },
+        )
 
 
 SPLITS = ("ideal-dp", "pipedream", "metis", "split-local-search")
 
 
 def splits() -> Iterator[Job]:
-    """Every throughput instance: the expert's split where there is one, and the baselines; 30 s each, period in the file's unit."""
+    """Every throughput instance: the expert's split where there is one, and the baselines; 30 s
+    each, period in the file's unit."""
     for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
         yield path.stem, lambda p=path: split_row(p)
 
@@ -254,34 +295,50 @@ def split_row(path: Path) -> Row:
 
 
 def replicas() -> Iterator[Job]:
-    """Every throughput graph with replicated stages, devices in two groups, and transfers beside computation; 60 s each."""
+    """Every throughput graph with replicated stages, devices in two groups, and transfers beside
+    computation; 60 s each."""
     for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
         yield path.stem, lambda p=path: replica_row(p)
 
 
 EXTENSIONS: dict[str, dict[str, Any]] = {
-    "plain": {}, "replicas": {"max_replicas": 3}, "groups": {"groups": 2}, "overlap": {"overlap": True},
+    "plain": {},
+    "replicas": {"max_replicas": 3},
+    "groups": {"groups": 2},
+    "overlap": {"overlap": True},
     "overlap_replicas": {"overlap": True, "max_replicas": 3},
-}  # fmt: skip
+}
 
 
 def replica_row(path: Path) -> Row:
-    """Return the best period with each extension over pipelines of ideals, and whether it is proved; no weights are exchanged."""
+    """Return the best period with each extension over pipelines of ideals, and whether it is
+    proved; no weights are exchanged."""
     problem = po.load(path, objective="period", contiguity="chain")
     row: Row = {}
     for name, fields in EXTENSIONS.items():
         usable = problem.num_devices - 1
         if name == "groups" and usable % 2:
-            row |= {name: "", f"{name}_proved": "", f"{name}_seconds": ""}  # three accelerators make no two groups
+            row |= {
+                name: "",
+                f"{name}_proved": "",
+                f"{name}_seconds": "",
+            }  # three accelerators make no two groups
             continue
-        result = make_solver("split-ideals", "split").solve(SplitProblem(problem, **fields), Budget(seconds=60), seed=0)
+        result = make_solver("split-ideals", "split").solve(
+            SplitProblem(problem, **fields), Budget(seconds=60), seed=0
+        )
         value = "" if result.value is None else round(result.value * 1e-6, 6)
-        row |= {name: value, f"{name}_proved": result.status == "optimal", f"{name}_seconds": round(result.runtime, 2)}
+        row |= {
+            name: value,
+            f"{name}_proved": result.status == "optimal",
+            f"{name}_seconds": round(result.runtime, 2),
+        }
     return row
 
 
 def slots() -> Iterator[Job]:
-    """Latency of one sample on every given instance, with one and two slots per accelerator, 30 s each."""
+    """Latency of one sample on every given instance, with one and two slots per accelerator, 30 s
+    each."""
     for path in sorted((DATA / "dnn-partitioning" / "latency").glob("*.json")):
         for number in (1, 2):
             problem = po.load(path, objective="latency", slots=number)
@@ -308,7 +365,8 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
 }
 
 
-# --- files -----------------------------------------------------------------------------------------------
+# --- files
+# -----------------------------------------------------------------------------------------------
 
 
 def run(stage: str, again: bool, end: float) -> None:
@@ -322,7 +380,10 @@ def run(stage: str, again: bool, end: float) -> None:
             print(f"{stage}: stopped before {name}; run it again to continue")
             return
         rows[name] = {"instance": name, **job()}
-        print(f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()), flush=True)
+        print(
+            f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()),
+            flush=True,
+        )
         write_csv(path, list(rows.values()))
 
 
@@ -338,7 +399,8 @@ def draw_tables() -> None:
         if stage == "optima":
             seconds = np.array([float(row["seconds"]) for row in rows])
             proved = sum(
-                row["status"] == "optimal" and float(row["value"]) == float(row["published"]) for row in rows
+                row["status"] == "optimal" and float(row["value"]) == float(row["published"])
+                for row in rows
             )
             parts.append(
                 f"{proved} of {len(rows)} proved equal to the published value; {seconds.sum():.1f} s together, "
@@ -346,16 +408,22 @@ def draw_tables() -> None:
             )
             rows = sorted(rows, key=lambda row: -float(row["seconds"]))[:8]
         head = list(rows[0])
-        parts.append("\n".join([*markdown_table(head, [[row[key] for key in head] for row in rows]), ""]))
+        parts.append(
+            "\n".join([*markdown_table(head, [[row[key] for key in head] for row in rows]), ""])
+        )
     (HERE / "tables.md").write_text("\n".join(parts))
 
 
 def main() -> None:
     """Run the chosen stages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
     parser.add_argument("--again", action="store_true", help="measure rows anew")
-    parser.add_argument("--for", dest="seconds", type=float, default=float("inf"), help="start no row after so long")
+    parser.add_argument(
+        "--for", dest="seconds", type=float, default=float("inf"), help="start no row after so long"
+    )
     parser.add_argument("--one-chain", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one_chain:

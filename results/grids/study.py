@@ -1,9 +1,10 @@
-"""What a grid costs beside its solvers: overhead per cell, two cores against one, and the report of 100,000 runs.
+"""What a grid costs beside its solvers: overhead per cell, two cores against one, and the report of
+100,000 runs.
 
-Run `python results/grids/study.py [PART ...] [--again]` (three minutes; parts: overhead, two_cores, report). Every part writes
-a CSV file beside this one, and one that is there is kept unless it is to be measured `--again`; README.md is drawn from the
-files. Every grid runs in a temporary folder, through the same call as `placeopt bench`, with the results synced to disk after
-every cell.
+Run `python results/grids/study.py [PART ...] [--again]` (three minutes; parts: overhead, two_cores,
+report). Every part writes a CSV file beside this one, and one that is there is kept unless it is to
+be measured `--again`; README.md is drawn from the files. Every grid runs in a temporary folder,
+through the same call as `placeopt bench`, with the results synced to disk after every cell.
 """
 
 from __future__ import annotations
@@ -59,18 +60,26 @@ def main(words: list[str]) -> None:
 def measured(part: str, folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a part."""
     if part == "overhead":
-        return [overhead(folder, jobs, backend) for jobs, backend in ((1, "loky"), (2, "loky"), (2, "threading"))]
+        return [
+            overhead(folder, jobs, backend)
+            for jobs, backend in ((1, "loky"), (2, "loky"), (2, "threading"))
+        ]
     if part == "two_cores":
         return [grid(folder, jobs) for jobs in (1, 2)]
     return [{"rows": ROWS, **report_time(folder / "many"), "sync_ms": sync_time(folder / "sync")}]
 
 
 def overhead(folder: Path, jobs: int, backend: str) -> dict[str, object]:
-    """Return the milliseconds between finished cells that do next to nothing, once all workers are up."""
+    """Return the milliseconds between finished cells that do next to nothing, once all workers are
+    up."""
     study = Study(
-        name=f"short-{backend}-{jobs}", instances=["gen:vgg16"], clusters=["2xA100"],
-        solvers=[{"name": "round-robin"}], seeds={"count": SHORT}, seconds=1,
-    )  # fmt: skip
+        name=f"short-{backend}-{jobs}",
+        instances=["gen:vgg16"],
+        clusters=["2xA100"],
+        solvers=[{"name": "round-robin"}],
+        seeds={"count": SHORT},
+        seconds=1,
+    )
     clock = CellClock()
     started = time.perf_counter()
     summary = run_study(study, folder, jobs=jobs, backend=backend, reporter=clock)
@@ -80,27 +89,42 @@ def overhead(folder: Path, jobs: int, backend: str) -> dict[str, object]:
     steady = clock.times[SHORT // 10 :]
     between = (steady[-1] - steady[0]) / (len(steady) - 1)
     return {
-        "backend": backend, "jobs": jobs, "cells": SHORT, "seconds": round(summary.seconds, 2),
-        "first_cell_seconds": round(clock.times[0] - started, 2), "ms_per_cell": round(1e3 * between, 2),
-        "solver_ms": round(1e3 * inside, 2), "overhead_ms": round(1e3 * (between - inside / jobs), 2),
-    }  # fmt: skip
+        "backend": backend,
+        "jobs": jobs,
+        "cells": SHORT,
+        "seconds": round(summary.seconds, 2),
+        "first_cell_seconds": round(clock.times[0] - started, 2),
+        "ms_per_cell": round(1e3 * between, 2),
+        "solver_ms": round(1e3 * inside, 2),
+        "overhead_ms": round(1e3 * (between - inside / jobs), 2),
+    }
 
 
 def grid(folder: Path, jobs: int) -> dict[str, float]:
-    """Return the wall seconds of a grid of searches of about a second each, starting the workers included."""
+    """Return the wall seconds of a grid of searches of about a second each, starting the workers
+    included."""
     study = Study(
-        name=f"long-{jobs}", instances=["gen:layered?layers=20&width=20&seed=1"], clusters=["4xA100"],
-        solvers=[{"name": "cross-entropy", "options": {"threads": 1}}], seeds={"count": LONG}, evaluations=30_000,
-    )  # fmt: skip
+        name=f"long-{jobs}",
+        instances=["gen:layered?layers=20&width=20&seed=1"],
+        clusters=["4xA100"],
+        solvers=[{"name": "cross-entropy", "options": {"threads": 1}}],
+        seeds={"count": LONG},
+        evaluations=30_000,
+    )
     started = time.perf_counter()
     summary = run_study(study, folder, jobs=jobs)
     rows = list(read_rows(folder / study.name / "runs.jsonl"))
     assert summary.done == LONG
-    return {"jobs": jobs, "wall": time.perf_counter() - started, "solver": sum(row["runtime"] for row in rows)}
+    return {
+        "jobs": jobs,
+        "wall": time.perf_counter() - started,
+        "solver": sum(row["runtime"] for row in rows),
+    }
 
 
 def report_time(folder: Path) -> dict[str, float]:
-    """Return wall and CPU seconds of the report of 10^5 runs: 50 instances, 4 solvers, 500 seeds."""
+    """Return wall and CPU seconds of the report of 10^5 runs: 50 instances, 4 solvers, 500
+    seeds."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     with (folder / "runs.jsonl").open("w") as file:
@@ -109,11 +133,25 @@ def report_time(folder: Path) -> dict[str, float]:
             value = int(rng.integers(100, 200))
             trace = [[0.1 * j, 100 * j, value + 100 - 20 * j, 10] for j in range(1, 6)]
             row = {
-                "key": f"{i}", "instance": instance, "cluster": "uniform:2", "problem_hash": instance,
-                "objective": "makespan", "label": label, "solver": label, "seed": seed, "value": value,
-                "lower_bound": 90, "bound_method": "load", "gap": 1 - 90 / value, "status": "feasible",
-                "evaluations": 500, "runtime": 0.5, "version": "0", "error": None, "trace": trace,
-            }  # fmt: skip
+                "key": f"{i}",
+                "instance": instance,
+                "cluster": "uniform:2",
+                "problem_hash": instance,
+                "objective": "makespan",
+                "label": label,
+                "solver": label,
+                "seed": seed,
+                "value": value,
+                "lower_bound": 90,
+                "bound_method": "load",
+                "gap": 1 - 90 / value,
+                "status": "feasible",
+                "evaluations": 500,
+                "runtime": 0.5,
+                "version": "0",
+                "error": None,
+                "trace": trace,
+            }
             file.write(json.dumps(row) + "\n")
     write_report(folder, folder / "warm")  # imports and fonts
     with Clock() as clock:
@@ -122,7 +160,8 @@ def report_time(folder: Path) -> dict[str, float]:
 
 
 def sync_time(path: Path) -> float:
-    """Return the milliseconds of one appended and synced line, which every cell costs whatever runs it."""
+    """Return the milliseconds of one appended and synced line, which every cell costs whatever runs
+    it."""
     line = b"x" * 700 + b"\n"
     times = []
     with path.open("ab", buffering=0) as file:
@@ -134,7 +173,9 @@ def sync_time(path: Path) -> float:
     return 1e3 * float(np.median(times))
 
 
-def write_page(short: list[dict[str, str]], long: list[dict[str, str]], reports: list[dict[str, str]]) -> None:
+def write_page(
+    short: list[dict[str, str]], long: list[dict[str, str]], reports: list[dict[str, str]]
+) -> None:
     """Write README.md from the rows of the parts."""
     report = {key: float(value) for key, value in reports[0].items()}
     lines = [
@@ -144,26 +185,44 @@ def write_page(short: list[dict[str, str]], long: list[dict[str, str]], reports:
     ]
     word = "" if report["wall"] < 10 else ", missed in this run"
     one, two = ({key: float(value) for key, value in row.items()} for row in long)
-    text = "\n".join([
-        "# What a grid costs beside its solvers", "", "```bash", "python results/grids/study.py", "```", "",
-        "Measured on two cores of a shared virtual machine.", "",
-        "## Overhead per cell", "",
-        f"{SHORT} cells that do next to nothing (round-robin on VGG-16). Wall time between finished cells after the",
-        "first tenth, less the solver's own runtime divided by the jobs: dispatch, the guard against hanging solvers, checking the",
-        f"result, and a line synced to disk ({report['sync_ms']:.2f} ms alone). Target: under 5 ms on loky.", "",
-        "| back end | jobs | all cells, s | first cell, s | ms a cell | solver, ms | overhead, ms |",
-        "|---|---|---|---|---|---|---|",
-        *lines, "",
-        "## Two cores against one", "",
-        f"{LONG} cells of cross-entropy with 30,000 evaluations on 400 ops, one thread each:", "",
-        "| jobs | wall, s | sum of the solvers' runtimes, s |", "|---|---|---|",
-        *(f"| {r['jobs']:.0f} | {r['wall']:.1f} | {r['solver']:.1f} |" for r in (one, two)), "",
-        f"Two jobs finish the grid {one['wall'] / two['wall']:.2f} times as fast as one; each cell runs "
-        f"{two['solver'] / one['solver']:.2f} times as long beside another.", "",
-        f"## Report of {ROWS:,} runs", "",
-        f"50 instances, 4 solvers, 500 seeds, 5 trace points a run: {report['wall']:.1f} s ({report['cpu']:.1f} CPU s), with",
-        f"tables, three charts in two formats and the HTML page. Target: under 10 s{word}.", "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            "# What a grid costs beside its solvers",
+            "",
+            "```bash",
+            "python results/grids/study.py",
+            "```",
+            "",
+            "Measured on two cores of a shared virtual machine.",
+            "",
+            "## Overhead per cell",
+            "",
+            f"{SHORT} cells that do next to nothing (round-robin on VGG-16). Wall time between finished cells after the",
+            "first tenth, less the solver's own runtime divided by the jobs: dispatch, the guard against hanging solvers, checking the",
+            f"result, and a line synced to disk ({report['sync_ms']:.2f} ms alone). Target: under 5 ms on loky.",
+            "",
+            "| back end | jobs | all cells, s | first cell, s | ms a cell | solver, ms | overhead, ms |",
+            "|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+            "## Two cores against one",
+            "",
+            f"{LONG} cells of cross-entropy with 30,000 evaluations on 400 ops, one thread each:",
+            "",
+            "| jobs | wall, s | sum of the solvers' runtimes, s |",
+            "|---|---|---|",
+            *(f"| {r['jobs']:.0f} | {r['wall']:.1f} | {r['solver']:.1f} |" for r in (one, two)),
+            "",
+            f"Two jobs finish the grid {one['wall'] / two['wall']:.2f} times as fast as one; each cell runs "
+            f"{two['solver'] / one['solver']:.2f} times as long beside another.",
+            "",
+            f"## Report of {ROWS:,} runs",
+            "",
+            f"50 instances, 4 solvers, 500 seeds, 5 trace points a run: {report['wall']:.1f} s ({report['cpu']:.1f} CPU s), with",
+            f"tables, three charts in two formats and the HTML page. Target: under 10 s{word}.",
+            "",
+        ]
+    )
     (HERE / "README.md").write_text(text)
 
 

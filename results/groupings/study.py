@@ -1,11 +1,13 @@
-"""Post's, Liu et al.'s and HSDAG's workloads: every baseline of these papers at equal evaluations, and HSDAG's ablations.
+"""Post's, Liu et al.'s and HSDAG's workloads: every baseline of these papers at equal evaluations,
+and HSDAG's ablations.
 
     python results/groupings/study.py [baselines | parsing] [--for SECONDS]
 
-Writes baselines.csv and parsing.csv beside this file row by row and skips rows that are there, so that it may be stopped and
-continued; `--for` starts no further row after so many seconds. What learns as its authors had it begins at random; what
-begins at a heuristic's placement says so. All values are simulated makespans in ticks on generated graphs; the tables of
-README.md are drawn by `python results/draw.py`.
+Writes baselines.csv and parsing.csv beside this file row by row and skips rows that are there, so
+that it may be stopped and continued; `--for` starts no further row after so many seconds. What
+learns as its authors had it begins at random; what begins at a heuristic's placement says so. All
+values are simulated makespans in ticks on generated graphs; the tables of README.md are drawn by
+`python results/draw.py`.
 """
 
 from __future__ import annotations
@@ -34,13 +36,18 @@ from study import HEURISTICS, expert  # noqa: E402 - results/ is no package; the
 EVALUATIONS, BOUND_SECONDS = 1200, 5
 HARDWARE = {"gpus": ("2xP100", "4xP100"), "mixed": ("cpu+gpu",)}
 WORKLOADS = (
-    *((f"gen:{name}", cluster) for name in ("inception-v3", "resnet50") for cluster in (*HARDWARE["gpus"], "8xP100")),
+    *(
+        (f"gen:{name}", cluster)
+        for name in ("inception-v3", "resnet50")
+        for cluster in (*HARDWARE["gpus"], "8xP100")
+    ),
     *(("gen:rnn-lm", cluster) for cluster in (*HARDWARE["gpus"], "8xP100")),
     *(("gen:nmt", cluster) for cluster in HARDWARE["gpus"]),
     *(("gen:nmt?training=1", cluster) for cluster in HARDWARE["gpus"]),
     *((f"gen:{name}", "cpu+gpu") for name in ("inception-v3", "resnet50", "bert-base")),
 )
-"""(instance, cluster): CNNs, RNN-LM and NMT on several GPUs (Post, Liu et al.), three models on CPU and GPU (HSDAG)."""
+"""(instance, cluster): CNNs, RNN-LM and NMT on several GPUs (Post, Liu et al.), three models on CPU
+and GPU (HSDAG)."""
 
 SCRATCH: dict[str, Any] = {"teacher": "", "warm_start": False}
 PARSING: dict[str, Any] = {"teacher": ""}
@@ -55,48 +62,85 @@ LEARNED: Methods = {
     "`cross-entropy`, from edge zeroing": ("cross-entropy", {}),
     "`dual-policy`, from edge zeroing": ("dual-policy", {}),
 }
-"""What learns or searches: label, solver and options. Post and parsing without a teacher; ours from a heuristic."""
+"""What learns or searches: label, solver and options. Post and parsing without a teacher; ours from
+a heuristic."""
 
 ABLATED: Methods = {
     name: ("neural-parsing", {**PARSING, "without": name})
-    for name in ("none", "fractal_dimension", "position", "spectral", "centrality", "structure", "types", "parsing", "placing")
+    for name in (
+        "none",
+        "fractal_dimension",
+        "position",
+        "spectral",
+        "centrality",
+        "structure",
+        "types",
+        "parsing",
+        "placing",
+    )
 }
-"""HSDAG's parts, each left out; `structure` is all features but op types, `parsing` and `placing` are what learns."""
+"""HSDAG's parts, each left out; `structure` is all features but op types, `parsing` and `placing`
+are what learns."""
 
 PARTS: dict[str, tuple[tuple[tuple[str, str], ...], Methods, int]] = {
     "baselines": (WORKLOADS, LEARNED, 3),
     "parsing": (
-        (*(case for case in WORKLOADS if case[1] == "cpu+gpu"), ("gen:inception-v3", "4xP100"), ("gen:llama-block", "4xP100")),
-        ABLATED, 5,
+        (
+            *(case for case in WORKLOADS if case[1] == "cpu+gpu"),
+            ("gen:inception-v3", "4xP100"),
+            ("gen:llama-block", "4xP100"),
+        ),
+        ABLATED,
+        5,
     ),
-}  # fmt: skip
+}
 """Part: workloads, methods, seeds."""
 
 Row = dict[str, Any]
 
 
 def row_of(problem: PlacementProblem, solver: str, options: Row, seeds: int) -> Row:
-    """Return the mean makespan of some seeds, half its 95 % interval, the best and the worst, and the processor seconds."""
+    """Return the mean makespan of some seeds, half its 95 % interval, the best and the worst, and
+    the processor seconds."""
     with Clock() as clock:
-        runs = [make_solver(solver, **options).solve(problem, po.Budget(evaluations=EVALUATIONS), seed=seed).objective
-                for seed in range(seeds)]  # fmt: skip
+        runs = [
+            make_solver(solver, **options)
+            .solve(problem, po.Budget(evaluations=EVALUATIONS), seed=seed)
+            .objective
+            for seed in range(seeds)
+        ]
     return {
-        "runs": seeds, "evaluations": EVALUATIONS, "mean": round(mean(runs), 1), "interval": round(half_width(runs), 1),
-        "best": min(runs), "worst": max(runs), "cpu": round(clock.cpu / seeds, 2),
-    }  # fmt: skip
+        "runs": seeds,
+        "evaluations": EVALUATIONS,
+        "mean": round(mean(runs), 1),
+        "interval": round(half_width(runs), 1),
+        "best": min(runs),
+        "worst": max(runs),
+        "cpu": round(clock.cpu / seeds, 2),
+    }
 
 
 def given_rows(problem: PlacementProblem) -> dict[str, Row]:
-    """Return the values that need no samples: the bound, one device, the expert, min-cut, the seed and the best heuristic."""
+    """Return the values that need no samples: the bound, one device, the expert, min-cut, the seed
+    and the best heuristic."""
     singles = [value_on(problem, device) for device in range(problem.num_devices)]
-    found = {name: make_solver(name).solve(problem, po.Budget()).objective for name in (*HEURISTICS, "min-cut")}
+    found = {
+        name: make_solver(name).solve(problem, po.Budget()).objective
+        for name in (*HEURISTICS, "min-cut")
+    }
     best = min(HEURISTICS, key=found.__getitem__)
     values = {
-        "bound": (po.bound(problem, seconds=BOUND_SECONDS).value, ""), "one device": (min(singles), ""),
-        "expert": (best_queue(problem, po.Placement(expert(problem)))[0], ""), "min-cut": (found["min-cut"], ""),
-        "edge zeroing": (found["edge-zeroing"], ""), "best heuristic": (found[best], best),
-    }  # fmt: skip
-    return {label: {"runs": 1, "evaluations": "", "mean": value, "solver": name} for label, (value, name) in values.items()}
+        "bound": (po.bound(problem, seconds=BOUND_SECONDS).value, ""),
+        "one device": (min(singles), ""),
+        "expert": (best_queue(problem, po.Placement(expert(problem)))[0], ""),
+        "min-cut": (found["min-cut"], ""),
+        "edge zeroing": (found["edge-zeroing"], ""),
+        "best heuristic": (found[best], best),
+    }
+    return {
+        label: {"runs": 1, "evaluations": "", "mean": value, "solver": name}
+        for label, (value, name) in values.items()
+    }
 
 
 def value_on(problem: PlacementProblem, device: int) -> int:
@@ -121,7 +165,15 @@ def record(part: str, end: float) -> None:
                 print(f"stopped before {instance} on {cluster}, {name}; run it again to continue")
                 return
             row = found[name] if name in found else row_of(problem, *methods[name], seeds)
-            rows.append({"instance": instance, "cluster": cluster, "ops": problem.num_ops, "method": name, **row})
+            rows.append(
+                {
+                    "instance": instance,
+                    "cluster": cluster,
+                    "ops": problem.num_ops,
+                    "method": name,
+                    **row,
+                }
+            )
             print(*rows[-1].values(), sep="  ", flush=True)
             if name not in found:
                 write_csv(path, rows)

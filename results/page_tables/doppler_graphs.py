@@ -26,7 +26,8 @@ def columns(source: Source, file: str = RUNS) -> dict[Graph, list[Line]]:
 
 
 def lines_of(runs: dict[Graph, list[Line]], extra: str) -> list[list[str]]:
-    """Return a line for every method: its means with half of their intervals, the least in bold; runs; a column's span."""
+    """Return a line for every method: its means with half of their intervals, the least in bold;
+    runs; a column's span."""
     least = {key: min(floats(rows, "mean")) for key, rows in runs.items()}
     lines = []
     for i, row in enumerate(next(iter(runs.values()))):
@@ -47,10 +48,16 @@ def with_interval(row: Line, least: float) -> str:
 
 
 def graphs(source: Source) -> list[str]:
-    """Mean makespans of every method on every graph at equal evaluations, the best in bold, and the bound."""
+    """Mean makespans of every method on every graph at equal evaluations, the best in bold, and the
+    bound."""
     runs = columns(source)
     bound = ["proven bound", "", "", *(value(max(floats(rows, "bound"))) for rows in runs.values())]
-    heads = ["mean of the runs", "runs", "CPU s each", *(f"{graph}, {devices}" for graph, devices in runs)]
+    heads = [
+        "mean of the runs",
+        "runs",
+        "CPU s each",
+        *(f"{graph}, {devices}" for graph, devices in runs),
+    ]
     return table(heads, [*lines_of(runs, "cpu"), bound])
 
 
@@ -58,8 +65,16 @@ def equal_time(source: Source) -> list[str]:
     """The same at equal processor seconds."""
     timed = columns(source, EQUAL_TIME)
     clock = ["*CPU s allowed*", "", ""]
-    clock += [seconds(source.number(RUNS, "cpu", graph=graph, devices=devices, method=CLOCK)) for graph, devices in timed]
-    heads = ["mean of the runs", "runs", "evaluations", *(f"{graph}, {devices}" for graph, devices in timed)]
+    clock += [
+        seconds(source.number(RUNS, "cpu", graph=graph, devices=devices, method=CLOCK))
+        for graph, devices in timed
+    ]
+    heads = [
+        "mean of the runs",
+        "runs",
+        "evaluations",
+        *(f"{graph}, {devices}" for graph, devices in timed),
+    ]
     return table(heads, [*lines_of(timed, "evaluations"), clock])
 
 
@@ -70,27 +85,45 @@ def learners(rows: list[Line]) -> list[Line]:
 
 def heuristic(rows: list[Line]) -> float:
     """Return the best value of a method that needs no evaluations and no time."""
-    return min(float(row["mean"]) for row in rows if not row["evaluations"] and not row["method"].endswith(" s"))
+    return min(
+        float(row["mean"])
+        for row in rows
+        if not row["evaluations"] and not row["method"].endswith(" s")
+    )
 
 
 def misses(source: Source) -> list[str]:
-    """Where no method meets the bound, where no policy meets the best heuristic, and how far learning from scratch gets."""
+    """Where no method meets the bound, where no policy meets the best heuristic, and how far
+    learning from scratch gets."""
     lines, runs = [], columns(source)
     for (graph, devices), rows in runs.items():
         bound, best = max(floats(rows, "bound")), min(floats(rows, "best"))
         if best > bound * (1 + 1e-6):
-            lines.append(f"{graph} on {devices}: the best of all methods keeps a gap of {percent(1 - bound / best)} to the bound.")
+            lines.append(
+                f"{graph} on {devices}: the best of all methods keeps a gap of {percent(1 - bound / best)} to the bound."
+            )
         learned = min(floats(learners(rows), "mean"))
         if learned > heuristic(rows):
-            lines.append(f"{graph} on {devices}: the best policy ends at {value(learned)}, a heuristic alone at "
-                         f"{value(heuristic(rows))}.")  # fmt: skip
-    above = [min(float(row["mean"]) for row in rows if "scratch" in row["method"]) / heuristic(rows) for rows in runs.values()]
-    lines.append(f"The best policy from scratch ends at {span(above)} times the best heuristic, "
-                 f"below it on {sum(x < 1 for x in above)} of {len(above)} graphs.")  # fmt: skip
-    whole, still = ([means_of(rows)[method] for rows in runs.values()]
-                    for method in (f"{CLOCK}, whole episodes", "the same, nothing learns"))  # fmt: skip
-    lines.append("Whole episodes whose policies learn by policy gradient end above those whose policies do not (nothing learns) on "
-                 f"{sum(x > y for x, y in zip(whole, still, strict=True))} of {len(whole)} graphs.")  # fmt: skip
+            lines.append(
+                f"{graph} on {devices}: the best policy ends at {value(learned)}, a heuristic alone at "
+                f"{value(heuristic(rows))}."
+            )
+    above = [
+        min(float(row["mean"]) for row in rows if "scratch" in row["method"]) / heuristic(rows)
+        for rows in runs.values()
+    ]
+    lines.append(
+        f"The best policy from scratch ends at {span(above)} times the best heuristic, "
+        f"below it on {sum(x < 1 for x in above)} of {len(above)} graphs."
+    )
+    whole, still = (
+        [means_of(rows)[method] for rows in runs.values()]
+        for method in (f"{CLOCK}, whole episodes", "the same, nothing learns")
+    )
+    lines.append(
+        "Whole episodes whose policies learn by policy gradient end above those whose policies do not (nothing learns) on "
+        f"{sum(x > y for x, y in zip(whole, still, strict=True))} of {len(whole)} graphs."
+    )
     return bullets(lines)
 
 
@@ -99,22 +132,46 @@ def means_of(rows: list[Line]) -> dict[str, float]:
     return {row["method"]: float(row["mean"]) for row in rows}
 
 
-FRONT = ("critical path, best of 50", "enumerative", "visiting-placer (Placeto), scratch", "graph-placer (GDP), scratch",
-         "dual-policy, critical path, whole episodes", "dual-policy, critical path", "dual-policy, edge zeroing")  # fmt: skip
+FRONT = (
+    "critical path, best of 50",
+    "enumerative",
+    "visiting-placer (Placeto), scratch",
+    "graph-placer (GDP), scratch",
+    "dual-policy, critical path, whole episodes",
+    "dual-policy, critical path",
+    "dual-policy, edge zeroing",
+)
 
 
 def front(source: Source) -> list[str]:
-    """The published list of methods, the best heuristic, the best of all, and the bound: a line for every graph."""
+    """The published list of methods, the best heuristic, the best of all, and the bound: a line for
+    every graph."""
     lines = []
     for (graph, devices), rows in columns(source).items():
         means = means_of(rows)
-        lines.append([f"{graph}, {devices}", *(value(means[method]) for method in FRONT), value(heuristic(rows)),
-                      value(min(floats(rows, "best"))), value(max(floats(rows, "bound")))])  # fmt: skip
-    heads = [method.replace("dual-policy", "`dual-policy`").replace("visiting-placer (Placeto)", "Placeto-like")
-             .replace("graph-placer (GDP)", "GDP-like") for method in FRONT]  # fmt: skip
-    return table(["mean of the runs", *heads, "best heuristic", "best of all", "proven bound"], lines)
+        lines.append(
+            [
+                f"{graph}, {devices}",
+                *(value(means[method]) for method in FRONT),
+                value(heuristic(rows)),
+                value(min(floats(rows, "best"))),
+                value(max(floats(rows, "bound"))),
+            ]
+        )
+    heads = [
+        method.replace("dual-policy", "`dual-policy`")
+        .replace("visiting-placer (Placeto)", "Placeto-like")
+        .replace("graph-placer (GDP)", "GDP-like")
+        for method in FRONT
+    ]
+    return table(
+        ["mean of the runs", *heads, "best heuristic", "best of all", "proven bound"], lines
+    )
 
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
-    "doppler-graphs": graphs, "doppler-graphs-misses": misses, "doppler-equal-time": equal_time, "doppler-front": front,
-}  # fmt: skip
+    "doppler-graphs": graphs,
+    "doppler-graphs-misses": misses,
+    "doppler-equal-time": equal_time,
+    "doppler-front": front,
+}

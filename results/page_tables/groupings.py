@@ -24,7 +24,9 @@ def workloads(source: Source, file: str, methods: Sequence[str]) -> dict[str, Ce
     """Return the rows by method of every workload of which all methods are there."""
     found: dict[str, Cells] = {}
     for row in source.rows(file):
-        found.setdefault(f"{row['instance'].removeprefix('gen:')} on {row['cluster']}", {})[row["method"]] = row
+        found.setdefault(f"{row['instance'].removeprefix('gen:')} on {row['cluster']}", {})[
+            row["method"]
+        ] = row
     return {name: cells for name, cells in found.items() if set(cells) >= {"bound", *methods}}
 
 
@@ -51,7 +53,13 @@ def baselines(source: Source) -> list[str]:
         least = min(ratio(cells, method) for method in names)
         rows.append([name, *(shown(cells, method, least) for method in names)])
     heads = [f"{name}, from scratch" if name in SCRATCH else name for name in names]
-    return table(["makespan / proven bound", *(f"{name}, no teacher" if name == "parsing" else name for name in heads)], rows)
+    return table(
+        [
+            "makespan / proven bound",
+            *(f"{name}, no teacher" if name == "parsing" else name for name in heads),
+        ],
+        rows,
+    )
 
 
 def front(source: Source) -> list[str]:
@@ -69,20 +77,30 @@ def misses(source: Source) -> list[str]:
     names = (*GIVEN, *LEARNED, *SEEDED)
     found = workloads(source, BASELINES, names)
     learned = below(found, LEARNED)
-    clear = [name for name, cells in found.items() if clearly_below(cells, "`dual-policy`, from edge zeroing")]
+    clear = [
+        name
+        for name, cells in found.items()
+        if clearly_below(cells, "`dual-policy`, from edge zeroing")
+    ]
     best = [min(ratio(cells, method) for method in names) for cells in found.values()]
-    return bullets([
-        f"Without a heuristic's placement to begin with, a learner ends below the best heuristic on {len(learned)} of {len(found)} "
-        f"workloads{named(learned)}.",
-        f"`dual-policy` from edge zeroing ends below the best heuristic by more than half of its interval on {len(clear)} of "
-        f"{len(found)}{named(clear)}; the best of all methods is at {span(best, times)} times the bound.",
-    ])  # fmt: skip
+    return bullets(
+        [
+            f"Without a heuristic's placement to begin with, a learner ends below the best heuristic on {len(learned)} of {len(found)} "
+            f"workloads{named(learned)}.",
+            f"`dual-policy` from edge zeroing ends below the best heuristic by more than half of its interval on {len(clear)} of "
+            f"{len(found)}{named(clear)}; the best of all methods is at {span(best, times)} times the bound.",
+        ]
+    )
 
 
 def below(found: dict[str, Cells], methods: Sequence[str]) -> list[str]:
-    """Return the workloads on which one of some methods has a lower mean than the best heuristic."""
-    return [name for name, cells in found.items()
-            if min(ratio(cells, method) for method in methods) < ratio(cells, "best heuristic")]  # fmt: skip
+    """Return the workloads on which one of some methods has a lower mean than the best
+    heuristic."""
+    return [
+        name
+        for name, cells in found.items()
+        if min(ratio(cells, method) for method in methods) < ratio(cells, "best heuristic")
+    ]
 
 
 def named(workloads: Sequence[str]) -> str:
@@ -92,21 +110,37 @@ def named(workloads: Sequence[str]) -> str:
 
 def clearly_below(cells: Cells, method: str) -> bool:
     """Whether the interval of a method's mean lies below the best heuristic's value."""
-    return float(cells[method]["mean"]) + float(cells[method]["interval"]) < float(cells["best heuristic"]["mean"])
+    return float(cells[method]["mean"]) + float(cells[method]["interval"]) < float(
+        cells["best heuristic"]["mean"]
+    )
 
 
 PARTS = {
-    "none": "nothing left out", "fractal_dimension": "fractal dimension", "position": "positions", "spectral": "spectral features",
-    "centrality": "centrality", "structure": "all structure", "types": "op types", "parsing": "learning to parse",
+    "none": "nothing left out",
+    "fractal_dimension": "fractal dimension",
+    "position": "positions",
+    "spectral": "spectral features",
+    "centrality": "centrality",
+    "structure": "all structure",
+    "types": "op types",
+    "parsing": "learning to parse",
     "placing": "learning to place",
-}  # fmt: skip
+}
 
 
 def ablations(source: Source) -> list[str]:
     """What parsing from no teacher ends at with a part left out, over the bound."""
     found = workloads(source, PARSING, tuple(PARTS))
-    rows = [[title, *(shown(cells, part, 0.0) for cells in found.values())] for part, title in PARTS.items()]
-    rows.append(["the best heuristic, beside them", *(shown(cells, "best heuristic", 0.0) for cells in found.values())])
+    rows = [
+        [title, *(shown(cells, part, 0.0) for cells in found.values())]
+        for part, title in PARTS.items()
+    ]
+    rows.append(
+        [
+            "the best heuristic, beside them",
+            *(shown(cells, "best heuristic", 0.0) for cells in found.values()),
+        ]
+    )
     return table(["left out; makespan / proven bound", *found], rows)
 
 
@@ -118,19 +152,33 @@ def ablation_misses(source: Source) -> list[str]:
         worse = [name for name, cells in found.items() if apart(cells["none"], cells[part])]
         better = [name for name, cells in found.items() if apart(cells[part], cells["none"])]
         if part != "none" and (worse or better):
-            said = [f"{word} on {', '.join(names)}" for word, names in (("worse", worse), ("better", better)) if names]
+            said = [
+                f"{word} on {', '.join(names)}"
+                for word, names in (("worse", worse), ("better", better))
+                if names
+            ]
             lines.append(f"Without {title}: {'; '.join(said)}.")
-    quiet = [title for part, title in PARTS.items()
-             if part != "none" and not any(line.startswith(f"Without {title}:") for line in lines)]  # fmt: skip
-    return bullets([*lines, f"Not to be told from the whole on any graph: {', '.join(quiet) or 'none'}."])
+    quiet = [
+        title
+        for part, title in PARTS.items()
+        if part != "none" and not any(line.startswith(f"Without {title}:") for line in lines)
+    ]
+    return bullets(
+        [*lines, f"Not to be told from the whole on any graph: {', '.join(quiet) or 'none'}."]
+    )
 
 
 def apart(lower: Line, upper: Line) -> bool:
     """Whether the intervals of two means lie apart, the first below."""
-    return float(lower["mean"]) + float(lower["interval"]) < float(upper["mean"]) - float(upper["interval"])
+    return float(lower["mean"]) + float(lower["interval"]) < float(upper["mean"]) - float(
+        upper["interval"]
+    )
 
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
-    "groupings": baselines, "groupings-front": front, "groupings-misses": misses, "parsing-ablations": ablations,
+    "groupings": baselines,
+    "groupings-front": front,
+    "groupings-misses": misses,
+    "parsing-ablations": ablations,
     "parsing-parts": ablation_misses,
-}  # fmt: skip
+}

@@ -1,7 +1,7 @@
 """Where the numbers of the pages come from, and how each is written.
 
-A number on a page is a cell of a committed CSV file, or counted or divided from such cells, and is written by
-one of the four functions below, so that it is rounded alike wherever it is shown.
+A number on a page is a cell of a committed CSV file, or counted or divided from such cells, and is
+written by one of the four functions below, so that it is rounded alike wherever it is shown.
 """
 
 from __future__ import annotations
@@ -34,12 +34,20 @@ class Source:
         """Return the rows of a CSV file whose columns have these values (compared as text)."""
         with (self.folder / path).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        return [row for row in rows if all(row[column] == str(wanted) for column, wanted in where.items())]
+        return [
+            row
+            for row in rows
+            if all(row[column] == str(wanted) for column, wanted in where.items())
+        ]
 
     def streams(self, rule: str, **where: object) -> list[Line]:
-        """Return rows of job streams under a split rule, with those of policies learned on the distribution itself."""
+        """Return rows of job streams under a split rule, with those of policies learned on the
+        distribution itself."""
         own = self.rows("job_streams/learned.csv", rule=rule, **where)
-        return [*self.rows(f"job_streams/{rule}.csv", **where), *(row for row in own if row["learned_on"] == row["beta"])]
+        return [
+            *self.rows(f"job_streams/{rule}.csv", **where),
+            *(row for row in own if row["learned_on"] == row["beta"]),
+        ]
 
     def row(self, path: str, **where: object) -> Line:
         """Return the only row with these values."""
@@ -87,7 +95,9 @@ def percent(share: float) -> str:
     hundred = 100 * share
     if 0 < hundred < 0.01:
         return "< 0.01 %"
-    return "0 %" if hundred == 0 else f"{hundred:.1f} %" if abs(hundred) >= 1 else f"{hundred:.2f} %"
+    return (
+        "0 %" if hundred == 0 else f"{hundred:.1f} %" if abs(hundred) >= 1 else f"{hundred:.2f} %"
+    )
 
 
 def times(ratio: float) -> str:

@@ -1,10 +1,12 @@
 """Run an exported plan of GPT-2 on local gloo processes and compare its losses with one process's.
 
-    python results/plans/gloo_gpt2.py TORCH_JSON OUT_JSON [--hidden 768 --heads 12 --vocab 50257 --seq 64 --steps 3]
+    python results/plans/gloo_gpt2.py TORCH_JSON OUT_JSON [--hidden 768 --heads 12 --vocab 50257
+    --seq 64 --steps 3]
 
-TORCH_JSON is the torch.json of `placeopt plan ... --out`: ranks, groups, layers of each stage, schedule. Every rank builds its
-stage, takes its passes in the order of the schedule, sends activations and gradients to its neighbours, and sums the
-gradients of its stage's replicas before a step of SGD. One process runs the same batches on the whole model.
+TORCH_JSON is the torch.json of `placeopt plan ... --out`: ranks, groups, layers of each stage,
+schedule. Every rank builds its stage, takes its passes in the order of the schedule, sends
+activations and gradients to its neighbours, and sums the gradients of its stage's replicas before a
+step of SGD. One process runs the same batches on the whole model.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Block(nn.Module):
 
 
 def module_of(layer: int, count: int, size: dict[str, int]) -> nn.Module:
-    """Return layer 0 .. count - 1: embeddings, blocks, layer norm, head; the same weights in every process."""
+    """Return layer 0 .. count - 1: embeddings, blocks, layer norm, head; the same weights in every
+    process."""
     torch.manual_seed(1000 + layer)
     if layer == 0:
         return Embeddings(size["vocab"], size["seq"], size["hidden"])
@@ -91,7 +94,9 @@ def alone(config: dict, size: dict[str, int], steps: int) -> list[float]:
         tokens, target = batch_of(step, samples, size)
         optimizer.zero_grad()
         total = 0.0
-        for part, wanted in zip(tokens.split(config["micro_batch"]), target.split(config["micro_batch"]), strict=True):
+        for part, wanted in zip(
+            tokens.split(config["micro_batch"]), target.split(config["micro_batch"]), strict=True
+        ):
             loss = loss_of(model(part), wanted, samples)
             loss.backward()
             total += loss.item()
@@ -107,14 +112,24 @@ def run_rank(rank: int, config: dict, size: dict[str, int], steps: int, out: str
     data = [dist.new_group(ranks) for ranks in config["groups"]["data"]]
     stage = next(i for i, ranks in enumerate(config["groups"]["data"]) if rank in ranks)
     replica = config["groups"]["data"][stage].index(rank)
-    line, count = config["groups"]["pipeline"][replica], sum(len(layers) for layers in config["layers"])
+    line, count = (
+        config["groups"]["pipeline"][replica],
+        sum(len(layers) for layers in config["layers"]),
+    )
     model = nn.Sequential(*(module_of(layer, count, size) for layer in config["layers"][stage]))
     optimizer = torch.optim.SGD(model.parameters(), RATE)
-    micro, rounds, replicas = config["micro_batch"], config["micro_batches"], len(config["groups"]["pipeline"])
+    micro, rounds, replicas = (
+        config["micro_batch"],
+        config["micro_batches"],
+        len(config["groups"]["pipeline"]),
+    )
     shape = (micro, size["seq"], size["hidden"])
     last, losses = stage == len(line) - 1, []
     for step in range(steps):
-        tokens, target = (t[replica * micro * rounds :][: micro * rounds] for t in batch_of(step, micro * rounds * replicas, size))
+        tokens, target = (
+            t[replica * micro * rounds :][: micro * rounds]
+            for t in batch_of(step, micro * rounds * replicas, size)
+        )
         parts, wanted = tokens.split(micro), target.split(micro)
         kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         sends, total = [], torch.zeros(1)
@@ -161,7 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("out", type=Path)
-    for key, default in (("hidden", 768), ("heads", 12), ("vocab", 50257), ("seq", 64), ("steps", 3)):
+    for key, default in (
+        ("hidden", 768),
+        ("heads", 12),
+        ("vocab", 50257),
+        ("seq", 64),
+        ("steps", 3),
+    ):
         parser.add_argument(f"--{key}", type=int, default=default)
     given = parser.parse_args()
     config = json.loads(given.config.read_text())

@@ -1,10 +1,11 @@
-"""Plans: predicted against measured, published optima, unlike devices, whole models, robustness: one command.
+"""Plans: predicted against measured, published optima, unlike devices, whole models, robustness:
+one command.
 
     PLACEOPT_DATA=../shared/data python results/plans/study.py [STAGE ...] [--again]
 
-Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2, random (default: all). A stage writes
-results/plans/STAGE.csv row by row and skips rows that are there (`--again` computes them anew); `tables.md` is drawn from the
-CSV files after every stage.
+Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2, random (default: all).
+A stage writes results/plans/STAGE.csv row by row and skips rows that are there (`--again` computes
+them anew); `tables.md` is drawn from the CSV files after every stage.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ from placeopt.plans.network_table import read_network
 from placeopt.plans.piper_json import read_piper
 from placeopt.plans.plan import ReplicaGroup
 from placeopt.plans.pools import parse_pools
-from placeopt.plans.predicted_costs import FITTED_ON, MEMORY_FITTED_ON, Constants, PredictedStepCosts
+from placeopt.plans.predicted_costs import (
+    FITTED_ON,
+    MEMORY_FITTED_ON,
+    Constants,
+    PredictedStepCosts,
+)
 from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_price import step_price
@@ -58,7 +64,8 @@ Job = tuple[str, "Callable[[], Row]"]
 OTHERS = ((8.0, 12.5), (12, 24), (12, 20), (17, 25), (55, 50), (53, 109), (63, 117))
 RANDOM_PROBLEMS = 3000
 NAMES = ("the data's authors", "Varuna", "Metis", "Piper", "FlashFlex", "AMP", "Galvatron")
-"""Median and mean error in percent of published simulators on all 36 plans, from the data's README."""
+"""Median and mean error in percent of published simulators on all 36 plans, from the data's
+README."""
 
 
 def short(name: str) -> str:
@@ -83,17 +90,24 @@ def measured() -> Iterator[Job]:
             price = step_price(StepPlanProblem(costs, pools, given.batch), given.plan)
             found[name] = price.step * 1e-9
             found[f"{name}_memory"] = max(stage.memory for stage in price.stages)
-        return found | {"fitted": short(given.name) in FITTED_ON, "memory_fitted": short(given.name) in MEMORY_FITTED_ON}
+        return found | {
+            "fitted": short(given.name) in FITTED_ON,
+            "memory_fitted": short(given.name) in MEMORY_FITTED_ON,
+        }
 
     for path in sorted((data_folder("training_plans") / "plans").glob("*.json")):
         yield read_measured_plan(path).name, lambda path=path: row(path)
 
 
 def fit() -> Iterator[Job]:
-    """The constants of the prediction: the best of a grid on the named plans, mean error for time and for memory."""
+    """The constants of the prediction: the best of a grid on the named plans, mean error for time
+    and for memory."""
     table = read_layer_table(PROFILES, "OPT-350").monotone()
     network = read_network(PROFILES / "network.json")
-    given = [read_measured_plan(path) for path in sorted((data_folder("training_plans") / "plans").glob("*.json"))]
+    given = [
+        read_measured_plan(path)
+        for path in sorted((data_folder("training_plans") / "plans").glob("*.json"))
+    ]
 
     def error(constants: Constants, names: tuple[str, ...], memory: bool) -> float:
         found = []
@@ -102,46 +116,79 @@ def fit() -> Iterator[Job]:
                 pools = tuple(DevicePool(kind, 1000, 8, 96 * 2**30) for kind in one.kinds())
                 costs = PredictedStepCosts(table, network, constants)
                 price = step_price(StepPlanProblem(costs, pools, one.batch), one.plan)
-                predicted = max(stage.memory for stage in price.stages) / one.memory if memory else price.step * 1e-9 / one.seconds
+                predicted = (
+                    max(stage.memory for stage in price.stages) / one.memory
+                    if memory
+                    else price.step * 1e-9 / one.seconds
+                )
                 found.append(abs(predicted - 1))
         return float(np.mean(found))
 
     def best(names: tuple[str, ...], memory: bool, **grid: tuple[float, ...]) -> Row:
-        every = [Constants(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+        every = [
+            Constants(**dict(zip(grid, values, strict=True))) for values in product(*grid.values())
+        ]
         chosen = min(every, key=lambda constants: error(constants, names, memory))
         used = error(Constants(), names, memory)
-        return {"fitted_on": ", ".join(names), **{key: getattr(chosen, key) for key in grid},
-                "error": error(chosen, names, memory), "error_of_constants_used": used}  # fmt: skip
+        return {
+            "fitted_on": ", ".join(names),
+            **{key: getattr(chosen, key) for key in grid},
+            "error": error(chosen, names, memory),
+            "error_of_constants_used": used,
+        }
 
-    rates, shares = (10e9, 11e9, 12e9, 13e9, 14e9, 16e9, 20e9), (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
+    rates, shares = (
+        (10e9, 11e9, 12e9, 13e9, 14e9, 16e9, 20e9),
+        (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0),
+    )
     yield "time", lambda: best(FITTED_ON, False, largest_rate=rates, exposed=shares)
-    yield "memory", lambda: best(
-        MEMORY_FITTED_ON, True, base_bytes=(2e9, 2.5e9, 3e9, 3.5e9, 4e9), state_bytes=(16.0, 20.0, 24.0, 28.0, 32.0),
-        overhead=(1.05, 1.1, 1.15, 1.2, 1.25), loss=(0.0, 0.25, 0.5, 1.0),
-    )  # fmt: skip
+    yield (
+        "memory",
+        lambda: best(
+            MEMORY_FITTED_ON,
+            True,
+            base_bytes=(2e9, 2.5e9, 3e9, 3.5e9, 4e9),
+            state_bytes=(16.0, 20.0, 24.0, 28.0, 32.0),
+            overhead=(1.05, 1.1, 1.15, 1.2, 1.25),
+            loss=(0.0, 0.25, 0.5, 1.0),
+        ),
+    )
 
 
 def piper() -> Iterator[Job]:
-    """The published planner's inputs, at the bandwidth of 25 * 2^30 B/s that its own values were computed with."""
+    """The published planner's inputs, at the bandwidth of 25 * 2^30 B/s that its own values were
+    computed with."""
     files = {"bert": "bert32a100", "resnet": "resnet", "gnmt": "gnmt"}
 
     def row(given: dict[str, str]) -> Row:
-        longer = int(given["layers_kept"]) if given["input"] == "bert" and given["layers_kept"] != "32" else None
+        longer = (
+            int(given["layers_kept"])
+            if given["input"] == "bert" and given["layers_kept"] != "32"
+            else None
+        )
         problem = read_piper(
-            data_folder("piper") / f"{files[given['input']]}.json", devices=int(given["devices"]),
-            memory=float(given["memory_gib"]) * 2**30, bandwidth=25 * 2**30, copies=longer,
-        )  # fmt: skip
+            data_folder("piper") / f"{files[given['input']]}.json",
+            devices=int(given["devices"]),
+            memory=float(given["memory_gib"]) * 2**30,
+            bandwidth=25 * 2**30,
+            copies=longer,
+        )
         solver = make_solver("plan-ideals", "plan")
         ensure(solver.kernels)
         with Clock() as clock:
             result = run(problem, solver, Budget(300.0))
         return {
-            "reference": float(given["time_per_sample"]), "ours": result.seconds,
-            "bound": result.lower_bound * problem.tick_seconds, "status": result.status, "their_seconds": given["seconds"],
-            "their_mib": given["mib"], "wall": clock.wall, "cpu": clock.cpu,
+            "reference": float(given["time_per_sample"]),
+            "ours": result.seconds,
+            "bound": result.lower_bound * problem.tick_seconds,
+            "status": result.status,
+            "their_seconds": given["seconds"],
+            "their_mib": given["mib"],
+            "wall": clock.wall,
+            "cpu": clock.cpu,
             "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "plan": result.solution.text() if result.solution else "",
-        }  # fmt: skip
+        }
 
     with (data_folder("piper") / "reference.csv").open() as file:
         for given in csv.DictReader(file):
@@ -149,7 +196,9 @@ def piper() -> Iterator[Job]:
             yield name, lambda given=given: row(given)
 
 
-def step_row(problem: StepPlanProblem, seconds: float, tolerance: float = 0.0, reference: float | None = None) -> Row:
+def step_row(
+    problem: StepPlanProblem, seconds: float, tolerance: float = 0.0, reference: float | None = None
+) -> Row:
     """Search one problem and return what came of it."""
     solver = make_solver("plan-stages", "plan", tolerance=tolerance)
     ensure(solver.kernels)
@@ -157,10 +206,15 @@ def step_row(problem: StepPlanProblem, seconds: float, tolerance: float = 0.0, r
         result = run(problem, solver, Budget(seconds))
     found = result.seconds is not None
     return {
-        "reference": reference, "steps_per_second": 1 / result.seconds if found else None, "seconds": result.seconds,
-        "gap": result.gap, "status": result.status, "wall": clock.wall, "cpu": clock.cpu,
+        "reference": reference,
+        "steps_per_second": 1 / result.seconds if found else None,
+        "seconds": result.seconds,
+        "gap": result.gap,
+        "status": result.status,
+        "wall": clock.wall,
+        "cpu": clock.cpu,
         "plan": result.solution.text() if found else result.message,
-    }  # fmt: skip
+    }
 
 
 def opt350() -> Iterator[Job]:
@@ -174,15 +228,19 @@ def opt350() -> Iterator[Job]:
     for a100, v100, reference in ((32, 96, 0.170), (80, 240, 0.361), (128, 384, 0.523)):
         problem = StepPlanProblem(costs, parse_pools(f"{a100}xA100-40+{v100}xV100-16"), 1024)
         for seconds in (5.0, 60.0):
-            yield f"{a100} A100 + {v100} V100, {seconds:g} s", lambda p=problem, s=seconds, r=reference: step_row(
-                p, s, 0.001, r
+            yield (
+                f"{a100} A100 + {v100} V100, {seconds:g} s",
+                lambda p=problem, s=seconds, r=reference: step_row(p, s, 0.001, r),
             )
 
 
 def large() -> Iterator[Job]:
-    """LLaMA-3-8B (predicted, with recomputation) and OPT-30B (published formula) on A100 and V100 hosts."""
+    """LLaMA-3-8B (predicted, with recomputation) and OPT-30B (published formula) on A100 and V100
+    hosts."""
     pools = "32xA100-40+32xV100-16"
-    llama = plan_problem("LLAMA-3-8", pools, 256, costs=PROFILES, schedules=("1f1b",), sharded=False)
+    llama = plan_problem(
+        "LLAMA-3-8", pools, 256, costs=PROFILES, schedules=("1f1b",), sharded=False
+    )
     yield "LLaMA-3-8B, 32 + 32, recomputation", lambda: step_row(llama, 60.0, 0.01)
     plain = plan_problem("LLAMA-3-8", pools, 256, costs=PROFILES, formula="published")
     yield "LLaMA-3-8B, 32 + 32, published formula, none", lambda: step_row(plain, 60.0, 0.01)
@@ -194,22 +252,34 @@ def large() -> Iterator[Job]:
 
 def pipeline_models() -> Iterator[tuple[str, str, str]]:
     """Yield name, source and cluster of every model and number of devices of results/pipeline."""
-    spec = runpy.run_path(str(HERE.parent / "pipeline" / "whole_models.py"), run_name="whole_models")
+    spec = runpy.run_path(
+        str(HERE.parent / "pipeline" / "whole_models.py"), run_name="whole_models"
+    )
     for model in spec["MODELS"]:
         for devices in (4, 8, 16, 32):
-            yield f"{model} {devices}", spec["source_of"](model, devices), spec["cluster_of"](devices)
+            yield (
+                f"{model} {devices}",
+                spec["source_of"](model, devices),
+                spec["cluster_of"](devices),
+            )
 
 
 def models() -> Iterator[Job]:
-    """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the space."""
+    """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the
+    space."""
     for name, source, cluster in pipeline_models():
-        yield name, lambda s=source, c=cluster: step_row(
-            plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 150.0
+        yield (
+            name,
+            lambda s=source, c=cluster: step_row(
+                plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 150.0
+            ),
         )
 
 
 def schedules() -> Iterator[Job]:
-    """The same with interleaved and zero-bubble schedules, repetends and sharded states; the plan is simulated, too."""
+    """The same with interleaved and zero-bubble schedules, repetends and sharded states; the plan
+    is simulated, too."""
+
     def row(source: str, cluster: str) -> Row:
         problem = plan_problem(source, cluster, 128)
         solver = make_solver("plan-stages", "plan", tolerance=0.001)
@@ -218,38 +288,75 @@ def schedules() -> Iterator[Job]:
             result = run(problem, solver, Budget(150.0))
         found = result.solution
         return {
-            "seconds": result.seconds, "gap": result.gap, "status": result.status,
-            "simulated": float(step_timeline(problem, found)[1]) * problem.tick_seconds if found else None,
-            "schedule": found.schedule if found else None, "sharded": found.sharded if found else None,
-            "wall": clock.wall, "cpu": clock.cpu, "plan": found.text() if found else result.message,
-        }  # fmt: skip
+            "seconds": result.seconds,
+            "gap": result.gap,
+            "status": result.status,
+            "simulated": float(step_timeline(problem, found)[1]) * problem.tick_seconds
+            if found
+            else None,
+            "schedule": found.schedule if found else None,
+            "sharded": found.sharded if found else None,
+            "wall": clock.wall,
+            "cpu": clock.cpu,
+            "plan": found.text() if found else result.message,
+        }
 
     for name, source, cluster in pipeline_models():
         yield name, lambda s=source, c=cluster: row(s, c)
 
 
 def robust() -> Iterator[Job]:
-    """Simulated steps of the plan of OPT-350M on 32 A100 and 96 V100: noise of 5 %, and one stage 20 % slower."""
-    found = plan("OPT-350", "32xA100-40+96xV100-16", 1024, costs=PROFILES, seconds=20.0, runner_ups=0,
-                 schedules=("1f1b",), sharded=False)  # fmt: skip
+    """Simulated steps of the plan of OPT-350M on 32 A100 and 96 V100: noise of 5 %, and one stage
+    20 % slower."""
+    found = plan(
+        "OPT-350",
+        "32xA100-40+96xV100-16",
+        1024,
+        costs=PROFILES,
+        seconds=20.0,
+        runner_ups=0,
+        schedules=("1f1b",),
+        sharded=False,
+    )
     write_figure(plan_figure(found), HERE / "plan.png")
-    for name, noise, straggler in (("no noise", 0.0, 1.0), ("noise", 0.05, 1.0), ("noise and straggler", 0.05, 1.2)):
+    for name, noise, straggler in (
+        ("no noise", 0.0, 1.0),
+        ("noise", 0.05, 1.0),
+        ("noise and straggler", 0.05, 1.2),
+    ):
+
         def row(noise: float = noise, straggler: float = straggler) -> Row:
-            steps = step_spread(found.problem, found.plan, samples=100, noise=noise, straggler=straggler)
-            return {"price": found.step_seconds, "mean": float(steps.mean()), "p95": float(np.quantile(steps, 0.95))}
+            steps = step_spread(
+                found.problem, found.plan, samples=100, noise=noise, straggler=straggler
+            )
+            return {
+                "price": found.step_seconds,
+                "mean": float(steps.mean()),
+                "p95": float(np.quantile(steps, 0.95)),
+            }
 
         yield name, row
 
 
 def gpt2() -> Iterator[Job]:
-    """A plan of GPT-2 on 2 stages of 2 replicas, exported and run for three steps on four gloo processes."""
+    """A plan of GPT-2 on 2 stages of 2 replicas, exported and run for three steps on four gloo
+    processes."""
+
     def row() -> Row:
         problem = plan_problem(
-            "gen:gpt2?detail=coarse&tied=0&seq=64", "4xA100", 8, recompute=False, schedules=("1f1b",), sharded=False
+            "gen:gpt2?detail=coarse&tied=0&seq=64",
+            "4xA100",
+            8,
+            recompute=False,
+            schedules=("1f1b",),
+            sharded=False,
         )
         apart = problem.replace(data_degrees=(2,), micro_batches=(1,))
-        # one stage is ruled out by memory: devices have three quarters of what the whole model needs
-        whole = apart.costs.memory_bytes(Load(0, apart.costs.num_layers, 1, 1, False), ReplicaGroup(apart.pools[0].kind, 1, 1))
+        # one stage is ruled out by memory: devices have three quarters of what the whole model
+        # needs
+        whole = apart.costs.memory_bytes(
+            Load(0, apart.costs.num_layers, 1, 1, False), ReplicaGroup(apart.pools[0].kind, 1, 1)
+        )
         pool = apart.pools[0]
         small = DevicePool(pool.kind, pool.count, 1, int(0.75 * whole))
         found = plan(apart.replace(pools=(small,), max_stages=2), "", 0, seconds=20.0, runner_ups=0)
@@ -258,18 +365,27 @@ def gpt2() -> Iterator[Job]:
             out = Path(folder) / "losses.json"
             script = str(HERE / "gloo_gpt2.py")
             with Clock() as clock:
-                subprocess.run([sys.executable, script, str(Path(folder) / "torch.json"), str(out)], check=True,
-                               env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+                subprocess.run(
+                    [sys.executable, script, str(Path(folder) / "torch.json"), str(out)],
+                    check=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )
             losses = json.loads(out.read_text())
         difference = max(abs(a - b) for a, b in zip(losses["plan"], losses["alone"], strict=True))
-        return {"plan": found.plan.text(), "losses": losses["plan"], "alone": losses["alone"],
-                "largest_difference": difference, "wall": clock.wall}  # fmt: skip
+        return {
+            "plan": found.plan.text(),
+            "losses": losses["plan"],
+            "alone": losses["alone"],
+            "largest_difference": difference,
+            "wall": clock.wall,
+        }
 
     yield "GPT-2", row
 
 
 def random() -> Iterator[Job]:
-    """Tiny problems with some of everything, compared with brute force: the tests' code, in parts of 100 problems."""
+    """Tiny problems with some of everything, compared with brute force: the tests' code, in parts
+    of 100 problems."""
     sys.path.insert(0, str(HERE.parents[1] / "tests"))
     from small_plans import compare_with_brute_force
 
@@ -286,9 +402,17 @@ def random() -> Iterator[Job]:
 
 
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {
-    "measured": measured, "fit": fit, "piper": piper, "opt350": opt350, "large": large, "models": models,
-    "schedules": schedules, "robust": robust, "gpt2": gpt2, "random": random,
-}  # fmt: skip
+    "measured": measured,
+    "fit": fit,
+    "piper": piper,
+    "opt350": opt350,
+    "large": large,
+    "models": models,
+    "schedules": schedules,
+    "robust": robust,
+    "gpt2": gpt2,
+    "random": random,
+}
 
 
 def run_stage(name: str, again: bool) -> None:
@@ -317,38 +441,82 @@ def measured_table() -> list[str]:
     lines = ["## Measured plans", ""]
     body = []
     for label, key in (("ours", "predicted"), ("published formula", "published")):
-        for what, chosen in (("all", rows), ("not fitted", [row for row in rows if row["fitted"] == "False"])):
+        for what, chosen in (
+            ("all", rows),
+            ("not fitted", [row for row in rows if row["fitted"] == "False"]),
+        ):
             errors = errors_of(chosen, key, "seconds")
             three = (100 * float(x) for x in (np.median(errors), errors.mean(), errors.max()))
             body.append([f"{label}, {what} ({len(chosen)})", *three])
-    body += [[f"{name} (all 36, from the data's README)", *pair, ""] for name, pair in zip(NAMES, OTHERS, strict=True)]
+    body += [
+        [f"{name} (all 36, from the data's README)", *pair, ""]
+        for name, pair in zip(NAMES, OTHERS, strict=True)
+    ]
     lines += markdown_table(["step time", "median %", "mean %", "largest %"], body)
     body = []
-    for what, chosen in (("all", rows), ("not fitted", [row for row in rows if row["memory_fitted"] == "False"])):
+    for what, chosen in (
+        ("all", rows),
+        ("not fitted", [row for row in rows if row["memory_fitted"] == "False"]),
+    ):
         for label, key in (("ours", "predicted_memory"), ("published formula", "published_memory")):
-            body.append([f"{label}, {what} ({len(chosen)})", 100 * float(np.median(errors_of(chosen, key, "memory")))])
+            body.append(
+                [
+                    f"{label}, {what} ({len(chosen)})",
+                    100 * float(np.median(errors_of(chosen, key, "memory"))),
+                ]
+            )
     lines += ["", *markdown_table(["memory", "median %"], body), ""]
     for cluster in ("clariden", "mit"):
         chosen = [row for row in rows if row["name"].startswith(cluster)]
-        tau = kendalltau([float(row["seconds"]) for row in chosen], [float(row["predicted"]) for row in chosen]).statistic
+        tau = kendalltau(
+            [float(row["seconds"]) for row in chosen], [float(row["predicted"]) for row in chosen]
+        ).statistic
         lines.append(f"Kendall's tau within {cluster}: {tau:.3f}.")
-    body = [[row["name"], *(float(row[key]) for key in ("seconds", "predicted", "published")),
-             100 * (float(row["predicted"]) / float(row["seconds"]) - 1), float(row["memory"]) / 1e9,
-             float(row["predicted_memory"]) / 1e9,
-             "time" * (row["fitted"] == "True") + " memory" * (row["memory_fitted"] == "True")]
-            for row in rows]  # fmt: skip
-    heads = ["plan", "measured s", "ours s", "published s", "our error %", "measured GB", "ours GB", "fitted on"]
+    body = [
+        [
+            row["name"],
+            *(float(row[key]) for key in ("seconds", "predicted", "published")),
+            100 * (float(row["predicted"]) / float(row["seconds"]) - 1),
+            float(row["memory"]) / 1e9,
+            float(row["predicted_memory"]) / 1e9,
+            "time" * (row["fitted"] == "True") + " memory" * (row["memory_fitted"] == "True"),
+        ]
+        for row in rows
+    ]
+    heads = [
+        "plan",
+        "measured s",
+        "ours s",
+        "published s",
+        "our error %",
+        "measured GB",
+        "ours GB",
+        "fitted on",
+    ]
     return [*lines, "", *markdown_table(heads, body), ""]
 
 
 def draw_tables() -> None:
     """Write tables.md from what is there."""
-    lines = ["# Tables", "", "Written by `python results/plans/study.py` from the CSV files.", "", *measured_table()]
+    lines = [
+        "# Tables",
+        "",
+        "Written by `python results/plans/study.py` from the CSV files.",
+        "",
+        *measured_table(),
+    ]
     for name in STAGES:
         rows = read_csv(HERE / f"{name}.csv", numbers=True)
         if rows and name != "measured":
-            heads = [key for key in rows[0] if key != "plan" or name in ("opt350", "large", "gpt2", "models", "schedules")]
-            body = [[str(row[key]).replace(" | ", "; ") if key == "plan" else row[key] for key in heads] for row in rows]
+            heads = [
+                key
+                for key in rows[0]
+                if key != "plan" or name in ("opt350", "large", "gpt2", "models", "schedules")
+            ]
+            body = [
+                [str(row[key]).replace(" | ", "; ") if key == "plan" else row[key] for key in heads]
+                for row in rows
+            ]
             lines += [f"## {name}", "", *markdown_table(heads, body), ""]
     (HERE / "tables.md").write_text("\n".join(lines))
 

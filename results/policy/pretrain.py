@@ -1,9 +1,11 @@
-"""Pretrain the policy of moves on families of generated graphs, and apply it to families and device counts it has not seen.
+"""Pretrain the policy of moves on families of generated graphs, and apply it to families and device
+counts it has not seen.
 
-Run `python results/policy/pretrain.py train` to write the policy in the package (solvers/policy/pretrained_moves.json), `... apply
-[GRAPHS]` for zero_shot.csv, from 100 graphs or from that many (`--keep`: with the heuristics' values that it has),
-`... times` for zero_shot_times.csv (on a quiet machine), and `... portfolio [GRAPHS]` for zero_shot_portfolio.csv, which compares
-with a portfolio of 10 s on every fourth of them. All write zero_shot.md.
+Run `python results/policy/pretrain.py train` to write the policy in the package
+(solvers/policy/pretrained_moves.json), `... apply [GRAPHS]` for zero_shot.csv, from 100 graphs or
+from that many (`--keep`: with the heuristics' values that it has), `... times` for
+zero_shot_times.csv (on a quiet machine), and `... portfolio [GRAPHS]` for zero_shot_portfolio.csv,
+which compares with a portfolio of 10 s on every fourth of them. All write zero_shot.md.
 """
 
 from __future__ import annotations
@@ -28,26 +30,38 @@ HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
 
 TRAINING = (
-    "gen:layered?layers=10&width=10", "gen:layered?layers=16&width=12&degree=3", "gen:fork-join?stages=5&branches=12",
-    "gen:series-parallel?ops=150", "gen:in-tree?depth=6", "gen:lu?tiles=6", "gen:lu?tiles=7",
-)  # fmt: skip
+    "gen:layered?layers=10&width=10",
+    "gen:layered?layers=16&width=12&degree=3",
+    "gen:fork-join?stages=5&branches=12",
+    "gen:series-parallel?ops=150",
+    "gen:in-tree?depth=6",
+    "gen:lu?tiles=6",
+    "gen:lu?tiles=7",
+)
 """Families, each with three seeds, cost ratios in [0.3, 4] and device counts."""
 
 SHARDED = ("gen:ffnn?shards=2", "gen:chain-mm?shards=3", "gen:llama-block?shards=2")
-"""Families of Doppler's graphs, in other sizes, each on up to six devices; transfers take four times their producer."""
+"""Families of Doppler's graphs, in other sizes, each on up to six devices; transfers take four
+times their producer."""
 
 DEVICES = (2, 3, 4, 6, 10, 14)
 
 APART = (
-    "gen:layered?layers=14&width=14", "gen:series-parallel?ops=200", "gen:in-tree?depth=4&arity=3", "gen:lu?tiles=8",
+    "gen:layered?layers=14&width=14",
+    "gen:series-parallel?ops=200",
+    "gen:in-tree?depth=4&arity=3",
+    "gen:lu?tiles=8",
     "gen:fork-join?stages=12&branches=5&length=3",
-)  # fmt: skip
+)
 """Other sizes of these families: the policy is kept that is best on eight graphs of each."""
 
 UNSEEN = (
-    "gen:cholesky?tiles=9", "gen:fft?points=32", "gen:stencil?rows=5&columns=5&steps=8", "gen:out-tree?depth=6",
+    "gen:cholesky?tiles=9",
+    "gen:fft?points=32",
+    "gen:stencil?rows=5&columns=5&steps=8",
+    "gen:out-tree?depth=6",
     "gen:planted?ops=200&degree=3",
-)  # fmt: skip
+)
 """Families of about 200 ops, none of which is trained on."""
 
 UNSEEN_DEVICES = (5, 8, 12, 16)
@@ -60,7 +74,8 @@ SAMPLES = 64
 PORTFOLIO_GRAPHS, PORTFOLIO_SECONDS = 25, 10.0
 
 ASKED = 0.7, 50.0
-"""Share of graphs on which the policy should be better than every heuristic, and the milliseconds it may take."""
+"""Share of graphs on which the policy should be better than every heuristic, and the milliseconds
+it may take."""
 
 USUAL = 200
 """Ops of the graphs for which these milliseconds are meant."""
@@ -81,7 +96,7 @@ ROWS = (
     ("only_likely", "walk, moves `critical` and `overtake` only"),
     ("pretrained", "**zero-shot walk, the package's policy of moves**"),
     ("longer", "the same with ten times as many steps"),
-)  # fmt: skip
+)
 """Columns of zero_shot.csv that are values, and what they are."""
 
 
@@ -91,7 +106,9 @@ def problems() -> list[po.PlacementProblem]:
     for source in SHARDED:
         for k in DEVICES[:4]:
             own = po.load(source, cluster=f"uniform:{k}")
-            ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
+            ticks = np.repeat(
+                4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1
+            )
             found.append(own.replace(transfer=ticks))
     return found
 
@@ -100,15 +117,21 @@ def drawn(sources: tuple[str, ...], count: int, seed: int) -> list[po.PlacementP
     """Return graphs of some families in turn, with cost ratios and numbers of devices at random."""
     rng = np.random.default_rng(seed)
     return [
-        po.load(f"{sources[i % len(sources)]}&ccr={round(float(rng.uniform(0.3, 4)), 2)}&seed={seed + i}",
-                cluster=f"uniform:{rng.choice(DEVICES)}")
+        po.load(
+            f"{sources[i % len(sources)]}&ccr={round(float(rng.uniform(0.3, 4)), 2)}&seed={seed + i}",
+            cluster=f"uniform:{rng.choice(DEVICES)}",
+        )
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def train() -> None:
-    """Learn which moves to take by a race; keep the policy only if it is better than the others on other graphs."""
-    graphs, apart = ([ZeroShot(problem) for problem in some] for some in (problems(), drawn(APART, 8 * len(APART), 5000)))
+    """Learn which moves to take by a race; keep the policy only if it is better than the others on
+    other graphs."""
+    graphs, apart = (
+        [ZeroShot(problem) for problem in some]
+        for some in (problems(), drawn(APART, 8 * len(APART), 5000))
+    )
     start = MovePolicy.untrained(*LIKELY)
     known = {"all moves alike": MovePolicy.untrained(), "where it began": start}
     racing = [start, *drawn_around(start, RACING - 1, np.random.default_rng(0))]
@@ -142,7 +165,12 @@ def heuristics(problem: po.PlacementProblem) -> Row:
     lists = min(int(make_solver(name).solve(problem, best, seed=0).value) for name in LISTS)
     zeroed = int(make_solver("edge-zeroing").solve(problem, best, seed=0).value)
     bound = int(po.bound(problem, seconds=0.5).value)
-    return {"best_list": lists, "edge_zeroing": zeroed, "best_heuristic": min(lists, zeroed), "bound": bound}
+    return {
+        "best_list": lists,
+        "edge_zeroing": zeroed,
+        "best_heuristic": min(lists, zeroed),
+        "bound": bound,
+    }
 
 
 def only(*names: str) -> MovePolicy:
@@ -154,12 +182,18 @@ def only(*names: str) -> MovePolicy:
 
 
 def compare(problem: po.PlacementProblem, known: Row) -> Row:
-    """Return the values of every method on one graph; `known`: those of the heuristics, if they are."""
+    """Return the values of every method on one graph; `known`: those of the heuristics, if they
+    are."""
     row: Row = {"graph": problem.name, "ops": problem.num_ops, "devices": problem.num_devices}
     row |= {key: known[key] for key in KNOWN} if known else heuristics(problem)
     trained, graph = MovePolicy.load(PRETRAINED), ZeroShot(problem)
     found = graph.run(trained)
-    row |= {"seed_heuristic": found.heuristic, "seed": found.seeded, "steps": found.steps, "pretrained": found.value}
+    row |= {
+        "seed_heuristic": found.heuristic,
+        "seed": found.seeded,
+        "steps": found.steps,
+        "pretrained": found.value,
+    }
     others = {"untrained": MovePolicy.untrained(), "only_likely": only(*LIKELY)}
     row |= {name: graph.run(policy).value for name, policy in others.items()}
     row["longer"] = graph.run(trained, work_per_op=10 * WORK_PER_OP).value
@@ -170,8 +204,13 @@ def compare(problem: po.PlacementProblem, known: Row) -> Row:
 
 
 def apply(count: int) -> list[Row]:
-    """Compare the pretrained policy with the heuristics, with itself untrained and with annealing, on unseen graphs."""
-    kept = {row["graph"]: row for row in read_csv(HERE / "zero_shot.csv", numbers=True)} if "--keep" in sys.argv else {}
+    """Compare the pretrained policy with the heuristics, with itself untrained and with annealing,
+    on unseen graphs."""
+    kept = (
+        {row["graph"]: row for row in read_csv(HERE / "zero_shot.csv", numbers=True)}
+        if "--keep" in sys.argv
+        else {}
+    )
     rows = []
     for problem in unseen(count):
         rows.append(compare(problem, kept.get(problem.name, {})))
@@ -180,7 +219,8 @@ def apply(count: int) -> list[Row]:
 
 
 def times(count: int) -> list[Row]:
-    """Measure what a zero-shot run takes with its preparation: the fastest of three for each graph."""
+    """Measure what a zero-shot run takes with its preparation: the fastest of three for each
+    graph."""
     trained, rows = MovePolicy.load(PRETRAINED), []
     problems = unseen(count)
     ZeroShot(problems[0]).run(trained)  # loads the kernels
@@ -193,8 +233,15 @@ def times(count: int) -> list[Row]:
             spent[0].append(ready[1] - began)
             spent[1].append(time.perf_counter() - began)
         ms = [round(1000 * min(some), 2) for some in spent]
-        rows.append({"graph": problem.name, "ops": problem.num_ops, "devices": problem.num_devices,
-                     "seeds_ms": ms[0], "ms": ms[1]})  # fmt: skip
+        rows.append(
+            {
+                "graph": problem.name,
+                "ops": problem.num_ops,
+                "devices": problem.num_devices,
+                "seeds_ms": ms[0],
+                "ms": ms[1],
+            }
+        )
     return rows
 
 
@@ -205,8 +252,16 @@ def against_portfolio(count: int) -> list[Row]:
         graph = ZeroShot(problem)
         row: Row = {"graph": problem.name, "ops": problem.num_ops, "devices": problem.num_devices}
         values = [graph.run(trained, sample=i).value for i in range(SAMPLES)]
-        row |= {"seed": graph.seeds[0].value, "pretrained_1": values[0], "pretrained_64": min(values)}
-        row["portfolio"] = int(make_solver("portfolio").solve(problem, po.Budget(seconds=PORTFOLIO_SECONDS), seed=0).value)
+        row |= {
+            "seed": graph.seeds[0].value,
+            "pretrained_1": values[0],
+            "pretrained_64": min(values),
+        }
+        row["portfolio"] = int(
+            make_solver("portfolio")
+            .solve(problem, po.Budget(seconds=PORTFOLIO_SECONDS), seed=0)
+            .value
+        )
         rows.append(row)
         print(row, flush=True)
     return rows
@@ -219,55 +274,81 @@ def families(sources: tuple[str, ...]) -> str:
 
 def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
     """Say what the rows show."""
+
     def mean(key: str, over: str, some: list[Row] = rows) -> float:
         return float(np.mean([row[key] / row[over] for row in some]))
 
     def better(key: str, some: list[Row] = rows) -> float:
         return float(np.mean([row[key] < row["best_heuristic"] for row in some]))
 
-    table = [[what, mean(key, "best_heuristic"), mean(key, "bound"), f"{better(key):.0%}"] for key, what in ROWS]
+    table = [
+        [what, mean(key, "best_heuristic"), mean(key, "bound"), f"{better(key):.0%}"]
+        for key, what in ROWS
+    ]
     closed = sum(row["best_heuristic"] <= row["bound"] for row in rows)
     steps = np.median([row["steps"] for row in rows])
     lines = [
-        "# A policy of moves, zero-shot, on graphs that it was not chosen on", "",
+        "# A policy of moves, zero-shot, on graphs that it was not chosen on",
+        "",
         f"{len(rows)} graphs of the families {families(UNSEEN)} on {', '.join(map(str, UNSEEN_DEVICES))} devices, "
         f"{int(np.mean([row['ops'] for row in rows]))} ops on average; trained on {families(TRAINING + SHARDED)} with "
         f"{', '.join(map(str, DEVICES))} devices ({'; '.join(MovePolicy.load(PRETRAINED).provenance[1:])}). Nothing is "
         f"learned on these graphs: a walk of {steps:.0f} steps (median, by the size of the graph) goes from the best of the "
-        "cheap heuristics, by moves that the policy draws. All walks begin from the same seed.", "", *kept(), "",
-        *markdown_table(["method", "mean / best heuristic", "mean / bound", "better than every heuristic"], table), "",
+        "cheap heuristics, by moves that the policy draws. All walks begin from the same seed.",
+        "",
+        *kept(),
+        "",
+        *markdown_table(
+            ["method", "mean / best heuristic", "mean / bound", "better than every heuristic"],
+            table,
+        ),
+        "",
         f"The best heuristic is proved optimal, so that nothing can be better, on {closed}; its values are from an earlier run.",
-        *against(rows), "",
-        "## By family", "", *by_family(rows), "",
-    ]  # fmt: skip
+        *against(rows),
+        "",
+        "## By family",
+        "",
+        *by_family(rows),
+        "",
+    ]
     if times:
         spent = sorted(row["ms"] for row in times)
         lines += [
             f"Time of a zero-shot run with its preparation, after loading, on a quiet machine, one thread, the fastest of three "
             f"for each graph: median "
             f"{np.median(spent):.1f} ms, largest {spent[-1]:.1f} ms, of which the seeds take "
-            f"{np.median([row['seeds_ms'] for row in times]):.1f} ms (median).", "",
-        ]  # fmt: skip
+            f"{np.median([row['seeds_ms'] for row in times]):.1f} ms (median).",
+            "",
+        ]
     done = "reached" if better("pretrained") >= ASKED[0] else "not reached"
     slow = ""
     if times:
         usual = max(row["ms"] for row in times if row["ops"] <= USUAL)
         within = np.mean([row["ms"] <= ASKED[1] for row in times])
         slow = f": reached on {within:.0%} of all; of up to {USUAL} ops, {usual:.1f} ms at most"
-    lines += [f"Asked were {ASKED[0]:.0%}: {done}; in at most {ASKED[1]:g} ms for {USUAL} ops{slow}.", ""]
+    lines += [
+        f"Asked were {ASKED[0]:.0%}: {done}; in at most {ASKED[1]:g} ms for {USUAL} ops{slow}.",
+        "",
+    ]
     if portfolio:
-        some = [f"{mean(key, 'portfolio', portfolio):.3f}" for key in ("seed", "pretrained_1", f"pretrained_{SAMPLES}")]
+        some = [
+            f"{mean(key, 'portfolio', portfolio):.3f}"
+            for key in ("seed", "pretrained_1", f"pretrained_{SAMPLES}")
+        ]
         lines += [
             f"Against a portfolio of {PORTFOLIO_SECONDS:g} s on {len(portfolio)} graphs, every fourth, times its value on average: "
             f"the seed {some[0]}, one run {some[1]}, the best of {SAMPLES} {some[2]}. Asked was 1.03 with {SAMPLES}. "
-            "Other work ran beside the portfolio, on both of its cores.", "",
-        ]  # fmt: skip
+            "Other work ran beside the portfolio, on both of its cores.",
+            "",
+        ]
     return "\n".join(lines)
 
 
 def kept() -> list[str]:
     """Say whether anything was learned."""
-    if not any(line.endswith("best was where it began") for line in MovePolicy.load(PRETRAINED).provenance):
+    if not any(
+        line.endswith("best was where it began") for line in MovePolicy.load(PRETRAINED).provenance
+    ):
         return []
     return [
         "The race, and evolution strategies before it, found no policy that is better on graphs set apart than the one that they "
@@ -281,7 +362,9 @@ def against(rows: list[Row]) -> list[str]:
     names = {"untrained": "all moves alike", "only_likely": "two moves only"}
     counts = []
     for key, what in names.items():
-        below, above = (sum(sign * (row["pretrained"] - row[key]) < 0 for row in rows) for sign in (1, -1))
+        below, above = (
+            sum(sign * (row["pretrained"] - row[key]) < 0 for row in rows) for sign in (1, -1)
+        )
         counts.append(f"{what} ({below} below, {above} above)")
     return [f"From the same seeds, it ends, against {', '.join(counts)}."]
 
@@ -293,9 +376,26 @@ def by_family(rows: list[Row]) -> list[str]:
         name = families((source,))
         mine = [row for row in rows if row["graph"].startswith(f"{name}?")]
         if mine:
-            of = [float(np.mean([row[key] / row["bound"] for row in mine])) for key in ("seed", "pretrained", "best_heuristic")]
-            table.append([name, len(mine), *of, f"{np.mean([row['pretrained'] < row['best_heuristic'] for row in mine]):.0%}"])
-    heads = ["family", "graphs", "seed / bound", "policy / bound", "best heuristic / bound", "better than every heuristic"]
+            of = [
+                float(np.mean([row[key] / row["bound"] for row in mine]))
+                for key in ("seed", "pretrained", "best_heuristic")
+            ]
+            table.append(
+                [
+                    name,
+                    len(mine),
+                    *of,
+                    f"{np.mean([row['pretrained'] < row['best_heuristic'] for row in mine]):.0%}",
+                ]
+            )
+    heads = [
+        "family",
+        "graphs",
+        "seed / bound",
+        "policy / bound",
+        "best heuristic / bound",
+        "better than every heuristic",
+    ]
     return markdown_table(heads, table)
 
 
@@ -304,11 +404,15 @@ if __name__ == "__main__":
     if "train" in sys.argv:
         train()
     for word, file, make, count in (
-        ("apply", "zero_shot", apply, 100), ("times", "zero_shot_times", times, 100),
+        ("apply", "zero_shot", apply, 100),
+        ("times", "zero_shot_times", times, 100),
         ("portfolio", "zero_shot_portfolio", against_portfolio, PORTFOLIO_GRAPHS),
-    ):  # fmt: skip
+    ):
         if word in sys.argv:
             write_csv(HERE / f"{file}.csv", make(sizes[0] if sizes else count))
-    tables = [read_csv(HERE / f"{name}.csv", numbers=True) for name in ("zero_shot", "zero_shot_times", "zero_shot_portfolio")]
+    tables = [
+        read_csv(HERE / f"{name}.csv", numbers=True)
+        for name in ("zero_shot", "zero_shot_times", "zero_shot_portfolio")
+    ]
     if tables[0] and "only_likely" in tables[0][0]:
         write_text(HERE / "zero_shot.md", page(tables[0], tables[1], tables[2]))

@@ -1,10 +1,11 @@
 """Heuristic-seeded policies: Doppler's graphs, ablations, HSDAG's and Liu's workloads, throughput.
 
-Run `python results/policy/study.py` (about ten minutes on two cores; `--quick` for a look), or with the names of parts
-(doppler, ablation, published, throughput): the others are then read from their CSV tables. `doppler
---only METHOD` runs the rows of one method anew, and those that are missing, and keeps the others; `published --only SOLVER`
-likewise. Writes CSV tables and README.md beside this file. Doppler's graphs are read from PLACEOPT_DATA (default
-../shared/data). All values are simulated makespans.
+Run `python results/policy/study.py` (about ten minutes on two cores; `--quick` for a look), or with
+the names of parts (doppler, ablation, published, throughput): the others are then read from their
+CSV tables. `doppler --only METHOD` runs the rows of one method anew, and those that are missing,
+and keeps the others; `published --only SOLVER` likewise. Writes CSV tables and README.md beside
+this file. Doppler's graphs are read from PLACEOPT_DATA (default ../shared/data). All values are
+simulated makespans.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import data_folder, fastest, half_width, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import (
+    data_folder,
+    fastest,
+    half_width,
+    markdown_table,
+    read_csv,
+    write_csv,
+)
 from placeopt.makespan.evaluate import best_queue
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
@@ -35,19 +43,31 @@ SCALE = 1e10  # doppler's released simulator divides its times by this
 QUICK = "--quick" in sys.argv
 ONLY = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
 GRAPHS = ("chain_mm", "ffnn", "llama_block")
-LAYER = "llama_layer"  # generated, with transfers that cost four times their producer as in the released graphs
+# generated, with transfers that cost four times their producer as in the released graphs
+LAYER = "llama_layer"
 MEASURED = {
     "chain_mm": (230.4, 137.1, 198.0, 139.0, 122.5, 123.4),
     "ffnn": (217.8, 126.3, 100.3, 50.2, 49.9, 47.4),
     "llama_block": (230.9, 411.5, 336.5, 172.7, 191.5, 160.3),
     LAYER: (292.6, 295.1, 231.5, 174.8, 167.0, 150.6),
 }
-"""Doppler's main table (Yao et al., ICLR 2026): milliseconds on four P100, by critical path, Placeto, GDP, the enumerative
-optimiser, Doppler with stages I and II, and with all three."""
+"""Doppler's main table (Yao et al., ICLR 2026): milliseconds on four P100, by critical path,
+Placeto, GDP, the enumerative optimiser, Doppler with stages I and II, and with all three."""
 
 Row = dict[str, Any]
 
-HEURISTICS = ("heft", "cpop", "peft", "etf", "critical-path", "m-etf", "m-sct", "m-topo", "dsc", "edge-zeroing")
+HEURISTICS = (
+    "heft",
+    "cpop",
+    "peft",
+    "etf",
+    "critical-path",
+    "m-etf",
+    "m-sct",
+    "m-topo",
+    "dsc",
+    "edge-zeroing",
+)
 """What `best_heuristic` is the best of."""
 
 FROM_CRITICAL: Row = {"teacher": "critical-path", "start": "critical-path"}
@@ -58,31 +78,73 @@ METHODS: tuple[tuple[str, str, str, Row], ...] = (
     ("cross-entropy", "critical-path", "cross-entropy", {"start": "critical-path"}),
     ("annealing", "critical-path", "annealing", {"start": "critical-path"}),
     ("dual-policy", "critical-path", "dual-policy", FROM_CRITICAL),
-    ("dual-policy, local steps by moves", "critical-path", "dual-policy", {**FROM_CRITICAL, "moving": 1.0}),
-    ("dual-policy, moves' shares not learned", "critical-path", "dual-policy", {**FROM_CRITICAL, "adapt": False}),
-    ("dual-policy, without placing groups", "critical-path", "dual-policy", {**FROM_CRITICAL, "grouped": 0.0}),
-    ("dual-policy, without moves", "critical-path", "dual-policy", {**FROM_CRITICAL, "moving": 0.0}),
-    ("dual-policy, whole episodes only", "critical-path", "dual-policy", {**FROM_CRITICAL, "local": 0.0, "grouped": 0.0}),
+    (
+        "dual-policy, local steps by moves",
+        "critical-path",
+        "dual-policy",
+        {**FROM_CRITICAL, "moving": 1.0},
+    ),
+    (
+        "dual-policy, moves' shares not learned",
+        "critical-path",
+        "dual-policy",
+        {**FROM_CRITICAL, "adapt": False},
+    ),
+    (
+        "dual-policy, without placing groups",
+        "critical-path",
+        "dual-policy",
+        {**FROM_CRITICAL, "grouped": 0.0},
+    ),
+    (
+        "dual-policy, without moves",
+        "critical-path",
+        "dual-policy",
+        {**FROM_CRITICAL, "moving": 0.0},
+    ),
+    (
+        "dual-policy, whole episodes only",
+        "critical-path",
+        "dual-policy",
+        {**FROM_CRITICAL, "local": 0.0, "grouped": 0.0},
+    ),
     ("cross-entropy", "edge-zeroing", "cross-entropy", {}),
     ("annealing", "edge-zeroing", "annealing", {}),
     ("dual-policy", "edge-zeroing", "dual-policy", FROM_ZEROED),
-    ("dual-policy, local steps by moves", "edge-zeroing", "dual-policy", {**FROM_ZEROED, "moving": 1.0}),
-    ("dual-policy, moves' shares not learned", "edge-zeroing", "dual-policy", {**FROM_ZEROED, "adapt": False}),
-)  # fmt: skip
+    (
+        "dual-policy, local steps by moves",
+        "edge-zeroing",
+        "dual-policy",
+        {**FROM_ZEROED, "moving": 1.0},
+    ),
+    (
+        "dual-policy, moves' shares not learned",
+        "edge-zeroing",
+        "dual-policy",
+        {**FROM_ZEROED, "adapt": False},
+    ),
+)
 """Label, seed, solver and options of each row of the first table."""
 
 
 def main() -> None:
     """Run all parts, then write the page."""
     began = time.perf_counter()
-    makers = {"doppler": doppler_table, "other_seeds": other_seeds, "ablation": ablation_table,
-              "published": published_table, "throughput": throughput_table}  # fmt: skip
+    makers = {
+        "doppler": doppler_table,
+        "other_seeds": other_seeds,
+        "ablation": ablation_table,
+        "published": published_table,
+        "throughput": throughput_table,
+    }
     named = [name for name in sys.argv[1:] if name in makers]
     parts: dict[str, list[Row]] = {}
     for name, make in makers.items():
         if name in ("doppler", "other_seeds", "ablation") and not DATA.is_dir():
             continue
-        rows = make() if name in named or not named else read_csv(HERE / f"{name}.csv", numbers=True)
+        rows = (
+            make() if name in named or not named else read_csv(HERE / f"{name}.csv", numbers=True)
+        )
         if rows:
             parts[name] = rows
     for name, rows in parts.items():
@@ -99,18 +161,26 @@ def doppler_problem(graph: str) -> po.PlacementProblem:
     return po.load(str(DATA / f"{graph}.txt"), cluster="uniform:4")
 
 
-def solve(problem: po.PlacementProblem, solver: str, episodes: int, seed: int, **options: Any) -> Any:
+def solve(
+    problem: po.PlacementProblem, solver: str, episodes: int, seed: int, **options: Any
+) -> Any:
     """Run a solver for a number of evaluations."""
     return make_solver(solver, **options).solve(problem, po.Budget(evaluations=episodes), seed=seed)
 
 
-# --- Doppler ---------------------------------------------------------------------------------------------
+# --- Doppler
+# ---------------------------------------------------------------------------------------------
 
 
 def doppler_table() -> list[Row]:
-    """Seed, learned and best heuristic side by side; cross-entropy and the dual policy at equal evaluations."""
+    """Seed, learned and best heuristic side by side; cross-entropy and the dual policy at equal
+    evaluations."""
     episodes, seeds = (500, 2) if QUICK else (4000, 10)
-    known = {(row["graph"], row["method"]): row for row in read_csv(HERE / "doppler.csv", numbers=True)} if ONLY else {}
+    known = (
+        {(row["graph"], row["method"]): row for row in read_csv(HERE / "doppler.csv", numbers=True)}
+        if ONLY
+        else {}
+    )
     rows = []
     for graph in (*GRAPHS, LAYER):
         problem = doppler_problem(graph)
@@ -119,11 +189,19 @@ def doppler_table() -> list[Row]:
             bound = po.bound(problem, seconds=10).value / unit
             best = min(solve(problem, name, 10_000, 0).objective for name in HEURISTICS) / unit
         else:
-            bound, best = (next(row[key] for (of, _), row in known.items() if of == graph) for key in ("bound", "best_heuristic"))
+            bound, best = (
+                next(row[key] for (of, _), row in known.items() if of == graph)
+                for key in ("bound", "best_heuristic")
+            )
         start = {
-            "": [0] * seeds, "critical-path": [solve(problem, "critical-path", 50, seed).objective for seed in range(seeds)],
-            "edge-zeroing": [solve(problem, "edge-zeroing", episodes, seed).objective for seed in range(seeds)],
-        }  # fmt: skip
+            "": [0] * seeds,
+            "critical-path": [
+                solve(problem, "critical-path", 50, seed).objective for seed in range(seeds)
+            ],
+            "edge-zeroing": [
+                solve(problem, "edge-zeroing", episodes, seed).objective for seed in range(seeds)
+            ],
+        }
         for label, seeded, solver, options in METHODS:
             method = f"{label}, {seeded} seed" if seeded else label
             if (graph, method) in known and label != ONLY:
@@ -132,47 +210,80 @@ def doppler_table() -> list[Row]:
             allowed = 50 if solver == "critical-path" else episodes
             runs = [solve(problem, solver, allowed, seed, **options) for seed in range(seeds)]
             first = {"graph": graph, "method": method, "seed": seeded or "none"}
-            rows.append({**first, **doppler_row(runs, start[seeded], start["critical-path"], unit, best, bound)})
+            rows.append(
+                {
+                    **first,
+                    **doppler_row(runs, start[seeded], start["critical-path"], unit, best, bound),
+                }
+            )
             rows[-1] |= {"runs": seeds, "evaluations": allowed}
             print(rows[-1], flush=True)
     return rows
 
 
 def other_seeds() -> list[Row]:
-    """Say how far ten runs are to be trusted: the same on many other seeds, with and without what the latest part learns."""
+    """Say how far ten runs are to be trusted: the same on many other seeds, with and without what
+    the latest part learns."""
     episodes, first, seeds = (500, 10, 2) if QUICK else (4000, 10, 100)
     rows = []
-    for graph, seeded in (("ffnn", "critical-path"), ("llama_block", "critical-path"), ("llama_block", "edge-zeroing")):
+    for graph, seeded in (
+        ("ffnn", "critical-path"),
+        ("llama_block", "critical-path"),
+        ("llama_block", "edge-zeroing"),
+    ):
         problem = doppler_problem(graph)
         for adapt in (True, False):
             given = {"teacher": seeded, "start": "critical-path", "adapt": adapt}
-            runs = [solve(problem, "dual-policy", episodes, seed, **given) for seed in range(first, first + seeds)]
+            runs = [
+                solve(problem, "dual-policy", episodes, seed, **given)
+                for seed in range(first, first + seeds)
+            ]
             values = np.array([run.objective for run in runs], dtype=np.float64) / SCALE
-            rows.append({
-                "graph": graph, "seed": seeded, "shares_of_moves": "learned" if adapt else "as given", "runs": seeds,
-                "evaluations": episodes, "mean": round(float(values.mean()), 2), "interval": round(half_width(values), 2),
-                "median": round(float(np.median(values)), 2), "best": round(values.min(), 2), "worst": round(values.max(), 2),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "graph": graph,
+                    "seed": seeded,
+                    "shares_of_moves": "learned" if adapt else "as given",
+                    "runs": seeds,
+                    "evaluations": episodes,
+                    "mean": round(float(values.mean()), 2),
+                    "interval": round(half_width(values), 2),
+                    "median": round(float(np.median(values)), 2),
+                    "best": round(values.min(), 2),
+                    "worst": round(values.max(), 2),
+                }
+            )
             print(rows[-1], flush=True)
     return rows
 
 
-def doppler_row(runs: list[Any], seeds: list[int], critical: list[int], unit: float, best: float, bound: float) -> Row:
-    """Return what some runs of one method show, in `unit` ticks; `seeds`, `critical`: what these give alone."""
+def doppler_row(
+    runs: list[Any], seeds: list[int], critical: list[int], unit: float, best: float, bound: float
+) -> Row:
+    """Return what some runs of one method show, in `unit` ticks; `seeds`, `critical`: what these
+    give alone."""
     values = np.array([run.objective for run in runs], dtype=np.float64) / unit
     mean = float(values.mean())
     return {
         "seed_alone": round(float(np.mean(seeds)) / unit, 2) if any(seeds) else "-",
-        "mean": round(mean, 2), "interval": round(half_width(values), 2), "best": round(values.min(), 2),
-        "worst": round(values.max(), 2), "best_heuristic": round(best, 2), "bound": round(bound, 2),
-        "relative_to_critical_path": round(mean * unit / float(np.mean(critical)), 3), "gap": round((mean - bound) / mean, 3),
+        "mean": round(mean, 2),
+        "interval": round(half_width(values), 2),
+        "best": round(values.min(), 2),
+        "worst": round(values.max(), 2),
+        "best_heuristic": round(best, 2),
+        "bound": round(bound, 2),
+        "relative_to_critical_path": round(mean * unit / float(np.mean(critical)), 3),
+        "gap": round((mean - bound) / mean, 3),
         "seconds": round(float(np.mean([run.runtime for run in runs])), 2),
-        "worse_than_seed": sum(run.objective > own for run, own in zip(runs, seeds, strict=True)) if any(seeds) else 0,
-    }  # fmt: skip
+        "worse_than_seed": sum(run.objective > own for run, own in zip(runs, seeds, strict=True))
+        if any(seeds)
+        else 0,
+    }
 
 
 def ablation_table() -> list[Row]:
-    """What the policy alone finds (its teacher's placement is not counted) with parts of the training left out."""
+    """What the policy alone finds (its teacher's placement is not counted) with parts of the
+    training left out."""
     episodes, seeds = (300, 2) if QUICK else (2000, 5)
     variants: dict[str, Row] = {
         "whole episodes, then local steps": {},
@@ -199,30 +310,57 @@ def ablation_table() -> list[Row]:
         target = middle([curve[-1][1] for curve in curves["whole episodes from scratch"]])
         for label, runs in curves.items():
             values = np.array([curve[-1][1] for curve in runs], dtype=np.float64)
-            needed = [next((at for at, value in curve if value <= target), np.inf) for curve in runs]
-            rows.append({
-                "graph": graph, "variant": label, "runs": seeds, "episodes": episodes,
-                "mean": round(values.mean() / SCALE, 2), "best": round(values.min() / SCALE, 2),
-                "worst": round(values.max() / SCALE, 2),
-                "relative_to_critical_path": round(values.mean() / critical, 3),
-                "episodes_to_scratch_final": middle(needed),
-            })  # fmt: skip
+            needed = [
+                next((at for at, value in curve if value <= target), np.inf) for curve in runs
+            ]
+            rows.append(
+                {
+                    "graph": graph,
+                    "variant": label,
+                    "runs": seeds,
+                    "episodes": episodes,
+                    "mean": round(values.mean() / SCALE, 2),
+                    "best": round(values.min() / SCALE, 2),
+                    "worst": round(values.max() / SCALE, 2),
+                    "relative_to_critical_path": round(values.mean() / critical, 3),
+                    "episodes_to_scratch_final": middle(needed),
+                }
+            )
             print(rows[-1], flush=True)
     return rows
 
 
-def train(problem: po.PlacementProblem, options: Row, episodes: int, seed: int) -> list[tuple[int, int]]:
-    """Train from a critical-path teacher; return (episodes, best value of an episode) at every improvement."""
-    config = DualPolicy(**{"teacher": "critical-path", "start": "critical-path", "moving": 0.0, "grouped": 0.0, **options})
-    tracker: Tracker[po.Placement] = Tracker("dual-policy", problem, po.Budget(evaluations=episodes), seed=seed)
-    learner = DualLearner(OrderedProblem.of(problem), config.first_model(), config, np.random.default_rng(seed))
+def train(
+    problem: po.PlacementProblem, options: Row, episodes: int, seed: int
+) -> list[tuple[int, int]]:
+    """Train from a critical-path teacher; return (episodes, best value of an episode) at every
+    improvement."""
+    config = DualPolicy(
+        **{
+            "teacher": "critical-path",
+            "start": "critical-path",
+            "moving": 0.0,
+            "grouped": 0.0,
+            **options,
+        }
+    )
+    tracker: Tracker[po.Placement] = Tracker(
+        "dual-policy", problem, po.Budget(evaluations=episodes), seed=seed
+    )
+    learner = DualLearner(
+        OrderedProblem.of(problem), config.first_model(), config, np.random.default_rng(seed)
+    )
     learner.remember(greedy := learner.greedy(), config.value(greedy, problem, tracker))
     learner.first_episode = learner.elite[:]
     teacher = solve(problem, "critical-path", 50, seed).solution
     for _ in range(config.imitation):
         learner.imitate(*teaching_order(problem, teacher))
     config.improve(learner, problem, tracker)
-    return [(point.evaluations, point.incumbent) for point in tracker.trace if point.incumbent is not None]
+    return [
+        (point.evaluations, point.incumbent)
+        for point in tracker.trace
+        if point.incumbent is not None
+    ]
 
 
 def middle(values: list[Any]) -> float:
@@ -230,11 +368,13 @@ def middle(values: list[Any]) -> float:
     return float(np.sort(np.array(values, dtype=np.float64))[(len(values) - 1) // 2])
 
 
-# --- published workloads ---------------------------------------------------------------------------------
+# --- published workloads
+# ---------------------------------------------------------------------------------
 
 
 def published_table() -> list[Row]:
-    """HSDAG's models on CPU + GPU, Liu's NMT on 2 and 4 GPUs: learned placers against one device and the expert."""
+    """HSDAG's models on CPU + GPU, Liu's NMT on 2 and 4 GPUs: learned placers against one device
+    and the expert."""
     sys.path.insert(0, str(HERE.parent / "search"))
     from study import expert  # type: ignore[import-not-found]
 
@@ -242,20 +382,36 @@ def published_table() -> list[Row]:
     cases = [(f"gen:{name}", "cpu+gpu") for name in ("inception-v3", "resnet50", "bert-base")]
     cases += [("gen:nmt?training=1", "2xP100"), ("gen:nmt?training=1", "4xP100")]
     rows = []
-    known = {(row["graph"], row["cluster"]): row for row in read_csv(HERE / "published.csv", numbers=True)} if ONLY else {}
+    known = (
+        {
+            (row["graph"], row["cluster"]): row
+            for row in read_csv(HERE / "published.csv", numbers=True)
+        }
+        if ONLY
+        else {}
+    )
     for source, cluster in cases:
         problem = po.load(source, cluster=cluster)
-        row = dict(known.get((source, cluster), {})) or references(source, cluster, problem, po.Placement(expert(problem)))
+        row = dict(known.get((source, cluster), {})) or references(
+            source, cluster, problem, po.Placement(expert(problem))
+        )
         for label, solver, options in (
             ("graph-parsing scratch", "graph-parsing", {"teacher": ""}),
             ("grouper-placer scratch", "grouper-placer", {"teacher": "", "warm_start": False}),
             ("dual-policy critical-path seed", "dual-policy", {"teacher": "critical-path"}),
-            ("graph-parsing", "graph-parsing", {}), ("grouper-placer", "grouper-placer", {}),
+            ("graph-parsing", "graph-parsing", {}),
+            ("grouper-placer", "grouper-placer", {}),
             ("dual-policy", "dual-policy", {}),
-        ):  # fmt: skip
+        ):
             if label in row and solver != ONLY:
                 continue
-            values = np.array([solve(problem, solver, episodes, seed, **options).objective for seed in range(seeds)], dtype=float)
+            values = np.array(
+                [
+                    solve(problem, solver, episodes, seed, **options).objective
+                    for seed in range(seeds)
+                ],
+                dtype=float,
+            )
             row[label] = round(float(np.mean(values)))
             if label == "dual-policy":
                 row["interval"] = round(half_width(values), 1)
@@ -264,30 +420,46 @@ def published_table() -> list[Row]:
     return rows
 
 
-def references(source: str, cluster: str, problem: po.PlacementProblem, expert: po.Placement) -> Row:
+def references(
+    source: str, cluster: str, problem: po.PlacementProblem, expert: po.Placement
+) -> Row:
     """Return what there is to compare with: single devices, an expert, heuristics, the bound."""
-    singles = [best_queue(problem, po.Placement(np.full(problem.num_ops, d)))[0] for d in range(problem.num_devices)]
+    singles = [
+        best_queue(problem, po.Placement(np.full(problem.num_ops, d)))[0]
+        for d in range(problem.num_devices)
+    ]
     limits = po.Budget(seconds=30, evaluations=1000)
     return {
-        "graph": source, "cluster": cluster, "ops": problem.num_ops, "first_device": singles[0], "last_device": singles[-1],
+        "graph": source,
+        "cluster": cluster,
+        "ops": problem.num_ops,
+        "first_device": singles[0],
+        "last_device": singles[-1],
         "expert": best_queue(problem, expert)[0],
         "edge_zeroing": make_solver("edge-zeroing").solve(problem, limits, seed=0).objective,
-        "best_heuristic": min(make_solver(name).solve(problem, limits, seed=0).objective for name in HEURISTICS),
+        "best_heuristic": min(
+            make_solver(name).solve(problem, limits, seed=0).objective for name in HEURISTICS
+        ),
         "bound": po.bound(problem, seconds=5).value,
-    }  # fmt: skip
+    }
 
 
-# --- throughput ------------------------------------------------------------------------------------------
+# --- throughput
+# ------------------------------------------------------------------------------------------
 
 
 def throughput_table() -> list[Row]:
-    """Episodes per second of one thread: 200 ops, 4 devices; and what is left of the time when parts are switched off."""
+    """Episodes per second of one thread: 200 ops, 4 devices; and what is left of the time when
+    parts are switched off."""
     os.environ["PLACEOPT_THREADS"] = "1"
     rng = np.random.default_rng(0)
     n, k, count = 200, 4, 1000
     v = rng.integers(1, n, 2 * n)
     u = v - 1 - rng.integers(0, 50, 2 * n).clip(max=v - 1)
-    edges = [(int(a), int(b), int(rng.integers(1, 50))) for a, b in np.unique(np.stack([u, v], 1), axis=0)]
+    edges = [
+        (int(a), int(b), int(rng.integers(1, 50)))
+        for a, b in np.unique(np.stack([u, v], 1), axis=0)
+    ]
     problem = po.PlacementProblem.from_edges(rng.integers(1, 100, (n, k)), edges, name="random-200")
     problems = [problem, po.load("gen:llama-block", cluster="4xP100")]
     rows = []
@@ -302,23 +474,40 @@ def throughput_table() -> list[Row]:
             cases = {
                 "sampled": partial(roll, ordered, weights, seeds),
                 "greedy": partial(roll, ordered, weights, seeds, select_and_place.GREEDY),
-                "replayed, with gradients": partial(score_functions, weights, roll(ordered, weights, seeds), credit),
+                "replayed, with gradients": partial(
+                    score_functions, weights, roll(ordered, weights, seeds), credit
+                ),
             }
             spent = {case: fastest(work) for case, work in cases.items()}
             spent["sampled and learned from"] = spent["sampled"] + spent["replayed, with gradients"]
             for case, seconds in spent.items():
-                rows.append({"graph": problem.name, "ops": n, "edges": problem.num_edges, "case": f"{name}: {case}",
-                             "episodes_per_second": round(count / seconds)})  # fmt: skip
+                rows.append(
+                    {
+                        "graph": problem.name,
+                        "ops": n,
+                        "edges": problem.num_edges,
+                        "case": f"{name}: {case}",
+                        "episodes_per_second": round(count / seconds),
+                    }
+                )
                 print(rows[-1], flush=True)
         sampled = roll(ordered, weights_of(linear, ordered), seeds)
         spent = fastest(partial(po.evaluate_batch, problem, sampled.devices, sampled.ranks))
-        rows.append({"graph": problem.name, "ops": n, "edges": problem.num_edges, "case": "evaluating them",
-                     "episodes_per_second": round(count / spent)})  # fmt: skip
+        rows.append(
+            {
+                "graph": problem.name,
+                "ops": n,
+                "edges": problem.num_edges,
+                "case": "evaluating them",
+                "episodes_per_second": round(count / spent),
+            }
+        )
     del os.environ["PLACEOPT_THREADS"]
     return rows
 
 
-# --- page ------------------------------------------------------------------------------------------------
+# --- page
+# ------------------------------------------------------------------------------------------------
 
 
 def table(rows: list[Row], keys: list[str], heads: list[str] | None = None) -> list[str]:
@@ -329,52 +518,150 @@ def table(rows: list[Row], keys: list[str], heads: list[str] | None = None) -> l
 def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
     """Write README.md."""
     lines = [
-        "# Heuristic-seeded policies", "",
+        "# Heuristic-seeded policies",
+        "",
         "Simulated makespans; 2 cores of a shared virtual machine. One command: `python results/policy/study.py` "
-        f"(last run: {seconds / 60:.0f} minutes).", "",
-    ]  # fmt: skip
+        f"(last run: {seconds / 60:.0f} minutes).",
+        "",
+    ]
     if "doppler" in parts:
         lines += [
-            "## Doppler's graphs, 4 identical devices (ticks / 1e10; llama_layer, which is generated, 1e6)", "",
+            "## Doppler's graphs, 4 identical devices (ticks / 1e10; llama_layer, which is generated, 1e6)",
+            "",
             "`seed alone` is what the seed gives by itself, so that no row is credited with it; `best heuristic` is the best of "
-            f"{', '.join(HEURISTICS)}.", "",
-            *table(parts["doppler"], ["graph", "method", "seed", "seed_alone", "mean", "interval", "worst", "best_heuristic",
-                                      "bound", "gap", "relative_to_critical_path", "worse_than_seed", "seconds"],
-                   ["graph", "method", "seed", "seed alone", "mean", "+-", "worst", "best heuristic", "proved bound", "gap",
-                    "/ critical path", "runs above the seed", "seconds"]), "",
-            "`cross-entropy` spends half its evaluations on annealing.", "",
-            "### Beside the published rows, relative to critical path", "", *published_rows(parts["doppler"]), "",
+            f"{', '.join(HEURISTICS)}.",
+            "",
+            *table(
+                parts["doppler"],
+                [
+                    "graph",
+                    "method",
+                    "seed",
+                    "seed_alone",
+                    "mean",
+                    "interval",
+                    "worst",
+                    "best_heuristic",
+                    "bound",
+                    "gap",
+                    "relative_to_critical_path",
+                    "worse_than_seed",
+                    "seconds",
+                ],
+                [
+                    "graph",
+                    "method",
+                    "seed",
+                    "seed alone",
+                    "mean",
+                    "+-",
+                    "worst",
+                    "best heuristic",
+                    "proved bound",
+                    "gap",
+                    "/ critical path",
+                    "runs above the seed",
+                    "seconds",
+                ],
+            ),
+            "",
+            "`cross-entropy` spends half its evaluations on annealing.",
+            "",
+            "### Beside the published rows, relative to critical path",
+            "",
+            *published_rows(parts["doppler"]),
+            "",
             "Published: Yao et al., ICLR 2026, main table, milliseconds on four P100 divided by critical path's; taken from two "
             "summaries of the paper that agree with each other and with the percentages of its abstract, not from the paper. "
             "Measured on GPUs there, simulated here on the released times, and the critical path here is the best of 50 and does "
-            "not pay what made it slow there: no placement can be better than the proved column says.", "",
-        ]  # fmt: skip
-        lines += ["Target: from the critical path 32 % below it on llama_block and at or below cross-entropy from the same seed "
-                  "on every graph, from edge zeroing at most 150 on llama_block, never above the seed.", ""]  # fmt: skip
+            "not pay what made it slow there: no placement can be better than the proved column says.",
+            "",
+        ]
+        lines += [
+            "Target: from the critical path 32 % below it on llama_block and at or below cross-entropy from the same seed "
+            "on every graph, from edge zeroing at most 150 on llama_block, never above the seed.",
+            "",
+        ]
         lines += [*verdicts(parts["doppler"]), ""]
     if "other_seeds" in parts:
-        heads = ["graph", "seed", "shares_of_moves", "runs", "mean", "interval", "median", "best", "worst"]
-        shown = ["graph", "seed", "shares of moves", "runs", "mean", "+-", "median", "best", "worst"]
-        lines += ["### On other seeds", "", "`dual-policy` on a hundred other seeds: how far ten are to be trusted.", "",
-                  *table(parts["other_seeds"], heads, shown)]  # fmt: skip
+        heads = [
+            "graph",
+            "seed",
+            "shares_of_moves",
+            "runs",
+            "mean",
+            "interval",
+            "median",
+            "best",
+            "worst",
+        ]
+        shown = [
+            "graph",
+            "seed",
+            "shares of moves",
+            "runs",
+            "mean",
+            "+-",
+            "median",
+            "best",
+            "worst",
+        ]
+        lines += [
+            "### On other seeds",
+            "",
+            "`dual-policy` on a hundred other seeds: how far ten are to be trusted.",
+            "",
+            *table(parts["other_seeds"], heads, shown),
+        ]
     if "ablation" in parts:
         lines += [
-            "", "## Ablation: what the policy itself finds, critical-path teacher", "",
+            "",
+            "## Ablation: what the policy itself finds, critical-path teacher",
+            "",
             "`episodes to scratch` is the median number of evaluations until the final median of the run from scratch is met. "
-            "`nothing learns`: the policies stay as they are, only the preferences for kinds and sizes of windows learn.", "",
-            *table(parts["ablation"], ["graph", "variant", "mean", "best", "worst", "relative_to_critical_path",
-                                       "episodes_to_scratch_final"],
-                   ["graph", "variant", "mean", "best", "worst", "/ critical path", "episodes to scratch"]), "",
-        ]  # fmt: skip
+            "`nothing learns`: the policies stay as they are, only the preferences for kinds and sizes of windows learn.",
+            "",
+            *table(
+                parts["ablation"],
+                [
+                    "graph",
+                    "variant",
+                    "mean",
+                    "best",
+                    "worst",
+                    "relative_to_critical_path",
+                    "episodes_to_scratch_final",
+                ],
+                [
+                    "graph",
+                    "variant",
+                    "mean",
+                    "best",
+                    "worst",
+                    "/ critical path",
+                    "episodes to scratch",
+                ],
+            ),
+            "",
+        ]
     lines += [
-        "", "Pretrained on families of generated graphs and applied to others: see zero_shot.md.", "",
-        "## HSDAG's and Liu's workloads, simulated on our cost model", "",
-        *published_lines(parts["published"]), "",
-        "## Episodes per second, one thread", "",
-        "Beside it, on the other core, ran a training at the lowest priority.", "",
-        *table(parts["throughput"], ["graph", "ops", "edges", "case", "episodes_per_second"]), "",
-        *throughput_lines(parts["throughput"]), "",
-        "## Where it falls short", "",
+        "",
+        "Pretrained on families of generated graphs and applied to others: see zero_shot.md.",
+        "",
+        "## HSDAG's and Liu's workloads, simulated on our cost model",
+        "",
+        *published_lines(parts["published"]),
+        "",
+        "## Episodes per second, one thread",
+        "",
+        "Beside it, on the other core, ran a training at the lowest priority.",
+        "",
+        *table(parts["throughput"], ["graph", "ops", "edges", "case", "episodes_per_second"]),
+        "",
+        *throughput_lines(parts["throughput"]),
+        "",
+        "## Where it falls short",
+        "",
         "- What learns on the problem at hand: the distribution over groups (`without placing groups` leaves it out: it decides "
         "ffnn), the two policies of whole episodes, and the preferences for windows. The local steps' own policy does not learn "
         "within the budget (`local steps learn too` makes them greedy and the walk worse); of moves, how often each kind comes is "
@@ -382,8 +669,9 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         "Annealing, and local steps that are all moves, stand beside it in the first table, with as many evaluations.",
         "- Runs from one seed end in one of two or three basins (166.7 or 148.3 on llama_block): means hide that.",
         "- The optimum of llama_block, 141.39, is not met.",
-        "- A proposal of a walk that changes nothing is not evaluated and costs nothing here; annealing counts those, too.", "",
-    ]  # fmt: skip
+        "- A proposal of a walk that changes nothing is not evaluated and costs nothing here; annealing counts those, too.",
+        "",
+    ]
     (HERE / "README.md").write_text("\n".join(lines))
 
 
@@ -396,16 +684,37 @@ def throughput_lines(rows: list[Row]) -> list[str]:
             f"{case} {rate[graph, f'linear: {case}'] / rate[graph, f'hidden layers of 8: {case}']:.1f}"
             for case in ("sampled", "sampled and learned from")
         ]
-        lines.append(f"- {graph}: without hidden layers faster by a factor of (at most 3 was asked): {', '.join(ratios)}.")
+        lines.append(
+            f"- {graph}: without hidden layers faster by a factor of (at most 3 was asked): {', '.join(ratios)}."
+        )
     return lines
 
 
 def published_rows(rows: list[Row]) -> list[str]:
-    """Return a table of every published method and ours, relative to critical path, with our gap to the bound."""
-    mine = (("cross-entropy", "critical-path"), ("dual-policy", "critical-path"), ("dual-policy", "edge-zeroing"))
-    found = {(row["graph"], row["method"].removesuffix(f", {row['seed']} seed"), row["seed"]): row for row in rows}
-    heads = ["graph", "critical path, ms", "Placeto", "GDP", "enumerative", "Doppler I+II", "Doppler I+II+III",
-             "here: cross-entropy", "dual-policy (gap)", "from edge-zeroing (gap)", "proved bound"]  # fmt: skip
+    """Return a table of every published method and ours, relative to critical path, with our gap to
+    the bound."""
+    mine = (
+        ("cross-entropy", "critical-path"),
+        ("dual-policy", "critical-path"),
+        ("dual-policy", "edge-zeroing"),
+    )
+    found = {
+        (row["graph"], row["method"].removesuffix(f", {row['seed']} seed"), row["seed"]): row
+        for row in rows
+    }
+    heads = [
+        "graph",
+        "critical path, ms",
+        "Placeto",
+        "GDP",
+        "enumerative",
+        "Doppler I+II",
+        "Doppler I+II+III",
+        "here: cross-entropy",
+        "dual-policy (gap)",
+        "from edge-zeroing (gap)",
+        "proved bound",
+    ]
     body: list[Row] = []
     for graph, times in MEASURED.items():
         if not all((graph, *method) in found for method in mine):
@@ -423,10 +732,17 @@ def published_rows(rows: list[Row]) -> list[str]:
 
 def verdicts(rows: list[Row]) -> list[str]:
     """Say which of the targets hold."""
-    found = {(row["graph"], row["method"].removesuffix(f", {row['seed']} seed"), row["seed"]): row for row in rows}
+    found = {
+        (row["graph"], row["method"].removesuffix(f", {row['seed']} seed"), row["seed"]): row
+        for row in rows
+    }
     lines = []
     for seed in ("critical-path", "edge-zeroing"):
-        mine = {graph: row for (graph, method, of), row in found.items() if (method, of) == ("dual-policy", seed)}
+        mine = {
+            graph: row
+            for (graph, method, of), row in found.items()
+            if (method, of) == ("dual-policy", seed)
+        }
         other = {graph: found[graph, "cross-entropy", seed]["mean"] for graph in mine}
         behind = [graph for graph, row in mine.items() if row["mean"] > other[graph] + 0.005]
         llama = mine["llama_block"]
@@ -441,12 +757,43 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 
 def published_lines(rows: list[Row]) -> list[str]:
-    """Return seed, learned values and best heuristic of every workload side by side, and which learned value is below all."""
-    given = ("graph", "cluster", "ops", "first_device", "last_device", "expert", "edge_zeroing", "best_heuristic", "bound",
-             "interval")  # fmt: skip
+    """Return seed, learned values and best heuristic of every workload side by side, and which
+    learned value is below all."""
+    given = (
+        "graph",
+        "cluster",
+        "ops",
+        "first_device",
+        "last_device",
+        "expert",
+        "edge_zeroing",
+        "best_heuristic",
+        "bound",
+        "interval",
+    )
     learned = [key for key in rows[0] if key not in given]
-    keys = ["graph", "cluster", "last_device", "expert", "edge_zeroing", *learned, "interval", "best_heuristic", "bound"]
-    heads = ["graph", "devices", "one device", "expert", "seed (edge zeroing)", *learned, "+-", "best heuristic", "bound"]
+    keys = [
+        "graph",
+        "cluster",
+        "last_device",
+        "expert",
+        "edge_zeroing",
+        *learned,
+        "interval",
+        "best_heuristic",
+        "bound",
+    ]
+    heads = [
+        "graph",
+        "devices",
+        "one device",
+        "expert",
+        "seed (edge zeroing)",
+        *learned,
+        "+-",
+        "best heuristic",
+        "bound",
+    ]
     clear, same = [], []
     for row in rows:
         ahead = row["best_heuristic"] - row["dual-policy"] > row["interval"]
@@ -455,10 +802,13 @@ def published_lines(rows: list[Row]) -> list[str]:
         "Mean makespans in ticks after 1000 samples. Published: HSDAG up to 58.2 % over CPU only (abstract, measured); Liu et al. "
         "28.41 % (as cited; what it is relative to could not be checked). Ours are simulated with other hardware data: they show "
         "the kind of gain, they are no race. The policies without `scratch` start from edge zeroing; `+-` is that "
-        "of `dual-policy`.", "", *table(rows, keys, heads), "",
+        "of `dual-policy`.",
+        "",
+        *table(rows, keys, heads),
+        "",
         "`dual-policy` is below the best heuristic by more than its interval (`+-`, half of that of 95 %) on "
         f"{', '.join(clear) or 'no workload'}; it is not on {', '.join(same) or 'none'}.",
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

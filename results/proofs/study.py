@@ -1,11 +1,12 @@
-"""Proofs of the archive and of the published optima: one command makes them, has them checked, and tampers with them.
+"""Proofs of the archive and of the published optima: one command makes them, has them checked, and
+tampers with them.
 
     PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...]
 
-Stages: archive (a proof for every entry of results/best-known.json, with its problem; the entry keeps the bound that the proof
-shows), optima (for every row of results/exact/optima.csv: placement, schedule and witness; the problem is joined from
-PLACEOPT_DATA, which is not ours to redistribute), tampering (1000 proofs that were tampered with, all of which have to be
-refused). Each writes a CSV;
+Stages: archive (a proof for every entry of results/best-known.json, with its problem; the entry
+keeps the bound that the proof shows), optima (for every row of results/exact/optima.csv: placement,
+schedule and witness; the problem is joined from PLACEOPT_DATA, which is not ours to redistribute),
+tampering (1000 proofs that were tampered with, all of which have to be refused). Each writes a CSV;
 `tables.md` is drawn from them.
 """
 
@@ -43,17 +44,27 @@ Row = dict[str, Any]
 
 
 def archive() -> list[Row]:
-    """A proof of every entry of the archive, with its problem; a bound of which the proof shows less is lowered to that."""
+    """A proof of every entry of the archive, with its problem; a bound of which the proof shows
+    less is lowered to that."""
     rows, path = [], ROOT / "results" / "best-known.json"
     records = read_archive(path)
     for key, record in records.items():
         problem, placement = record.load(), unpack_placement(record.placement)
         known = verify(problem, placement, seconds=0.0, queue=record.queue or None)
         claim = replace(known, lower_bound=record.lower_bound, bound_method=record.bound_method)
-        name = record.instance.removeprefix("gen:").replace("?", "-").replace("&", "-").replace("=", "")
-        rows.append(_made(record.instance, problem, placement, claim, HERE / "archive" / f"{name}.json.gz"))
+        name = (
+            record.instance.removeprefix("gen:")
+            .replace("?", "-")
+            .replace("&", "-")
+            .replace("=", "")
+        )
+        rows.append(
+            _made(record.instance, problem, placement, claim, HERE / "archive" / f"{name}.json.gz")
+        )
         if rows[-1]["bound"] < record.lower_bound:
-            records[key] = replace(record, lower_bound=rows[-1]["bound"], bound_method="propagation")
+            records[key] = replace(
+                record, lower_bound=rows[-1]["bound"], bound_method="propagation"
+            )
     write_archive(path, records)
     return rows
 
@@ -109,7 +120,10 @@ def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Ro
 def tampering() -> list[Row]:
     """Proofs of both tables, changed; a change that leaves a proof right is not counted."""
     checker = load_checker()
-    proofs = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted((HERE / "archive").glob("*.gz"))]
+    proofs = [
+        json.loads(gzip.decompress(path.read_bytes()))
+        for path in sorted((HERE / "archive").glob("*.gz"))
+    ]
     kept = json.loads(gzip.decompress((HERE / "optima.json.gz").read_bytes()))
     proofs += [joined(problem, kept[problem.name]) for problem, _ in known_optima(data_folder())]
     rng, count, tried = random.Random(SEED), 0, 0
@@ -122,10 +136,13 @@ def tampering() -> list[Row]:
         count += 1
         verdicts[kind, verdict(checker, changed)] += 1
     return [
-        {"kind": kind, "tampered": sum(verdicts[kind, x] for x in ("refused", "no proof", "accepted")),
-         **{x: verdicts[kind, x] for x in ("refused", "no proof", "accepted")}}
+        {
+            "kind": kind,
+            "tampered": sum(verdicts[kind, x] for x in ("refused", "no proof", "accepted")),
+            **{x: verdicts[kind, x] for x in ("refused", "no proof", "accepted")},
+        }
         for kind in KINDS
-    ]  # fmt: skip
+    ]
 
 
 STAGES = {"archive": archive, "optima": optima, "tampering": tampering}
@@ -136,14 +153,22 @@ def main(names: list[str]) -> None:
     for name in names or list(STAGES):
         write_csv(HERE / f"{name}.csv", STAGES[name]())
         print(f"{name}.csv written")
-    lines = ["# Tables", "", "Drawn by `study.py` from the CSV files of this folder. See README.md.", ""]
+    lines = [
+        "# Tables",
+        "",
+        "Drawn by `study.py` from the CSV files of this folder. See README.md.",
+        "",
+    ]
     for name, stage in STAGES.items():
         rows = read_csv(HERE / f"{name}.csv")
         lines += [f"## {name}", "", str(stage.__doc__), ""]
         if name == "optima" and rows:
             accepted = sum(row["verdict"] == "accepted" for row in rows)
             believed, cases = (sum(int(row[key]) for row in rows) for key in ("believed", "cases"))
-            lines += [f"{accepted} of {len(rows)} accepted, {believed} statements believed, {cases} branches in all.", ""]
+            lines += [
+                f"{accepted} of {len(rows)} accepted, {believed} statements believed, {cases} branches in all.",
+                "",
+            ]
             rows = sorted(rows, key=lambda row: -int(row["cases"]))[:12]
         if rows:
             lines += [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""]

@@ -4,13 +4,16 @@
     python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is written
     python results/real_execution/study.py --tuning   # part 3 alone, about 6 minutes
 
-Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and compares the medians
-with the makespans that were simulated with nominal costs, with fitted constants and with measured op times.
-The calibration uses other placements than the comparison. Part 2 continues on the real system (stage III)
-from placements found on the simulator, and measures start and outcome again in pairs. Part 3 learns the simulator's constants on
-the real system, on the attention block, where it is biased, and measures the outcome in turn with every heuristic's placement.
+Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and
+compares the medians with the makespans that were simulated with nominal costs, with fitted
+constants and with measured op times. The calibration uses other placements than the comparison.
+Part 2 continues on the real system (stage III) from placements found on the simulator, and measures
+start and outcome again in pairs. Part 3 learns the simulator's constants on the real system, on the
+attention block, where it is biased, and measures the outcome in turn with every heuristic's
+placement.
 
-Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, tuning.csv, agreement.png and gantt.png beside this file.
+Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, tuning.csv, agreement.png and
+gantt.png beside this file.
 """
 
 from __future__ import annotations
@@ -64,15 +67,19 @@ CONTEST = 24
 
 HEURISTICS = ("heft", "critical-path", "edge-zeroing", "m-etf")
 OP_SECONDS = 3e-5
-"""A tick of a random DAG, whose ops take about 1000 ticks: thirty nominal milliseconds of work each."""
+"""A tick of a random DAG, whose ops take about 1000 ticks: thirty nominal milliseconds of work
+each."""
 
 
 def workload(source: str) -> OpGraph:
-    """Return a graph to execute; random DAGs get ops of tens of milliseconds and tensors of about a megabyte."""
+    """Return a graph to execute; random DAGs get ops of tens of milliseconds and tensors of about a
+    megabyte."""
     graph, _ = load_graph(source)
     if graph.shapes:
         return graph
-    return replace(graph, tick_seconds=OP_SECONDS, tensor_bytes=64 * graph.tensor_bytes, measured_transfer=None)
+    return replace(
+        graph, tick_seconds=OP_SECONDS, tensor_bytes=64 * graph.tensor_bytes, measured_transfer=None
+    )
 
 
 def placements(graph: OpGraph, learned: Calibration, seed: int = 7) -> dict[str, po.Placement]:
@@ -88,7 +95,9 @@ def placements(graph: OpGraph, learned: Calibration, seed: int = 7) -> dict[str,
         "first half, second half": po.Placement(2 * position // n),
     }
     for share in (0.2, 0.35, 0.5, 0.5):
-        found[f"random {share:.0%} ({len(found) - 2})"] = po.Placement((rng.random(n) < share).astype(np.int64))
+        found[f"random {share:.0%} ({len(found) - 2})"] = po.Placement(
+            (rng.random(n) < share).astype(np.int64)
+        )
     for name in HEURISTICS:
         solution = po.solve(problem, solver=name, seconds=5).solution
         assert solution is not None
@@ -102,8 +111,11 @@ def placements(graph: OpGraph, learned: Calibration, seed: int = 7) -> dict[str,
 Runs = dict[tuple[str, str], list[Measurement]]
 
 
-def measure_all(runtime: DaskRuntime, graphs: dict[str, OpGraph], first: Calibration, rounds: int) -> tuple[Runs, Calibration]:
-    """Measure every placement of every workload, and the calibration's own, in rounds: a slow minute hits all of them.
+def measure_all(
+    runtime: DaskRuntime, graphs: dict[str, OpGraph], first: Calibration, rounds: int
+) -> tuple[Runs, Calibration]:
+    """Measure every placement of every workload, and the calibration's own, in rounds: a slow
+    minute hits all of them.
 
     Returns the runs of the placements that are compared, and the calibration by the other ones.
     """
@@ -131,17 +143,28 @@ def compare(graphs: dict[str, OpGraph], runs: Runs, learned: Calibration) -> lis
             low, high = np.quantile(seconds, [0.25, 0.75])
             median = float(np.median(seconds))
             predicted = {mode: simulate(learned, graph, placement, mode) for mode in MODES}
-            rows.append(Comparison(name, label, median, float((high - low) / 2 / median), predicted))
+            rows.append(
+                Comparison(name, label, median, float((high - low) / 2 / median), predicted)
+            )
             works, gaps = diagnosis(graph, runs[name, label], learned)
-            print(f"{name:26} {label:24} {median:7.3f} s +-{100 * rows[-1].spread:4.1f} %  ops x{works:.2f}  "
-                  f"overhead {1e3 * gaps:.2f} ms  " + "  ".join(
-                f"{mode} {100 * (value / median - 1):+6.1f} %" for mode, value in predicted.items()), flush=True)  # fmt: skip
+            print(
+                f"{name:26} {label:24} {median:7.3f} s +-{100 * rows[-1].spread:4.1f} %  ops x{works:.2f}  "
+                f"overhead {1e3 * gaps:.2f} ms  "
+                + "  ".join(
+                    f"{mode} {100 * (value / median - 1):+6.1f} %"
+                    for mode, value in predicted.items()
+                ),
+                flush=True,
+            )
     return rows
 
 
 def diagnosis(graph: OpGraph, runs: list[Measurement], learned: Calibration) -> tuple[float, float]:
-    """Work in the ops over what the calibration says, and the engine's mean overhead per op in seconds."""
-    work = float(np.median([run.op_seconds.sum() for run in runs])) / float(learned.op_seconds[graph.name].sum())
+    """Work in the ops over what the calibration says, and the engine's mean overhead per op in
+    seconds."""
+    work = float(np.median([run.op_seconds.sum() for run in runs])) / float(
+        learned.op_seconds[graph.name].sum()
+    )
     return work, float(np.median([overheads(graph, run, 0).mean() for run in runs]))
 
 
@@ -153,7 +176,12 @@ def simulator_trained(problem: po.PlacementProblem, seed: int) -> po.Placement:
 
 
 def stage_three(
-    runtime: DaskRuntime, graph: OpGraph, learned: Calibration, candidates: int, pairs: int, path: Path | None
+    runtime: DaskRuntime,
+    graph: OpGraph,
+    learned: Calibration,
+    candidates: int,
+    pairs: int,
+    path: Path | None,
 ) -> list[dict[str, Any]]:
     """Continue on the real system from placements trained on the simulator."""
     solvers = {
@@ -162,7 +190,9 @@ def stage_three(
         "cross-entropy": CrossEntropy(start="random", samples=8, elite=0.25, groups=12, refine=0.3),
         "annealing": Annealing(start="random", walks=1),
     }
-    cases = [("nominal costs", "none", name) for name in solvers] + [("measured costs", "measured", "dual-policy")]
+    cases = [("nominal costs", "none", name) for name in solvers] + [
+        ("measured costs", "measured", "dual-policy")
+    ]
     rows = []
     for words, mode, name in cases:
         # The search knows the problem only as the simulator had it when it was trained.
@@ -170,44 +200,99 @@ def stage_three(
         start = simulator_trained(problem, seed=1)
         measure = Measured(runtime, graph, problem, repeats=2)
         began = time.perf_counter()
-        end = refine(start, solvers[name], measure, Budget(evaluations=candidates), seed=2, pairs=pairs)
-        rows.append({
-            "trained on": words, "stage III": name, "start [s]": _median(end.start_seconds),
-            "candidate [s]": _median(end.candidate_seconds), "ratio": end.ratio, "low": end.interval[0],
-            "high": end.interval[1], "pairs": len(end.start_seconds), "kept": "candidate" if end.improved else "start",
-            "executions": end.executions, "minutes": (time.perf_counter() - began) / 60,
-        })  # fmt: skip
-        print({key: round(value, 3) if isinstance(value, float) else value for key, value in rows[-1].items()}, flush=True)
+        end = refine(
+            start, solvers[name], measure, Budget(evaluations=candidates), seed=2, pairs=pairs
+        )
+        rows.append(
+            {
+                "trained on": words,
+                "stage III": name,
+                "start [s]": _median(end.start_seconds),
+                "candidate [s]": _median(end.candidate_seconds),
+                "ratio": end.ratio,
+                "low": end.interval[0],
+                "high": end.interval[1],
+                "pairs": len(end.start_seconds),
+                "kept": "candidate" if end.improved else "start",
+                "executions": end.executions,
+                "minutes": (time.perf_counter() - began) / 60,
+            }
+        )
+        print(
+            {
+                key: round(value, 3) if isinstance(value, float) else value
+                for key, value in rows[-1].items()
+            },
+            flush=True,
+        )
         if path is not None:
             write_csv(path, rows, digits=4)  # what is measured is kept, should the time run out
     return rows
 
 
 def tuned_simulator(
-    runtime: DaskRuntime, graph: OpGraph, learned: Calibration, tuning: SimulatorTuning, rounds: int, path: Path | None
+    runtime: DaskRuntime,
+    graph: OpGraph,
+    learned: Calibration,
+    tuning: SimulatorTuning,
+    rounds: int,
+    path: Path | None,
 ) -> list[dict[str, Any]]:
-    """Tune the simulator's constants on the real system; measure the outcome in turn with the heuristics' placements."""
-    others = {label: own for label, own in placements(graph, learned).items() if not label.startswith("random")}
+    """Tune the simulator's constants on the real system; measure the outcome in turn with the
+    heuristics' placements."""
+    others = {
+        label: own
+        for label, own in placements(graph, learned).items()
+        if not label.startswith("random")
+    }
     began = time.perf_counter()
     end = tuning.run(runtime, graph, learned, seed=0)
     minutes = (time.perf_counter() - began) / 60
-    print("factors:", [round(factor, 3) for factor in end.factors], "fastest of each generation:",
-          [round(seconds, 4) for seconds in end.fastest], f"{end.executions} executions", flush=True)  # fmt: skip
-    contest = {label: Candidate(own) for label, own in {**others, "tuned simulator": end.placement}.items()}
+    print(
+        "factors:",
+        [round(factor, 3) for factor in end.factors],
+        "fastest of each generation:",
+        [round(seconds, 4) for seconds in end.fastest],
+        f"{end.executions} executions",
+        flush=True,
+    )
+    contest = {
+        label: Candidate(own) for label, own in {**others, "tuned simulator": end.placement}.items()
+    }
     race(runtime, graph, list(contest.values()), np.random.default_rng(3), (rounds,))
     mine = np.array(contest["tuned simulator"].seconds)
     rows = []
     for label, candidate in contest.items():
-        row: dict[str, Any] = {"placement": label, "measured [s]": candidate.median, "executions": len(candidate.seconds),
-                               "simulated [s]": simulate(learned, graph, candidate.placement, "measured")}  # fmt: skip
+        row: dict[str, Any] = {
+            "placement": label,
+            "measured [s]": candidate.median,
+            "executions": len(candidate.seconds),
+            "simulated [s]": simulate(learned, graph, candidate.placement, "measured"),
+        }
         if label != "tuned simulator":
             ratio, interval, faster = judge(np.array(candidate.seconds), mine, 0.95)
-            row |= {"tuned / this": ratio, "low": interval[0], "high": interval[1], "faster": "yes" if faster else "no"}
+            row |= {
+                "tuned / this": ratio,
+                "low": interval[0],
+                "high": interval[1],
+                "faster": "yes" if faster else "no",
+            }
         else:
-            row |= {"overhead": end.factors[0], "latency": end.factors[1], "bandwidth": end.factors[2],
-                    "learned from": end.executions, "minutes": minutes}  # fmt: skip
+            row |= {
+                "overhead": end.factors[0],
+                "latency": end.factors[1],
+                "bandwidth": end.factors[2],
+                "learned from": end.executions,
+                "minutes": minutes,
+            }
         rows.append(row)
-        print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
+        print(
+            {
+                key: round(value, 3) if isinstance(value, float) else value
+                for key, value in row.items()
+            },
+            flush=True,
+        )
     if path is not None:
         write_csv(path, rows, digits=4)
     return rows
@@ -220,14 +305,24 @@ def _median(seconds: Any) -> float:
 def agreement_figure(rows: list[Comparison]) -> Any:
     """Measured against simulated makespans, with nominal costs and with measured op times."""
     figure = new_figure(10, 4.6)
-    for column, (mode, title) in enumerate((("none", "nominal costs"), ("measured", "measured op times and transfers")), 1):
+    for column, (mode, title) in enumerate(
+        (("none", "nominal costs"), ("measured", "measured op times and transfers")), 1
+    ):
         axes = figure.add_subplot(1, 2, column)
         top = 1.1 * max(max(row.measured, row.simulated[mode]) for row in rows)
         axes.plot([0, top], [0, top], color=GREY, linewidth=1)
-        axes.fill_between([0, top], [0, 0.85 * top], [0, 1.15 * top], color=GREY, alpha=0.25, linewidth=0)
+        axes.fill_between(
+            [0, top], [0, 0.85 * top], [0, 1.15 * top], color=GREY, alpha=0.25, linewidth=0
+        )
         for colour, name in zip(COLOURS, dict.fromkeys(row.workload for row in rows), strict=False):
             own = [row for row in rows if row.workload == name]
-            axes.scatter([row.measured for row in own], [row.simulated[mode] for row in own], s=18, color=colour, label=name)
+            axes.scatter(
+                [row.measured for row in own],
+                [row.simulated[mode] for row in own],
+                s=18,
+                color=colour,
+                label=name,
+            )
         axes.set_xlabel("measured makespan (s), median")
         axes.set_ylabel("simulated makespan (s)")
         axes.set_title(f"{title}; the band is +-15 %", fontsize=10)
@@ -240,15 +335,25 @@ def agreement_figure(rows: list[Comparison]) -> Any:
 
 def main() -> None:
     """Run both parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--stage3", type=int, default=10, help="candidates measured in stage III; 0 leaves it out")
+    parser.add_argument(
+        "--stage3", type=int, default=10, help="candidates measured in stage III; 0 leaves it out"
+    )
     parser.add_argument("--tuning", action="store_true", help="part 3 alone")
     options = parser.parse_args()
-    graphs = {name: workload(source) for name, source in (QUICK if options.quick else WORKLOADS).items()}
+    graphs = {
+        name: workload(source) for name, source in (QUICK if options.quick else WORKLOADS).items()
+    }
     biased = BIASED if BIASED in graphs else next(iter(graphs))
-    tuning = SimulatorTuning(generations=1, samples=4, elite=2, final=2) if options.quick else SimulatorTuning()
+    tuning = (
+        SimulatorTuning(generations=1, samples=4, elite=2, final=2)
+        if options.quick
+        else SimulatorTuning()
+    )
     began = time.perf_counter()
     with DaskRuntime(2) as runtime:
         if options.tuning:
@@ -256,11 +361,15 @@ def main() -> None:
         else:
             learned = agreement_and_stage_three(runtime, graphs, options)
         path = None if options.quick else HERE / "tuning.csv"
-        tuned_simulator(runtime, graphs[biased], learned, tuning, 4 if options.quick else CONTEST, path)
+        tuned_simulator(
+            runtime, graphs[biased], learned, tuning, 4 if options.quick else CONTEST, path
+        )
     print(f"{time.perf_counter() - began:.0f} s in all")
 
 
-def agreement_and_stage_three(runtime: DaskRuntime, graphs: dict[str, OpGraph], options: argparse.Namespace) -> Calibration:
+def agreement_and_stage_three(
+    runtime: DaskRuntime, graphs: dict[str, OpGraph], options: argparse.Namespace
+) -> Calibration:
     """Run parts 1 and 2; return the calibration."""
     rounds = 1 if options.quick else options.rounds
     first = calibrate(runtime, graphs.values(), placements=1, repeat=1)
@@ -268,8 +377,10 @@ def agreement_and_stage_three(runtime: DaskRuntime, graphs: dict[str, OpGraph], 
     print("calibrated:", {key: float(f"{value:.4g}") for key, value in learned.summary().items()})
     for name, graph in graphs.items():
         seconds = learned.op_seconds[graph.name]
-        print(f"{name}: {graph.num_ops} ops, {seconds.sum():.2f} s of work, "
-              f"{100 * seconds[seconds >= 5e-3].sum() / seconds.sum():.0f} % of it in ops >= 5 ms")  # fmt: skip
+        print(
+            f"{name}: {graph.num_ops} ops, {seconds.sum():.2f} s of work, "
+            f"{100 * seconds[seconds >= 5e-3].sum() / seconds.sum():.0f} % of it in ops >= 5 ms"
+        )
     rows = compare(graphs, runs, learned)
     for mode in MODES:
         print(agreement(rows, mode))
@@ -278,25 +389,61 @@ def agreement_and_stage_three(runtime: DaskRuntime, graphs: dict[str, OpGraph], 
         write_part_one(graphs[name], rows, runs[name, "best simulated"], learned)
     candidates, pairs = (6, 4) if options.quick else (options.stage3, 8)
     if options.stage3:
-        stage_three(runtime, graphs[name], learned, candidates, pairs, None if options.quick else HERE / "stage3.csv")
+        stage_three(
+            runtime,
+            graphs[name],
+            learned,
+            candidates,
+            pairs,
+            None if options.quick else HERE / "stage3.csv",
+        )
     return learned
 
 
-def write_part_one(graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration) -> None:
-    """Write the tables and pictures of the comparison; `best` are the runs of the placement that is drawn."""
-    write_csv(HERE / "comparison.csv", [
-        {"workload": row.workload, "placement": row.placement, "measured [s]": row.measured, "spread": row.spread,
-         **{f"simulated, {mode} [s]": value for mode, value in row.simulated.items()}} for row in rows], digits=4)  # fmt: skip
+def write_part_one(
+    graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration
+) -> None:
+    """Write the tables and pictures of the comparison; `best` are the runs of the placement that is
+    drawn."""
+    write_csv(
+        HERE / "comparison.csv",
+        [
+            {
+                "workload": row.workload,
+                "placement": row.placement,
+                "measured [s]": row.measured,
+                "spread": row.spread,
+                **{f"simulated, {mode} [s]": value for mode, value in row.simulated.items()},
+            }
+            for row in rows
+        ],
+        digits=4,
+    )
     summary = [agreement(rows, mode) for mode in MODES]
-    write_csv(HERE / "agreement.csv", [
-        {"mode": entry.mode, "placements": entry.placements, "median error": entry.median_error,
-         "p90 error": entry.p90_error, **{f"tau, {key}": value for key, value in entry.tau.items()}}
-        for entry in summary], digits=4)  # fmt: skip
+    write_csv(
+        HERE / "agreement.csv",
+        [
+            {
+                "mode": entry.mode,
+                "placements": entry.placements,
+                "median error": entry.median_error,
+                "p90 error": entry.p90_error,
+                **{f"tau, {key}": value for key, value in entry.tau.items()},
+            }
+            for entry in summary
+        ],
+        digits=4,
+    )
     write_csv(HERE / "calibration.csv", [learned.summary()], digits=4)
     write_figure(agreement_figure(rows), HERE / "agreement.png", dpi=110)
     problem = learned.problem(graph)
-    measured = min(best, key=lambda run: abs(run.makespan - _median([other.makespan for other in best])))
-    pictures = [("simulated", evaluate(problem, measured.placement, "priority")), ("measured", timeline(problem, measured))]
+    measured = min(
+        best, key=lambda run: abs(run.makespan - _median([other.makespan for other in best]))
+    )
+    pictures = [
+        ("simulated", evaluate(problem, measured.placement, "priority")),
+        ("measured", timeline(problem, measured)),
+    ]
     write_figure(comparison_figure(pictures), HERE / "gantt.png", dpi=90)
 
 

@@ -1,6 +1,8 @@
-"""The attack by families: `python results/reliability/attack_families.py --problems 200000`; it goes on where its CSV ends.
+"""The attack by families: `python results/reliability/attack_families.py --problems 200000`; it
+goes on where its CSV ends.
 
-A row is a chunk of seeds of one family: problems, those with a solution, differences, the first of them, and seconds.
+A row is a chunk of seeds of one family: problems, those with a solution, differences, the first of
+them, and seconds.
 """
 
 from __future__ import annotations
@@ -29,8 +31,15 @@ def attack_chunk(family: str, first: int) -> dict[str, Any]:
         outcome = FAMILIES[family](seed)
         feasible += outcome.feasible
         wrong += [f"seed {seed}: {outcome.differences[0]}"] if outcome.differences else []
-    return {"family": family, "first": first, "problems": CHUNK, "feasible": feasible, "differences": len(wrong),
-            "example": wrong[0] if wrong else "", "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    return {
+        "family": family,
+        "first": first,
+        "problems": CHUNK,
+        "feasible": feasible,
+        "differences": len(wrong),
+        "example": wrong[0] if wrong else "",
+        "seconds": round(time.perf_counter() - began, 1),
+    }
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
-"""Seconds used of a time limit: every search and the bounds on layered graphs of 10^2 to 10^6 ops and 64 devices.
+"""Seconds used of a time limit: every search and the bounds on layered graphs of 10^2 to 10^6 ops
+and 64 devices.
 
-`python results/reliability/limits.py OBJECTIVE SOLVER FOLDER SIZE ...` is the process that one solver has: it prints a JSON
-object per size. The graphs are made once and read from FOLDER, kernels are compiled and loaded before the clock starts.
-`... limits.py million STEP FOLDER` is that of a step of `million`.
+`python results/reliability/limits.py OBJECTIVE SOLVER FOLDER SIZE ...` is the process that one
+solver has: it prints a JSON object per size. The graphs are made once and read from FOLDER, kernels
+are compiled and loaded before the clock starts. `... limits.py million STEP FOLDER` is that of a
+step of `million`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from placeopt.solving.registry import specs
 
 Row = dict[str, Any]
 HERE = Path(__file__).resolve().parent
-SHAPES = {100: (10, 10), 1000: (10, 100), 10_000: (100, 100), 100_000: (1000, 100), 1_000_000: (10_000, 100)}
+SHAPES = {
+    100: (10, 10),
+    1000: (10, 100),
+    10_000: (100, 100),
+    100_000: (1000, 100),
+    1_000_000: (10_000, 100),
+}
 """Layers and ops per layer."""
 
 OBJECTIVES = ("makespan", "period", "latency")
@@ -57,7 +65,9 @@ def make_graphs(folder: Path, sizes: list[int]) -> None:
         paths = {objective: folder / f"{objective}-{size}.pickle" for objective in OBJECTIVES}
         if not all(path.exists() for path in paths.values()):
             layers, width = SHAPES[size]
-            problem = po.load(f"gen:layered?layers={layers}&width={width}&seed=1", f"uniform:{DEVICES}")
+            problem = po.load(
+                f"gen:layered?layers={layers}&width={width}&seed=1", f"uniform:{DEVICES}"
+            )
             for objective, path in paths.items():
                 path.write_bytes(pickle.dumps(problem.replace(objective=objective), protocol=5))
 
@@ -65,8 +75,8 @@ def make_graphs(folder: Path, sizes: list[int]) -> None:
 def measure(options: Any) -> list[Row]:
     """Every search and the bounds on layered graphs with 64 devices: seconds used of the limit.
 
-    Rows that limits.csv has already are kept; `options.slice` ends the run after about that many seconds, `options.only`
-    names the solvers to run.
+    Rows that limits.csv has already are kept; `options.slice` ends the run after about that many
+    seconds, `options.only` names the solvers to run.
     """
     sizes = [size for size in SHAPES if size <= options.largest]
     make_graphs(options.folder, sizes)
@@ -77,8 +87,12 @@ def measure(options: Any) -> list[Row]:
     for objective, name in pairs():
         if options.only and name not in options.only.split(","):
             continue
-        done = {row["ops"] for row in rows if (row["objective"], row["solver"]) == (objective, name)}
-        for size, row in probe_process(objective, name, options.folder, [s for s in sizes if s not in done], end):
+        done = {
+            row["ops"] for row in rows if (row["objective"], row["solver"]) == (objective, name)
+        }
+        for size, row in probe_process(
+            objective, name, options.folder, [s for s in sizes if s not in done], end
+        ):
             rows.append({"objective": objective, "solver": name, "ops": size, **row})
             print("limits:", rows[-1], flush=True)
             write_csv(HERE / "limits.csv", in_order(rows), digits=4)
@@ -98,7 +112,9 @@ def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end
     if not sizes or time.monotonic() > end:
         return
     command = [sys.executable, __file__, objective, name, str(folder), *map(str, sizes)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         left = list(sizes)
@@ -110,16 +126,30 @@ def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end
                 process.kill()
                 return
         if process.wait():
-            words = (process.stderr.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1][:160]
-            row = {"limit": limit_of(left[0]), "seconds": 0.0, "CPU": 0.0, "status": words, "value": "", "MB": 0}
+            words = (
+                process.stderr.read().strip().splitlines() or [f"exit code {process.returncode}"]
+            )[-1][:160]
+            row = {
+                "limit": limit_of(left[0]),
+                "seconds": 0.0,
+                "CPU": 0.0,
+                "status": words,
+                "value": "",
+                "MB": 0,
+            }
             yield left[0], {**row, "as required": False}
 
 
 def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
-    """Print a row for every size; one that is refused ends the run, for larger ones are refused too."""
+    """Print a row for every size; one that is refused ends the run, for larger ones are refused
+    too."""
 
     def once(problem: Any, seconds: float) -> Any:
-        return po.bound(problem, seconds=seconds) if name == "bound" else po.solve(problem, name, seconds=seconds)
+        return (
+            po.bound(problem, seconds=seconds)
+            if name == "bound"
+            else po.solve(problem, name, seconds=seconds)
+        )
 
     def read(size: int) -> Any:
         return pickle.loads((folder / f"{objective}-{size}.pickle").read_bytes())
@@ -152,14 +182,19 @@ STEPS = {"read an edge list": 10.0, "heft": 15.0, "etf": 0.0, "bound": 30.0}
 
 
 def million(options: Any) -> list[Row]:
-    """10^6 ops on 64 devices, without a limit but the bound's: seconds and memory of each step in a process of its own."""
+    """10^6 ops on 64 devices, without a limit but the bound's: seconds and memory of each step in a
+    process of its own."""
     sizes = [10_000, 1_000_000]
     make_graphs(options.folder, sizes)
     for size in sizes:
         path = options.folder / f"{size}.edges"
         if not path.exists():
             problem = pickle.loads((options.folder / f"makespan-{size}.pickle").read_bytes())
-            ends = zip(problem.producer[problem.edge_tensor].tolist(), problem.consumer.tolist(), strict=True)
+            ends = zip(
+                problem.producer[problem.edge_tensor].tolist(),
+                problem.consumer.tolist(),
+                strict=True,
+            )
             path.write_text("".join(f"op{u} op{v} {u % 97}\n" for u, v in ends))
     rows = []
     for step, asked in STEPS.items():
@@ -181,12 +216,22 @@ def million_step(step: str, folder: Path) -> None:
             return int(po.load(str(folder / f"{size}.edges"), cluster=f"uniform:{DEVICES}").num_ops)
         problem = pickle.loads((folder / f"makespan-{size}.pickle").read_bytes())
         began[:] = time.perf_counter(), time.process_time()
-        return int((po.bound(problem, seconds=STEPS[step]) if step == "bound" else po.solve(problem, step, seconds=600)).value)
+        return int(
+            (
+                po.bound(problem, seconds=STEPS[step])
+                if step == "bound"
+                else po.solve(problem, step, seconds=600)
+            ).value
+        )
 
     for size in (10_000, 1_000_000):
         began = [time.perf_counter(), time.process_time()]
         value = take(size)
-    row = {"seconds": time.perf_counter() - began[0], "CPU": time.process_time() - began[1], "value": value}
+    row = {
+        "seconds": time.perf_counter() - began[0],
+        "CPU": time.process_time() - began[1],
+        "value": value,
+    }
     print(json.dumps({**row, "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}))
 
 

@@ -1,11 +1,12 @@
-"""Malformed files: every reader meets truncations, flipped bits, wrong types, huge numbers, depth and wrong encodings.
+"""Malformed files: every reader meets truncations, flipped bits, wrong types, huge numbers, depth
+and wrong encodings.
 
     python results/reliability/malformed.py [--per-kind 11] [--seed 0]
 
-Every graph is read twice, with its format named and with the format to be recognised, every other file once, in a
-process of its own with 5 s and 1 GiB more than it had. It must be read, or refused by one InputError of one line with at
-most 200 characters before the hint. Anything else is a defect: the script names it and exits with 1. The counts are
-written to malformed.csv.
+Every graph is read twice, with its format named and with the format to be recognised, every other
+file once, in a process of its own with 5 s and 1 GiB more than it had. It must be read, or refused
+by one InputError of one line with at most 200 characters before the hint. Anything else is a
+defect: the script names it and exits with 1. The counts are written to malformed.csv.
 """
 
 from __future__ import annotations
@@ -41,24 +42,83 @@ SECONDS = 5
 BYTES = 2**30
 NODE = "forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=4"
 NUMBER = re.compile(rb"[0-9]+(?:\.[0-9]+)?")
-WRONG = (b"x", b"null", b"[]", b"{}", b'"1"', b"-1", b"1_000", b"1.5", b"true", b"nan", b"\xd9\xa1", b"")
-HUGE = (b"9" * 30, b"9" * 5000, b"1e308", b"1e999", b"-" + b"9" * 19, b"0x" + b"f" * 5000, b"4611686018427387904")
-DEEP = (b"[" * 5000, b"{" * 5000, b"(" * 5000, b"<a>" * 5000, b'{"a":' * 5000, b"/**/" * 5000, b"/*" * 5000, b"[" * 100_000)
+WRONG = (
+    b"x",
+    b"null",
+    b"[]",
+    b"{}",
+    b'"1"',
+    b"-1",
+    b"1_000",
+    b"1.5",
+    b"true",
+    b"nan",
+    b"\xd9\xa1",
+    b"",
+)
+HUGE = (
+    b"9" * 30,
+    b"9" * 5000,
+    b"1e308",
+    b"1e999",
+    b"-" + b"9" * 19,
+    b"0x" + b"f" * 5000,
+    b"4611686018427387904",
+)
+DEEP = (
+    b"[" * 5000,
+    b"{" * 5000,
+    b"(" * 5000,
+    b"<a>" * 5000,
+    b'{"a":' * 5000,
+    b"/**/" * 5000,
+    b"/*" * 5000,
+    b"[" * 100_000,
+)
 
 
 def samples() -> dict[str, bytes]:
     """Return a small good file of every format."""
     graph = OpGraph.from_edges("g", ["a", "b", "c"], [(0, 1), (1, 2)], [4, 5], flops=np.arange(3))
     partition = {
-        "maxSizePerFPGA": 1000, "maxFPGAs": 2, "maxCPUs": 1,
-        "nodes": [{"id": i, "supportedOnFpga": 1, "cpuLatency": 2, "fpgaLatency": 1, "isBackwardNode": 0, "size": 9}
-                  for i in range(3)],
+        "maxSizePerFPGA": 1000,
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "nodes": [
+            {
+                "id": i,
+                "supportedOnFpga": 1,
+                "cpuLatency": 2,
+                "fpgaLatency": 1,
+                "isBackwardNode": 0,
+                "size": 9,
+            }
+            for i in range(3)
+        ],
         "edges": [{"sourceId": 0, "destId": 1, "cost": 1}, {"sourceId": 1, "destId": 2, "cost": 2}],
-    }  # fmt: skip
-    workflow = {"name": "w", "schemaVersion": "1.3", "workflow": {"tasks": [
-        {"name": "a", "id": "1", "runtime": 2, "parents": [], "files": [{"link": "output", "name": "f", "size": 9}]},
-        {"name": "b", "id": "2", "runtime": 1, "parents": ["a"], "files": [{"link": "input", "name": "f", "size": 9}]},
-    ]}}  # fmt: skip
+    }
+    workflow = {
+        "name": "w",
+        "schemaVersion": "1.3",
+        "workflow": {
+            "tasks": [
+                {
+                    "name": "a",
+                    "id": "1",
+                    "runtime": 2,
+                    "parents": [],
+                    "files": [{"link": "output", "name": "f", "size": 9}],
+                },
+                {
+                    "name": "b",
+                    "id": "2",
+                    "runtime": 1,
+                    "parents": ["a"],
+                    "files": [{"link": "input", "name": "f", "size": 9}],
+                },
+            ]
+        },
+    }
     port = '<port id="{}" precision="FP32"><dim>1</dim><dim>4</dim></port>'
     openvino = (
         f'<net name="n" version="11"><layers><layer id="0" name="x" type="Parameter"><output>{port.format(0)}</output></layer>'
@@ -76,16 +136,25 @@ def samples() -> dict[str, bytes]:
         "unrelated": "#critical\n0\n#tasks\n0: 1, 2\n1: 3, 4\n#edges\n0: 0, 1, 5\n#end\n",
         "dot": "digraph { a [time=1]; a -> b [bytes=3]; b -> c }\n",
         "graphml": '<graphml><key id="k" for="node" attr.name="time"/><graph edgedefault="directed"><node id="a"><data key="k">'
-                   '3</data></node><node id="b"/><edge source="a" target="b"/></graph></graphml>',
-        "node-link": json.dumps({"directed": True, "multigraph": False, "nodes": [{"id": 1}, {"id": 2}],
-                                 "edges": [{"source": 1, "target": 2}]}),
+        '3</data></node><node id="b"/><edge source="a" target="b"/></graph></graphml>',
+        "node-link": json.dumps(
+            {
+                "directed": True,
+                "multigraph": False,
+                "nodes": [{"id": 1}, {"id": 2}],
+                "edges": [{"source": 1, "target": 2}],
+            }
+        ),
         "csv": "op,flops\na,1\nb,2\n\nsource,target,bytes\na,b,3\n",
         "edge-list": "a: 3\na b 1\nb c 2\na c {'weight': 3}\n",
         "stg": "3\n0 0 0\n1 4 1 0\n2 5 1 0\n3 6 2 1 2\n4 0 1 3\n",
         "wfcommons": json.dumps(workflow),
         "openvino": openvino,
-    }  # fmt: skip
-    return {name: text.encode() for name, text in texts.items()} | {"onnx": _onnx(), "pt2": _pt2(_program())}
+    }
+    return {name: text.encode() for name, text in texts.items()} | {
+        "onnx": _onnx(),
+        "pt2": _pt2(_program()),
+    }
 
 
 def _onnx() -> bytes:
@@ -104,10 +173,17 @@ def _program() -> bytes:
 
     meta = {"dtype": 7, "sizes": [{"as_int": 1}, {"as_int": 4}]}
     graph = {
-        "tensor_values": {"x": meta, "y": meta}, "outputs": [tensor("y")],
-        "nodes": [{"target": "torch.ops.aten.relu.default", "inputs": [{"name": "self", "arg": tensor("x")}],
-                   "outputs": [tensor("y")], "metadata": {}}],
-    }  # fmt: skip
+        "tensor_values": {"x": meta, "y": meta},
+        "outputs": [tensor("y")],
+        "nodes": [
+            {
+                "target": "torch.ops.aten.relu.default",
+                "inputs": [{"name": "self", "arg": tensor("x")}],
+                "outputs": [tensor("y")],
+                "metadata": {},
+            }
+        ],
+    }
     return json.dumps({"graph_module": {"graph": graph, "signature": {"input_specs": []}}}).encode()
 
 
@@ -152,7 +228,9 @@ def _repeat(data: bytes, rng: np.random.Generator) -> bytes:
 KINDS = {
     "truncated": lambda data, rng: data[: int(rng.integers(len(data)))],
     "bits flipped": _flip,
-    "wrong type": lambda data, rng: _replace_number(data, WRONG[int(rng.integers(len(WRONG)))], rng),
+    "wrong type": lambda data, rng: _replace_number(
+        data, WRONG[int(rng.integers(len(WRONG)))], rng
+    ),
     "huge number": lambda data, rng: _replace_number(data, HUGE[int(rng.integers(len(HUGE)))], rng),
     "nested deeply": _deepen,
     "wrong encoding": _recode,
@@ -161,7 +239,8 @@ KINDS = {
 
 
 def malformed(name: str, good: bytes, kind: str, rng: np.random.Generator) -> bytes:
-    """Return a malformed file of a format; half of the archives are damaged inside, the others outside."""
+    """Return a malformed file of a format; half of the archives are damaged inside, the others
+    outside."""
     if name == "pt2" and rng.integers(2):
         return _pt2(KINDS[kind](_program(), rng))
     return KINDS[kind](good, rng)
@@ -225,14 +304,22 @@ def run(per_kind: int, seed: int, chosen: list[str]) -> tuple[list[dict[str, obj
                             found = "defect"
                         counts[found] += 1
                 print(title, kind, dict(counts), *defects[-1:], flush=True)
-                rows.append({"format": title, "kind": kind, "files": per_kind, "reads": counts.total(),
-                             **{key: counts[key] for key in ("read", "refused", "defect")}})  # fmt: skip
+                rows.append(
+                    {
+                        "format": title,
+                        "kind": kind,
+                        "files": per_kind,
+                        "reads": counts.total(),
+                        **{key: counts[key] for key in ("read", "refused", "defect")},
+                    }
+                )
             path.unlink()
     return rows, defects
 
 
 def every_sample() -> dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]]:
-    """Return name -> (file name, content, readers): graphs with their format named and recognised, and all other files."""
+    """Return name -> (file name, content, readers): graphs with their format named and recognised,
+    and all other files."""
     found: dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]] = {}
     for name, good in samples().items():
         found[name] = "file", good, (partial(read_bundled, format=name), read_bundled)
@@ -245,9 +332,13 @@ def every_sample() -> dict[str, tuple[str, bytes, tuple[Callable[[Path], object]
 def main() -> int:
     """Run the study and write its table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--per-kind", type=int, default=11, help="malformed files per format and kind")
+    parser.add_argument(
+        "--per-kind", type=int, default=11, help="malformed files per format and kind"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="formats to read, semicolons between; other rows are kept")
+    parser.add_argument(
+        "--only", default="", help="formats to read, semicolons between; other rows are kept"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("malformed.csv"))
     options = parser.parse_args()
     chosen = [name for name in options.only.split(";") if name]

@@ -1,4 +1,5 @@
-"""Small good files that are no graphs, and what reads them: placements, plans, costs, traces, tables, studies, proofs."""
+"""Small good files that are no graphs, and what reads them: placements, plans, costs, traces,
+tables, studies, proofs."""
 
 from __future__ import annotations
 
@@ -40,26 +41,61 @@ solvers = [{name = "heft"}]
 """
 SHARDING = {
     "problem": {
-        "name": "s", "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[1, 2], [3, 4]], "usages": [[1, 1], [2, 2]]},
-        "edges": {"nodes": [[0, 1]], "costs": [[0, 1, 2, 3]]}, "usage_limit": 10,
+        "name": "s",
+        "nodes": {
+            "intervals": [[0, 2], [1, 3]],
+            "costs": [[1, 2], [3, 4]],
+            "usages": [[1, 1], [2, 2]],
+        },
+        "edges": {"nodes": [[0, 1]], "costs": [[0, 1, 2, 3]]},
+        "usage_limit": 10,
     }
-}  # fmt: skip
+}
 COSTS = {
-    "format": "placeopt/costs", "version": 1, "model": "g", "device": {"kind": "cpu", "family": "cpu"},
+    "format": "placeopt/costs",
+    "version": 1,
+    "model": "g",
+    "device": {"kind": "cpu", "family": "cpu"},
     "ops": {name: {"seconds": 0.001, "how": "measured"} for name in "abc"},
-}  # fmt: skip
-KINETO = {"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": 1, "dur": 2, "pid": 1, "tid": 1, "args": {}},
-                          {"cat": "kernel", "ph": "X", "name": "gemm", "ts": 2, "dur": 1, "args": {"External id": 3}}]}  # fmt: skip
-CHAKRA = {"schema": "1.1.0-chakra.0.0.4", "nodes": [{"id": 1, "name": "aten::mm", "ctrl_deps": 0, "dur": 5},
-                                                     {"id": 2, "name": "gemm", "ctrl_deps": 1, "dur": 3}]}  # fmt: skip
-ONNXRUNTIME = [{"cat": "Session", "name": "model_run", "ts": 0, "dur": 9},
-               {"cat": "Node", "name": "a_kernel_time", "ts": 1, "dur": 3, "args": {"op_name": "Relu"}}]  # fmt: skip
+}
+KINETO = {
+    "traceEvents": [
+        {
+            "cat": "cpu_op",
+            "ph": "X",
+            "name": "aten::mm",
+            "ts": 1,
+            "dur": 2,
+            "pid": 1,
+            "tid": 1,
+            "args": {},
+        },
+        {"cat": "kernel", "ph": "X", "name": "gemm", "ts": 2, "dur": 1, "args": {"External id": 3}},
+    ]
+}
+CHAKRA = {
+    "schema": "1.1.0-chakra.0.0.4",
+    "nodes": [
+        {"id": 1, "name": "aten::mm", "ctrl_deps": 0, "dur": 5},
+        {"id": 2, "name": "gemm", "ctrl_deps": 1, "dur": 3},
+    ],
+}
+ONNXRUNTIME = [
+    {"cat": "Session", "name": "model_run", "ts": 0, "dur": 9},
+    {"cat": "Node", "name": "a_kernel_time", "ts": 1, "dur": 3, "args": {"op_name": "Relu"}},
+]
 CHOICE = {"timePerSample": 1.0, "parameterSize": 2.0, "memoryUsageA": 1.0, "memoryUsageB": 1.0}
 PIPER = {
-    "maxDevices": 2, "maxMemoryPerDevice": 1e9, "bandwidth": 1e9, "mbsInBatch": 4,
-    "nodes": [{"id": i, "name": f"n{i}", "TMPCs": {"1": [{**CHOICE, "syncTimeFw": {}, "syncTimeBw": {}}]}} for i in range(2)],
+    "maxDevices": 2,
+    "maxMemoryPerDevice": 1e9,
+    "bandwidth": 1e9,
+    "mbsInBatch": 4,
+    "nodes": [
+        {"id": i, "name": f"n{i}", "TMPCs": {"1": [{**CHOICE, "syncTimeFw": {}, "syncTimeBw": {}}]}}
+        for i in range(2)
+    ],
     "edges": [{"sourceId": 0, "destId": 1, "communicationCost": 1.0}],
-}  # fmt: skip
+}
 TABLE = "gid,kind,span,devices,preds,mem\na,F,1,0,,1\nb,B,2,0,a,-1\n"
 
 
@@ -103,8 +139,16 @@ def samples() -> dict[str, tuple[str, bytes, Callable[[Path], object]]]:
         "block table": ("t.json", json.dumps(table), lambda path: read_table(str(path))),
         "block table, CSV": ("t.csv", TABLE, lambda path: read_table(str(path))),
         "torch schedule": ("t.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", read_torch_csv),
-        "placement": ("p.json", json.dumps({"device": {"a": "device0", "b": "device0", "c": "device1"}}), _placement),
-        "placement, CSV": ("p.csv", "op,device,priority\na,device0,0\nb,device0,1\nc,device1,2\n", _placement),
+        "placement": (
+            "p.json",
+            json.dumps({"device": {"a": "device0", "b": "device0", "c": "device1"}}),
+            _placement,
+        ),
+        "placement, CSV": (
+            "p.csv",
+            "op,device,priority\na,device0,0\nb,device0,1\nc,device1,2\n",
+            _placement,
+        ),
         "result": ("r.json", json.dumps(to_dict(result)), load_saved),
         "problem": ("q.json", json.dumps(to_dict(problem())), load_saved),
         "sharding": ("s.json", json.dumps(SHARDING), read_sharding),

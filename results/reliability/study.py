@@ -1,9 +1,11 @@
-"""What happens when things go wrong: kills, interrupts, time limits, determinism, and the attack with brute force.
+"""What happens when things go wrong: kills, interrupts, time limits, determinism, and the attack
+with brute force.
 
-Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits, million, determinism,
-adversary. Each writes a CSV beside this file; `tables.md` is drawn from them. `--problems N` sets the size of the
-attack, `--derivations N` that of the adversary per family, `--largest N` the most ops of `limits`. Malformed files have a
-script of their own, malformed.py. Times are wall seconds on two cores of a shared machine.
+Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits,
+million, determinism, adversary. Each writes a CSV beside this file; `tables.md` is drawn from them.
+`--problems N` sets the size of the attack, `--derivations N` that of the adversary per family,
+`--largest N` the most ops of `limits`. Malformed files have a script of their own, malformed.py.
+Times are wall seconds on two cores of a shared machine.
 """
 
 from __future__ import annotations
@@ -33,30 +35,45 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 Row = dict[str, Any]
 PLACEOPT = (sys.executable, "-m", "placeopt")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+}
 
 
-# --- the attack ----------------------------------------------------------------------------------------
+# --- the attack
+# ----------------------------------------------------------------------------------------
 
 CHUNK = 500
 
 
 def attack(options: argparse.Namespace) -> list[Row]:
-    """Small problems of every option; evaluators, judges, bounds and solvers against brute force."""
+    """Small problems of every option; evaluators, judges, bounds and solvers against brute
+    force."""
     starts = range(options.first, options.first + options.problems, CHUNK)
     totals: dict[str, Row] = {}
     with ProcessPoolExecutor(2) as pool:
         for number, found in enumerate(pool.map(attack_chunk, starts), start=1):
             for objective, entry in found.items():
                 total = totals.setdefault(
-                    objective, {"objective": objective, "problems": 0, "infeasible": 0, "differences": 0, "first": ""}
+                    objective,
+                    {
+                        "objective": objective,
+                        "problems": 0,
+                        "infeasible": 0,
+                        "differences": 0,
+                        "first": "",
+                    },
                 )
                 for key in ("problems", "infeasible", "differences"):
                     total[key] += entry[key]
                 total["first"] = total["first"] or entry["first"]
             done = sum(total["problems"] for total in totals.values())
             if number % 10 == 0:
-                print(f"attack: {done} problems, {sum(t['differences'] for t in totals.values())} differences", flush=True)
+                print(
+                    f"attack: {done} problems, {sum(t['differences'] for t in totals.values())} differences",
+                    flush=True,
+                )
                 write_csv(HERE / "attack.csv", list(totals.values()))
     return list(totals.values())
 
@@ -72,7 +89,9 @@ def attack_chunk(start: int) -> dict[str, Row]:
     for seed in range(start, start + CHUNK):
         rng = random.Random(seed)
         case = draw(rng)
-        entry = found.setdefault(case.objective, {"problems": 0, "infeasible": 0, "differences": 0, "first": ""})
+        entry = found.setdefault(
+            case.objective, {"problems": 0, "infeasible": 0, "differences": 0, "first": ""}
+        )
         # linear programs and exact solvers on a share of the problems: they take most of the time
         wrong = compare(case, rng, exact=0.1, bound_seconds=0.1 if seed % 20 == 0 else 0.0)
         entry["problems"] += 1
@@ -83,7 +102,8 @@ def attack_chunk(start: int) -> dict[str, Row]:
     return found
 
 
-# --- kills ---------------------------------------------------------------------------------------------
+# --- kills
+# ---------------------------------------------------------------------------------------------
 
 GRID = """
 name = "kills"
@@ -96,7 +116,8 @@ solvers = [{name = "annealing"}, {name = "cross-entropy"}, {name = "random"}]
 
 
 def kills(options: argparse.Namespace) -> list[Row]:
-    """A grid killed at random moments and started again, until it ends: nothing lost, nothing different."""
+    """A grid killed at random moments and started again, until it ends: nothing lost, nothing
+    different."""
     rows = read_csv(HERE / "kills.csv")
     known = {row["back end"] for row in rows}
     for backend in (name for name in ("loky", "dask") if name not in known):
@@ -119,12 +140,19 @@ def kills(options: argparse.Namespace) -> list[Row]:
                     alive = max(alive, descendants_alive(folder / "killed"))
             bench(folder, "killed", backend).wait()
             after = values(folder / "killed")
-            rows.append({
-                "back end": backend, "cells": len(expected), "kills": killed, "cells lost": len(expected.keys() - after.keys()),
-                "values that differ": sum(after.get(key, value) != value for key, value in expected.items()),
-                "processes alive 5 s after a kill": alive,
-                "as required": values_lost(expected, after) == 0 and alive == 0,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "back end": backend,
+                    "cells": len(expected),
+                    "kills": killed,
+                    "cells lost": len(expected.keys() - after.keys()),
+                    "values that differ": sum(
+                        after.get(key, value) != value for key, value in expected.items()
+                    ),
+                    "processes alive 5 s after a kill": alive,
+                    "as required": values_lost(expected, after) == 0 and alive == 0,
+                }
+            )
             print("kills:", rows[-1], flush=True)
     return rows
 
@@ -136,11 +164,25 @@ def values_lost(expected: dict[str, Any], after: dict[str, Any]) -> int:
 
 def bench(folder: Path, results: str, backend: str, jobs: int = 2) -> subprocess.Popen[bytes]:
     """Start a grid in a session of its own."""
-    command = [*PLACEOPT, "bench", "kills.toml", "--results", results, "--jobs", str(jobs), "--backend", backend]
+    command = [
+        *PLACEOPT,
+        "bench",
+        "kills.toml",
+        "--results",
+        results,
+        "--jobs",
+        str(jobs),
+        "--backend",
+        backend,
+    ]
     return subprocess.Popen(
-        command, cwd=folder, env={**ENVIRONMENT, "RELIABILITY": str(folder / results)}, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**ENVIRONMENT, "RELIABILITY": str(folder / results)},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def values(results: Path) -> dict[str, Any]:
@@ -169,7 +211,8 @@ def descendants_alive(mark: Path) -> int:
     return count
 
 
-# --- interrupts ----------------------------------------------------------------------------------------
+# --- interrupts
+# ----------------------------------------------------------------------------------------
 
 PROBLEM = ["gen:nmt", "-c", "4xP100"]
 COMMANDS = {
@@ -179,17 +222,26 @@ COMMANDS = {
     "schedule": ["schedule", "shape:NN?devices=16&memory=6", "-t", "60", "--out", "out"],
     "shard": ["shard", "gen:llama?layers=4", "-t", "60", "--out", "out"],
     "plan": ["plan", "gen:llama?layers=8", "-c", "8xA100", "-b", "64", "--out", "out"],
-    "jobs": ["jobs", "stream:ramp?models=gen:chain-mm&device=A100&jobs=400&beta=2&interval=2", "-p", "rollout",
-             "--episodes", "50", "--out", "out"],
+    "jobs": [
+        "jobs",
+        "stream:ramp?models=gen:chain-mm&device=A100&jobs=400&beta=2&interval=2",
+        "-p",
+        "rollout",
+        "--episodes",
+        "50",
+        "--out",
+        "out",
+    ],
     "bench": ["bench", "kills.toml", "--results", "results", "--jobs", "2"],
     "run": ["run", "gen:chain-mm?size=1500", "solver:heft", "--workers", "2", "--repeat", "50"],
     "info": ["info", "gen:layered?layers=2000&width=100"],
     "convert": ["convert", "gen:layered?layers=2000&width=100", "out.json"],
     "evaluate": ["evaluate", "gen:nmt", "start.json", "-c", "4xP100"],
     "plot": ["plot", "gen:nmt", "start.json", "-c", "4xP100", "--out", "plot.png"],
-}  # fmt: skip
+}
 MOMENTS = (0.3, 1.5, 4.0, 12.0)
-"""Processor seconds after the start: while modules load, while the model is read, in heuristics and bounds, in the search."""
+"""Processor seconds after the start: while modules load, while the model is read, in heuristics and
+bounds, in the search."""
 
 SOLVER_MOMENT = 4.0
 IDLE = 4.0
@@ -200,26 +252,50 @@ MOST_SECONDS = 3.0
 
 
 def interrupts(options: argparse.Namespace) -> list[Row]:
-    """Every command in every phase and every search, interrupted: how it exits, how soon, and what it keeps."""
+    """Every command in every phase and every search, interrupted: how it exits, how soon, and what
+    it keeps."""
     rows = read_csv(HERE / "interrupts.csv")
     known = {(row["command"], float(row["after"])) for row in rows}
     end = time.monotonic() + options.slice
-    runs = [(label, arguments, moment) for label, arguments in COMMANDS.items() for moment in MOMENTS]
+    runs = [
+        (label, arguments, moment) for label, arguments in COMMANDS.items() for moment in MOMENTS
+    ]
     for objective in ("makespan", "period", "latency"):
         for name, spec in specs("placement").items():
             if objective in spec.objectives:
-                arguments = ["solve", *PROBLEM, "--objective", objective, "-s", name, "-t", "60", "--out", "out"]
+                arguments = [
+                    "solve",
+                    *PROBLEM,
+                    "--objective",
+                    objective,
+                    "-s",
+                    name,
+                    "-t",
+                    "60",
+                    "--out",
+                    "out",
+                ]
                 runs.append((f"solve -s {name}, {objective}", arguments, SOLVER_MOMENT))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kills.toml").write_text(GRID)
-        subprocess.run([*PLACEOPT, "solve", *PROBLEM, "-s", "heft", "--out", "first"], cwd=folder,
-                       env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)  # fmt: skip
+        subprocess.run(
+            [*PLACEOPT, "solve", *PROBLEM, "-s", "heft", "--out", "first"],
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
         (folder / "first" / "placement.json").rename(folder / "start.json")
         for number, (label, arguments, moment) in enumerate(runs):
             if (label, moment) in known or time.monotonic() > end:
                 continue
-            rows.append({"command": label, **interrupted(folder, arguments, list(SIGNALS)[number % 2], moment)})
+            rows.append(
+                {
+                    "command": label,
+                    **interrupted(folder, arguments, list(SIGNALS)[number % 2], moment),
+                }
+            )
             print("interrupts:", rows[-1], flush=True)
             write_csv(HERE / "interrupts.csv", rows)
     return rows
@@ -229,10 +305,21 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
     """Run one command, interrupt it, and say what happened."""
     number, expected = SIGNALS[kind]
     shutil.rmtree(folder / "out", ignore_errors=True)
-    process = subprocess.Popen([*PLACEOPT, *arguments], cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+    process = subprocess.Popen(
+        [*PLACEOPT, *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     began = time.monotonic()
-    while process.poll() is None and worked(process.pid) < moment and time.monotonic() < began + IDLE * moment:
+    while (
+        process.poll() is None
+        and worked(process.pid) < moment
+        and time.monotonic() < began + IDLE * moment
+    ):
         time.sleep(0.02)
     ended = process.poll() is not None
     if not ended:
@@ -248,10 +335,16 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
     kept = files > 0 or not out.strip() or "--out" not in arguments or "plot" in arguments
     quiet = "Traceback" not in err + out
     return {
-        "signal": kind, "after": moment, "ended before": ended, "exit": process.returncode, "seconds": round(seconds, 2),
-        "traceback": not quiet, "output": bool(out.strip()), "files": files,
+        "signal": kind,
+        "after": moment,
+        "ended before": ended,
+        "exit": process.returncode,
+        "seconds": round(seconds, 2),
+        "traceback": not quiet,
+        "output": bool(out.strip()),
+        "files": files,
         "as required": exits and kept and quiet and seconds <= MOST_SECONDS,
-    }  # fmt: skip
+    }
 
 
 def worked(pid: int) -> float:
@@ -263,7 +356,8 @@ def worked(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# --- determinism ---------------------------------------------------------------------------------------
+# --- determinism
+# ---------------------------------------------------------------------------------------
 
 REPEAT = """
 import hashlib, sys
@@ -284,22 +378,43 @@ print(hashlib.sha256(text.encode()).hexdigest())
 
 
 def determinism(options: argparse.Namespace) -> list[Row]:
-    """Every search with one seed and budget, under other hash seeds and numbers of threads and on other back ends: one answer."""
+    """Every search with one seed and budget, under other hash seeds and numbers of threads and on
+    other back ends: one answer."""
     rows = read_csv(HERE / "determinism.csv")
     known = {(row["objective"], row["solver"]) for row in rows}
     end = time.monotonic() + options.slice
     for objective in ("makespan", "period", "latency"):
         for name, spec in specs("placement").items():
-            if objective not in spec.objectives or (objective, name) in known or time.monotonic() > end:
+            if (
+                objective not in spec.objectives
+                or (objective, name) in known
+                or time.monotonic() > end
+            ):
                 continue
             answers = set()
             for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
-                environment = {**ENVIRONMENT, "PYTHONHASHSEED": hash_seed, "PLACEOPT_THREADS": threads}
-                done = subprocess.run([sys.executable, "-c", REPEAT, name, objective], env=environment,
-                                      capture_output=True, text=True, timeout=600)  # fmt: skip
+                environment = {
+                    **ENVIRONMENT,
+                    "PYTHONHASHSEED": hash_seed,
+                    "PLACEOPT_THREADS": threads,
+                }
+                done = subprocess.run(
+                    [sys.executable, "-c", REPEAT, name, objective],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=600,
+                )
                 answers.add(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
-            rows.append({"objective": objective, "solver": name, "runs": 3, "answers": len(answers),
-                         "as required": len(answers) == 1 and len(answers.pop()) == 64})  # fmt: skip
+            rows.append(
+                {
+                    "objective": objective,
+                    "solver": name,
+                    "runs": 3,
+                    "answers": len(answers),
+                    "as required": len(answers) == 1 and len(answers.pop()) == 64,
+                }
+            )
             print("determinism:", rows[-1], flush=True)
             write_csv(HERE / "determinism.csv", rows)
     for objective in ("makespan", "period", "latency"):
@@ -310,12 +425,16 @@ def determinism(options: argparse.Namespace) -> list[Row]:
 
 
 def same_on_back_ends(objective: str) -> Row:
-    """Run a grid of all searches of an objective in this process's threads, on loky and on Dask, and compare values."""
+    """Run a grid of all searches of an objective in this process's threads, on loky and on Dask,
+    and compare values."""
     takers = [name for name, spec in specs("placement").items() if objective in spec.objectives]
-    takers = [name for name in takers if name != "split-local-search"]  # which refuses contiguous stages
+    takers = [
+        name for name in takers if name != "split-local-search"
+    ]  # which refuses contiguous stages
     fixed = {name: "num_workers" in declared_options(solver_class(name)) for name in takers}
     solvers = "".join(
-        f'[[solvers]]\nname = "{name}"\n' + ("options = {num_workers = 1}\n" if fixed[name] else "") for name in takers
+        f'[[solvers]]\nname = "{name}"\n' + ("options = {num_workers = 1}\n" if fixed[name] else "")
+        for name in takers
     )
     text = f"""name = "kills"
 instances = ["gen:layered?layers=6&width=6&seed=3"]
@@ -328,17 +447,33 @@ evaluations = 20
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kills.toml").write_text(text)
-        for number, (backend, jobs) in enumerate((("loky", 1), ("loky", 2), ("threading", 2), ("dask", 2))):
+        for number, (backend, jobs) in enumerate(
+            (("loky", 1), ("loky", 2), ("threading", 2), ("dask", 2))
+        ):
             bench(folder, str(number), backend, jobs).wait()
             found.append(values(folder / str(number)))
     same = all(other == found[0] for other in found) and len(found[0]) == 2 * len(takers)
-    return {"objective": objective, "solver": "all, in grids", "runs": len(found), "answers": 1 if same else 2, "as required": same}
+    return {
+        "objective": objective,
+        "solver": "all, in grids",
+        "runs": len(found),
+        "answers": 1 if same else 2,
+        "as required": same,
+    }
 
 
-# --- tables --------------------------------------------------------------------------------------------
+# --- tables
+# --------------------------------------------------------------------------------------------
 
-PARTS = {"attack": attack, "kills": kills, "interrupts": interrupts, "limits": limits.measure, "million": limits.million,
-         "determinism": determinism, "adversary": checker_attack.adversary}
+PARTS = {
+    "attack": attack,
+    "kills": kills,
+    "interrupts": interrupts,
+    "limits": limits.measure,
+    "million": limits.million,
+    "determinism": determinism,
+    "adversary": checker_attack.adversary,
+}
 
 
 def draw_tables() -> None:
@@ -358,17 +493,33 @@ def draw_tables() -> None:
 
 def main() -> None:
     """Run the parts that are named, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--problems", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="first seed of the attack")
-    parser.add_argument("--derivations", type=int, default=50_000, help="of the adversary, per family")
+    parser.add_argument(
+        "--derivations", type=int, default=50_000, help="of the adversary, per family"
+    )
     parser.add_argument("--largest", type=int, default=1_000_000, help="most ops of limits")
-    parser.add_argument("--slice", type=float, default=1e9, help="seconds after which limits stops; run it again to go on")
+    parser.add_argument(
+        "--slice",
+        type=float,
+        default=1e9,
+        help="seconds after which limits stops; run it again to go on",
+    )
     parser.add_argument("--only", default="", help="solvers that limits runs, commas between")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "reliability", help="of its graphs")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "reliability",
+        help="of its graphs",
+    )
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would every child
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it, and so would every child
     unknown = [name for name in options.parts if name not in (*PARTS, "tables")]
     if unknown:
         parser.error(f"part '{unknown[0]}' is not known; known: {', '.join(PARTS)}, tables")

@@ -1,9 +1,11 @@
-"""Search at equal evaluations: who finds what, from scratch and from a heuristic; joint CE + PPO against PPO alone.
+"""Search at equal evaluations: who finds what, from scratch and from a heuristic; joint CE + PPO
+against PPO alone.
 
-Run `python results/search/study.py` (about six minutes on two cores; `--quick` for a look, `--reuse` keeps the longer runs
-of doppler.csv). Writes table.csv, post.csv, doppler.csv, throughput.csv, convergence.png and README.md beside this file.
-Doppler's graphs are read from PLACEOPT_DATA (default ../shared/data) and left out where they are absent. All values are
-simulated makespans.
+Run `python results/search/study.py` (about six minutes on two cores; `--quick` for a look,
+`--reuse` keeps the longer runs of doppler.csv). Writes table.csv, post.csv, doppler.csv,
+throughput.csv, convergence.png and README.md beside this file. Doppler's graphs are read from
+PLACEOPT_DATA (default ../shared/data) and left out where they are absent. All values are simulated
+makespans.
 """
 
 from __future__ import annotations
@@ -41,9 +43,23 @@ WORKLOADS = {
     "gen:llama-block": ("4xP100", "8xP100", "4xP100?contention=pair"),
     "gen:llama?layers=4": ("4xA100",),
 }
-HEURISTICS = ("heft", "peft", "cpop", "etf", "critical-path", "edge-zeroing", "dsc", "m-topo", "m-etf")
+HEURISTICS = (
+    "heft",
+    "peft",
+    "cpop",
+    "etf",
+    "critical-path",
+    "edge-zeroing",
+    "dsc",
+    "m-topo",
+    "m-etf",
+)
 SCRATCH: dict[str, Any] = {"start": "random"}
-POST = {"PPO alone": {"cross_entropy": False}, "CE alone": {"policy_gradient": False}, "Post (CE + PPO)": {}}
+POST = {
+    "PPO alone": {"cross_entropy": False},
+    "CE alone": {"policy_gradient": False},
+    "Post (CE + PPO)": {},
+}
 SEARCH: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("random", "random", {}),
     *((label, "post", {**SCRATCH, **options}) for label, options in POST.items()),
@@ -55,15 +71,19 @@ SEARCH: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("genetic, seeded", "genetic", {}),
     ("portfolio", "portfolio", {}),
 )
-"""(label, solver, options); "seeded" starts from edge-zeroing, all others but the portfolio from scratch."""
+"""(label, solver, options); "seeded" starts from edge-zeroing, all others but the portfolio from
+scratch."""
 
 SCALE = 1e10  # doppler's released simulator divides its times by this
 
 
-@register("layer-expert", summary="what people do: a layer per device, the accelerator where there is one")
+@register(
+    "layer-expert", summary="what people do: a layer per device, the accelerator where there is one"
+)
 @dataclass(frozen=True)
 class LayerExpert(po.SearchSolver):
-    """Layers of a model on devices in order, LSTM layer i on device i; all on the accelerator beside a CPU."""
+    """Layers of a model on devices in order, LSTM layer i on device i; all on the accelerator
+    beside a CPU."""
 
     name: ClassVar[str] = "layer-expert"
 
@@ -75,7 +95,8 @@ class LayerExpert(po.SearchSolver):
 
 
 def expert(problem: Any) -> Any:
-    """Return the device of every op: layers cut by equal work, or by LSTM number; a lone GPU gets everything."""
+    """Return the device of every op: layers cut by equal work, or by LSTM number; a lone GPU gets
+    everything."""
     k = problem.num_devices
     work = problem.compute.astype(np.float64)
     if any(name.startswith("cpu") for name in problem.device_names):
@@ -117,16 +138,29 @@ def main(quick: bool) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, (instance, clusters) in enumerate(grid().items()):
-            study = Study.model_validate({
-                "name": f"search-{number}", "instances": [instance], "clusters": list(clusters),
-                "seeds": {"count": seeds[instance.startswith("gen:")]}, "evaluations": evaluations,
-                "solvers": [
-                    *({"name": name, "seeds": [0]} for name in ("single-device", "layer-expert", *HEURISTICS)),
-                    *({"name": name, "label": label, "options": options} for label, name, options in SEARCH),
-                ],
-            })  # fmt: skip
+            study = Study.model_validate(
+                {
+                    "name": f"search-{number}",
+                    "instances": [instance],
+                    "clusters": list(clusters),
+                    "seeds": {"count": seeds[instance.startswith("gen:")]},
+                    "evaluations": evaluations,
+                    "solvers": [
+                        *(
+                            {"name": name, "seeds": [0]}
+                            for name in ("single-device", "layer-expert", *HEURISTICS)
+                        ),
+                        *(
+                            {"name": name, "label": label, "options": options}
+                            for label, name, options in SEARCH
+                        ),
+                    ],
+                }
+            )
             # Threads, not processes: this file registers a solver of its own.
-            summary = run_study(study, folder, jobs=2, backend="threading", allow_oversubscription=True)
+            summary = run_study(
+                study, folder, jobs=2, backend="threading", allow_oversubscription=True
+            )
             found = latest(read_rows(Path(folder) / study.name / "runs.jsonl")).values()
             check_consistent(found, study.name)
             rows += list(found)
@@ -138,7 +172,9 @@ def main(quick: bool) -> None:
                 print("  ", line)
     for row in rows:
         row["instance"] = (
-            Path(row["instance"]).stem if not row["instance"].startswith("gen:") else row["instance"]
+            Path(row["instance"]).stem
+            if not row["instance"].startswith("gen:")
+            else row["instance"]
         )
         row["cluster"] = (row["cluster"] or "").replace("uniform:", "devices: ")
     table = summarise(rows)
@@ -163,17 +199,24 @@ def main(quick: bool) -> None:
 
 def grid() -> dict[str, tuple[str, ...]]:
     """Return the clusters of every instance."""
-    files = {str(path): ("uniform:4",) for path in sorted(DATA.glob("*.txt"))} if DATA.is_dir() else {}
+    files = (
+        {str(path): ("uniform:4",) for path in sorted(DATA.glob("*.txt"))} if DATA.is_dir() else {}
+    )
     return {**files, **WORKLOADS}
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one line per problem and method: quartiles and extremes over seeds, relative to the bound."""
+    """Return one line per problem and method: quartiles and extremes over seeds, relative to the
+    bound."""
     found = []
     for name in dict.fromkeys(map(analysis.instance_name, rows)):
-        mine = [row for row in rows if analysis.instance_name(row) == name and row["value"] is not None]
+        mine = [
+            row for row in rows if analysis.instance_name(row) == name and row["value"] is not None
+        ]
         bound = max(row["lower_bound"] for row in mine)
-        best = min((row for row in mine if row["label"] in HEURISTICS), key=lambda row: row["value"])
+        best = min(
+            (row for row in mine if row["label"] in HEURISTICS), key=lambda row: row["value"]
+        )
         groups = {
             "single device": [row for row in mine if row["label"] == "single-device"],
             "expert": [row for row in mine if row["label"] == "layer-expert"],
@@ -184,21 +227,37 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if runs:
                 values = np.array([row["value"] for row in runs], dtype=np.float64)
                 low, middle, high = np.percentile(values, [25, 50, 75])
-                found.append({
-                    "problem": name, "method": label, "runs": len(runs), "bound": bound, "best": int(values.min()),
-                    "quartile_1": round(low), "median": round(middle), "quartile_3": round(high),
-                    "worst": int(values.max()), "mean": round(float(values.mean())), "median_over_bound": round(middle / bound, 4),
-                    "median_seconds": round(float(np.median([row["runtime"] for row in runs])), 3),
-                })  # fmt: skip
+                found.append(
+                    {
+                        "problem": name,
+                        "method": label,
+                        "runs": len(runs),
+                        "bound": bound,
+                        "best": int(values.min()),
+                        "quartile_1": round(low),
+                        "median": round(middle),
+                        "quartile_3": round(high),
+                        "worst": int(values.max()),
+                        "mean": round(float(values.mean())),
+                        "median_over_bound": round(middle / bound, 4),
+                        "median_seconds": round(
+                            float(np.median([row["runtime"] for row in runs])), 3
+                        ),
+                    }
+                )
     return found
 
 
 def post_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evaluations until a run is as good as the median final value of PPO alone: median over seeds, per method."""
+    """Evaluations until a run is as good as the median final value of PPO alone: median over seeds,
+    per method."""
     found = []
     for name in dict.fromkeys(map(analysis.instance_name, rows)):
-        mine = [row for row in rows if analysis.instance_name(row) == name and row["value"] is not None]
-        # What the search itself saw: the final value may be better, in another execution of the same placement.
+        mine = [
+            row for row in rows if analysis.instance_name(row) == name and row["value"] is not None
+        ]
+        # What the search itself saw: the final value may be better, in another execution of the
+        # same placement.
         target = middle([last(row)[2] for row in mine if row["label"] == "PPO alone"])
         line: dict[str, Any] = {"problem": name, "target": round(target)}
         for label in POST:
@@ -223,44 +282,67 @@ def middle(values: list[float]) -> float:
 
 
 def long_runs(quick: bool) -> list[dict[str, Any]]:
-    """Doppler's graphs: 24 000 evaluations from a heuristic seed, and the portfolio for 60 seconds."""
+    """Doppler's graphs: 24 000 evaluations from a heuristic seed, and the portfolio for 60
+    seconds."""
     found = []
-    seeds, evaluations, seconds, portfolio_seeds = (2, 2400, 3.0, 1) if quick else (10, 24_000, 60.0, 2)
+    seeds, evaluations, seconds, portfolio_seeds = (
+        (2, 2400, 3.0, 1) if quick else (10, 24_000, 60.0, 2)
+    )
     for path in sorted(DATA.glob("*.txt")):
         problem = po.load(str(path), cluster="uniform:4")
         bound = po.bound(problem, seconds=10).value
         for label, name, options in SEARCH:
             if label.endswith("seeded"):
                 runs = [
-                    make_solver(name, **options).solve(problem, po.Budget(evaluations=evaluations), seed=seed)
+                    make_solver(name, **options).solve(
+                        problem, po.Budget(evaluations=evaluations), seed=seed
+                    )
                     for seed in range(seeds)
                 ]
                 found.append(line_of(path.stem, f"{label}, {evaluations} evaluations", runs, bound))
-        runs = [make_solver("portfolio").solve(problem, po.Budget(seconds=seconds), seed=seed)
-                for seed in range(portfolio_seeds)]  # fmt: skip
+        runs = [
+            make_solver("portfolio").solve(problem, po.Budget(seconds=seconds), seed=seed)
+            for seed in range(portfolio_seeds)
+        ]
         found.append(line_of(path.stem, f"portfolio, at most {seconds:.0f} s", runs, bound))
         print(path.stem, found[-1], flush=True)
     return found
 
 
 def throughput(quick: bool) -> list[dict[str, Any]]:
-    """Evaluations per second of whole solves and of the batch evaluator alone, one thread, processor time."""
+    """Evaluations per second of whole solves and of the batch evaluator alone, one thread,
+    processor time."""
     evaluations = 1000 if quick else 8000
     found = []
-    for source, cluster in (("gen:llama-block", "4xP100"), ("gen:layered?layers=20&width=20&seed=1", "8xP100"),
-                            ("gen:nmt", "2xP100")):  # fmt: skip
+    for source, cluster in (
+        ("gen:llama-block", "4xP100"),
+        ("gen:layered?layers=20&width=20&seed=1", "8xP100"),
+        ("gen:nmt", "2xP100"),
+    ):
         problem = po.load(source, cluster=cluster)
-        rows = np.random.default_rng(0).integers(0, problem.num_devices, (1000, problem.num_ops)).astype(np.int32)
+        rows = (
+            np.random.default_rng(0)
+            .integers(0, problem.num_devices, (1000, problem.num_ops))
+            .astype(np.int32)
+        )
         ranks = np.argsort(problem.topological_order)
         bare = 1000 / fastest(lambda: po.evaluate_batch(problem, rows, ranks, threads=1))  # noqa: B023
-        line: dict[str, Any] = {"problem": f"{source} on {cluster}", "ops": problem.num_ops, "bare": round(bare)}
+        line: dict[str, Any] = {
+            "problem": f"{source} on {cluster}",
+            "ops": problem.num_ops,
+            "bare": round(bare),
+        }
         for label, name, options in (
             ("cross-entropy, no groups", "cross-entropy", {"refine": 0.0, "groups": 0}),
-            ("cross-entropy", "cross-entropy", {"refine": 0.0}), ("post", "post", {}), ("annealing", "annealing", {}),
+            ("cross-entropy", "cross-entropy", {"refine": 0.0}),
+            ("post", "post", {}),
+            ("annealing", "annealing", {}),
             ("genetic", "genetic", {}),
-        ):  # fmt: skip
+        ):
             solver = make_solver(name, start="random", threads=1, **options)
-            spent = fastest(lambda: solver.solve(problem, po.Budget(evaluations=evaluations), seed=0), 2)  # noqa: B023
+            spent = fastest(
+                lambda: solver.solve(problem, po.Budget(evaluations=evaluations), seed=0), 2
+            )  # noqa: B023
             line[label] = round(evaluations / spent / bare, 2)
         found.append(line)
     return found
@@ -270,18 +352,26 @@ def line_of(graph: str, label: str, runs: list[Any], bound: int) -> dict[str, An
     """Return mean, extremes and mean seconds of some runs."""
     values = np.array([run.objective for run in runs]) / SCALE
     return {
-        "graph": graph, "method": label, "runs": len(runs), "bound": round(bound / SCALE, 2),
-        "mean": round(float(values.mean()), 2), "best": round(float(values.min()), 2),
+        "graph": graph,
+        "method": label,
+        "runs": len(runs),
+        "bound": round(bound / SCALE, 2),
+        "mean": round(float(values.mean()), 2),
+        "best": round(float(values.min()), 2),
         "worst": round(float(values.max()), 2),
         "mean_seconds": round(float(np.mean([run.runtime for run in runs])), 2),
-    }  # fmt: skip
+    }
 
 
 def write_page(
-    table: list[dict[str, Any]], post: list[dict[str, Any]], doppler: list[dict[str, Any]],
-    speed: list[dict[str, Any]], seeds: tuple[int, int],
-    evaluations: int, seconds: float,
-) -> None:  # fmt: skip
+    table: list[dict[str, Any]],
+    post: list[dict[str, Any]],
+    doppler: list[dict[str, Any]],
+    speed: list[dict[str, Any]],
+    seeds: tuple[int, int],
+    evaluations: int,
+    seconds: float,
+) -> None:
     """Write README.md: what was asked, what came out, where it falls short."""
     problems = list(dict.fromkeys(row["problem"] for row in table))
     columns = ["single device", "expert", "best heuristic", *(label for label, _, _ in SEARCH)]
@@ -307,38 +397,75 @@ def write_page(
     scratch = ("cross-entropy", "annealing", "genetic", "Post (CE + PPO)")
     targets = {"chain_mm": 1370, "ffnn": 70, "llama_block": 185}
     lines = [
-        "# Search at equal evaluations", "",
+        "# Search at equal evaluations",
+        "",
         "Simulated makespans; 2 cores of a shared virtual machine. One command: `python results/search/study.py` "
-        f"(last run: {seconds / 60:.0f} minutes). Spread and seconds: table.csv; curves: convergence.png.", "",
+        f"(last run: {seconds / 60:.0f} minutes). Spread and seconds: table.csv; curves: convergence.png.",
+        "",
         f"## {evaluations} evaluations, median of {seeds[0]} seeds (generated models: {seeds[1]}), "
-        "makespan / proven lower bound", "",
-        "Without search, and from scratch:", "", *grid_of(columns[:4] + [label for label, _, o in SEARCH[1:7]]), "",
-        "Seeded by edge-zeroing (the portfolio: by all heuristics):", "", *grid_of(columns[2:3] + columns[10:]), "",
+        "makespan / proven lower bound",
+        "",
+        "Without search, and from scratch:",
+        "",
+        *grid_of(columns[:4] + [label for label, _, o in SEARCH[1:7]]),
+        "",
+        "Seeded by edge-zeroing (the portfolio: by all heuristics):",
+        "",
+        *grid_of(columns[2:3] + columns[10:]),
+        "",
         "The bound is the best of `po.bound` without search; where no method comes near 1, the bound is as likely to be weak as "
-        "the methods. `expert`: layers cut by equal work, LSTM layer i on device i, all on the GPU beside a CPU.", "",
-        "![convergence](convergence.png)", "",
-        "## Joint cross-entropy and PPO against PPO alone", "",
+        "the methods. `expert`: layers cut by equal work, LSTM layer i on device i, all on the GPU beside a CPU.",
+        "",
+        "![convergence](convergence.png)",
+        "",
+        "## Joint cross-entropy and PPO against PPO alone",
+        "",
         "Claim (Post, NeurIPS 2018): the joint method needs fewer samples than PPO alone. Evaluations, median over seeds, to the "
-        "median final value of PPO alone; same code, groups and samples, one part switched off.", "",
-        "| problem | PPO alone | CE alone | joint | joint / PPO |", "|---|---|---|---|---|",
-        *(f"| {line['problem']} | {line['PPO alone']:.0f} | {line['CE alone']:.0f} | {line['Post (CE + PPO)']:.0f} | "
-          f"{line['ratio']:.2f} |" for line in post), "",
+        "median final value of PPO alone; same code, groups and samples, one part switched off.",
+        "",
+        "| problem | PPO alone | CE alone | joint | joint / PPO |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {line['problem']} | {line['PPO alone']:.0f} | {line['CE alone']:.0f} | {line['Post (CE + PPO)']:.0f} | "
+            f"{line['ratio']:.2f} |"
+            for line in post
+        ),
+        "",
         f"At most half the evaluations on {half} of {len(post)} problems (hoped for: most), fewer on "
-        f"{sum(line['ratio'] < 1 for line in post)}: the direction of the claim holds here, its size does not.", "",
-    ]  # fmt: skip
+        f"{sum(line['ratio'] < 1 for line in post)}: the direction of the claim holds here, its size does not.",
+        "",
+    ]
     if doppler:
         lines += [
-            "## Doppler's graphs, 4 devices (ticks / 1e10)", "",
-            f"From scratch, {evaluations} evaluations, mean of {seeds[0]} seeds; the best of these counts:", "",
-        ]  # fmt: skip
+            "## Doppler's graphs, 4 devices (ticks / 1e10)",
+            "",
+            f"From scratch, {evaluations} evaluations, mean of {seeds[0]} seeds; the best of these counts:",
+            "",
+        ]
         lines += scratch_lines(table, scratch, targets)
         lines += [
             "",
             "| graph | method | runs | mean | best | worst | bound | seconds |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        lines += ["| " + " | ".join(str(row[key]) for key in ("graph", "method", "runs", "mean", "best", "worst", "bound",
-                                                              "mean_seconds")) + " |" for row in doppler]  # fmt: skip
+        lines += [
+            "| "
+            + " | ".join(
+                str(row[key])
+                for key in (
+                    "graph",
+                    "method",
+                    "runs",
+                    "mean",
+                    "best",
+                    "worst",
+                    "bound",
+                    "mean_seconds",
+                )
+            )
+            + " |"
+            for row in doppler
+        ]
         lines += [
             "",
             "Target: with 24 000 evaluations 1200.07, 56.70, <= 150; portfolio 1200.07, 56.70, <= 142.",
@@ -346,18 +473,25 @@ def write_page(
         ]
     keys = list(speed[0])
     lines += [
-        "## Speed of the search loops", "",
+        "## Speed of the search loops",
+        "",
         "Evaluations per second of a whole solve from scratch, relative to the bare batch evaluator on random placements (`bare`, "
         "per second, one thread, processor time). Target: at least 0.70. Incremental walks, and samples whose ops are "
-        "gathered on few devices, can pass 1.", "", "| " + " | ".join(keys) + " |", "|---" * len(keys) + "|",
-        *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in speed), "",
-        "## Where it falls short", "",
+        "gathered on few devices, can pass 1.",
+        "",
+        "| " + " | ".join(keys) + " |",
+        "|---" * len(keys) + "|",
+        *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in speed),
+        "",
+        "## Where it falls short",
+        "",
         "- At 2400 evaluations search from scratch rarely reaches the best heuristic, which takes milliseconds: seed it or give "
         "it more. One fixed seed (edge-zeroing) is not always the best one; the portfolio tries them all.",
         "- The joint method needs fewer evaluations than PPO alone on most problems, but seldom half.",
         "- With 24 000 evaluations annealing finds llama_block's optimum in few of ten runs and ends near 148 in the others; the "
-        "portfolio needs tens of seconds.", "",
-    ]  # fmt: skip
+        "portfolio needs tens of seconds.",
+        "",
+    ]
     (HERE / "README.md").write_text("\n".join(lines))
 
 
@@ -369,7 +503,9 @@ def scratch_lines(
     for graph, target in targets.items():
         cells = []
         for method in methods:
-            hit = [row for row in table if row["problem"].startswith(graph) and row["method"] == method]
+            hit = [
+                row for row in table if row["problem"].startswith(graph) and row["method"] == method
+            ]
             cells.append(f"{hit[0]['mean'] / SCALE:.2f}" if hit else "-")
         lines.append(f"| {graph} | " + " | ".join(cells) + f" | <= {target} |")
     return lines

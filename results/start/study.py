@@ -1,11 +1,13 @@
-"""What a first run costs: every kernel that is compiled, and the README's main command in a fresh copy of the tree.
+"""What a first run costs: every kernel that is compiled, and the README's main command in a fresh
+copy of the tree.
 
-Run `python results/start/study.py` (about six minutes; with the argument `command` only the command, with `groups` and names only
-those groups of kernels). Writes kernels.csv, groups.csv, command.csv and README.md beside this file. Kernels are compiled group by
-group, each in a process of its own with an empty cache; seconds are processor seconds of that process, without what is compiled
-inside them, so that they add up. The command runs three times in a fresh copy of the tracked files, which holds neither
-kernels nor bytecode: first, again (what the first run left is compiled), and with all that it needs compiled, as after
-`placeopt warm-up`.
+Run `python results/start/study.py` (about six minutes; with the argument `command` only the
+command, with `groups` and names only those groups of kernels). Writes kernels.csv, groups.csv,
+command.csv and README.md beside this file. Kernels are compiled group by group, each in a process
+of its own with an empty cache; seconds are processor seconds of that process, without what is
+compiled inside them, so that they add up. The command runs three times in a fresh copy of the
+tracked files, which holds neither kernels nor bytecode: first, again (what the first run left is
+compiled), and with all that it needs compiled, as after `placeopt warm-up`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from placeopt.solving.compilation import GROUPS
 HERE = Path(__file__).resolve().parent
 SECONDS = 10
 COMMAND = ["solve", "onnx:inception_v1", "--cluster", "4xA100"]
-NEEDED = ("evaluator", "ranks", "lists", "lists-by-time", "clusterings", "walks", "populations", "bounds")
+NEEDED = (
+    "evaluator",
+    "ranks",
+    "lists",
+    "lists-by-time",
+    "clusterings",
+    "walks",
+    "populations",
+    "bounds",
+)
 """Groups that the command uses."""
 
 AT_ONCE = ("evaluator", "walks", "bounds")
@@ -63,7 +74,9 @@ def main() -> None:
         measure_groups(names or list(GROUPS))
     if part != ["groups"]:
         measure_command()
-    write_page(read_csv(HERE / "groups.csv", numbers=True), read_csv(HERE / "command.csv", numbers=True))
+    write_page(
+        read_csv(HERE / "groups.csv", numbers=True), read_csv(HERE / "command.csv", numbers=True)
+    )
 
 
 def measure_command() -> None:
@@ -88,12 +101,22 @@ def copy_tree(folder: Path) -> None:
 
 
 def measure_groups(names: list[str]) -> None:
-    """Compile groups, and write what each kernel and each group costs beside what is known of the others."""
-    kernels, groups = read_csv(HERE / "kernels.csv", numbers=True), read_csv(HERE / "groups.csv", numbers=True)
+    """Compile groups, and write what each kernel and each group costs beside what is known of the
+    others."""
+    kernels, groups = (
+        read_csv(HERE / "kernels.csv", numbers=True),
+        read_csv(HERE / "groups.csv", numbers=True),
+    )
     for name in names:
         rows, spent, whole = compile_group(name)
         compiling = sum(row["seconds"] for row in rows)
-        row = {"group": name, "kernels": len(rows), "compiling": compiling, "run": spent, "process": whole}
+        row = {
+            "group": name,
+            "kernels": len(rows),
+            "compiling": compiling,
+            "run": spent,
+            "process": whole,
+        }
         groups = [other for other in groups if other["group"] != name] + [row]
         kernels = [other for other in kernels if other["group"] != name] + rows
         print(f"{name}: {len(rows)} kernels, {compiling:.1f} s", flush=True)
@@ -103,17 +126,22 @@ def measure_groups(names: list[str]) -> None:
 
 
 def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
-    """Return a row per kernel and signature, the processor seconds of the first run, and those of its process."""
+    """Return a row per kernel and signature, the processor seconds of the first run, and those of
+    its process."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, name], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", CHILD, name],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "NUMBA_CACHE_DIR": folder},
-        )  # fmt: skip
+        )
     rows, spent, whole = json.loads(done.stdout.splitlines()[-1])
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for module, function, _, seconds in rows:
         row = found.setdefault(
-            (module, function), {"group": name, "module": module, "kernel": function, "signatures": 0, "seconds": 0.0}
+            (module, function),
+            {"group": name, "module": module, "kernel": function, "signatures": 0, "seconds": 0.0},
         )
         row["signatures"] += 1
         row["seconds"] += seconds
@@ -121,15 +149,31 @@ def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
 
 
 def run_command(run: str, folder: str) -> dict[str, Any]:
-    """Run the README's command and return when things happened, in seconds since its start, and what it used."""
+    """Run the README's command and return when things happened, in seconds since its start, and
+    what it used."""
     elsewhere = ("NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
-    environment = {name: value for name, value in os.environ.items() if name not in elsewhere} | {"PYTHONPATH": folder}
+    environment = {name: value for name, value in os.environ.items() if name not in elsewhere} | {
+        "PYTHONPATH": folder
+    }
     before, busy = resource.getrusage(resource.RUSAGE_CHILDREN), os.getloadavg()[0]
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "placeopt", *COMMAND, "--seconds", str(SECONDS), "--out", f"{folder}/out"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "placeopt",
+            *COMMAND,
+            "--seconds",
+            str(SECONDS),
+            "--out",
+            f"{folder}/out",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=folder,
+    )
     assert process.stderr is not None
     moments: dict[str, float] = {}
     for line in process.stderr:
@@ -141,16 +185,23 @@ def run_command(run: str, folder: str) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     portfolio = load(f"{folder}/out/results/portfolio.json")
     return {
-        "run": run, "load": busy,
-        "first_table": moments.get("first results"), "compiled": moments.get("compiled in"),
-        "whole": whole, "beyond_search": whole - portfolio.runtime, "user": after.ru_utime - before.ru_utime,
-        "runtime": portfolio.runtime, "evaluations": portfolio.evaluations, "value": portfolio.value,
+        "run": run,
+        "load": busy,
+        "first_table": moments.get("first results"),
+        "compiled": moments.get("compiled in"),
+        "whole": whole,
+        "beyond_search": whole - portfolio.runtime,
+        "user": after.ru_utime - before.ru_utime,
+        "runtime": portfolio.runtime,
+        "evaluations": portfolio.evaluations,
+        "value": portfolio.value,
         "gap": portfolio.gap,
-    }  # fmt: skip
+    }
 
 
 def chain(groups: list[dict[str, Any]]) -> float:
-    """Processor seconds of the longer of two processes that compile what the search begins with, one group after the other."""
+    """Processor seconds of the longer of two processes that compile what the search begins with,
+    one group after the other."""
     spent = [0.0, 0.0]
     start = min(row["process"] - row["run"] for row in groups)
     for name in (name for name in GROUPS if name in AT_ONCE):
@@ -162,19 +213,42 @@ def chain(groups: list[dict[str, Any]]) -> float:
 def write_page(groups: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None:
     """Write README.md."""
     needed = [row for row in groups if row["group"] in NEEDED]
-    lines = ["# The first run", "", *(line for line in (__doc__ or "").splitlines() if line), "", "## Groups of kernels", ""]
+    lines = [
+        "# The first run",
+        "",
+        *(line for line in (__doc__ or "").splitlines() if line),
+        "",
+        "## Groups of kernels",
+        "",
+    ]
     lines += markdown_table(
-        ("group", "kernels", "compiling, CPU s"), [(row["group"], row["kernels"], round(row["compiling"], 1)) for row in groups]
+        ("group", "kernels", "compiling, CPU s"),
+        [(row["group"], row["kernels"], round(row["compiling"], 1)) for row in groups],
     )
     lines += [
         "",
         f"The README's command uses {len(needed)} of them, {sum(row['run'] for row in needed):.1f} CPU s; its search begins with "
         f"{', '.join(AT_ONCE)}: of two processes that share these the longer one is busy for {chain(groups):.1f} CPU s, its "
         "start included.",
-        "", "## The command", "",
-    ]  # fmt: skip
-    columns = ("run", "load", "first_table", "compiled", "whole", "beyond_search", "user", "runtime", "evaluations")
-    lines += markdown_table((*columns, "gap"), [[*(_cell(row[name]) for name in columns), f"{row['gap']:.2%}"] for row in runs])
+        "",
+        "## The command",
+        "",
+    ]
+    columns = (
+        "run",
+        "load",
+        "first_table",
+        "compiled",
+        "whole",
+        "beyond_search",
+        "user",
+        "runtime",
+        "evaluations",
+    )
+    lines += markdown_table(
+        (*columns, "gap"),
+        [[*(_cell(row[name]) for name in columns), f"{row['gap']:.2%}"] for row in runs],
+    )
     lines += [
         "",
         f"Seconds of the wall clock since the command's start, `--seconds {SECONDS}`; `user` is processor seconds of all its "

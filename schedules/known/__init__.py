@@ -1,1 +1,2 @@
-"""The known schedules as constructors, under the same problem, evaluator and validator as the searched ones."""
+"""The known schedules as constructors, under the same problem, evaluator and validator as the
+searched ones."""

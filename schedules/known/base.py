@@ -1,4 +1,5 @@
-"""What the known schedules share: from device orders to a schedule and the pattern that it repeats."""
+"""What the known schedules share: from device orders to a schedule and the pattern that it
+repeats."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class KnownSchedule(SearchSolver):
     """A published schedule; subclasses give the order of each device.
 
-    The period of a schedule that settles down is that of the pattern in the middle of a long one. One that never does,
-    as GPipe, repeats as a whole.
+    The period of a schedule that settles down is that of the pattern in the middle of a long one.
+    One that never does, as GPipe, repeats as a whole.
     """
 
     shape: ClassVar[str]
@@ -50,7 +51,9 @@ class KnownSchedule(SearchSolver):
         """Raise Refused if the problem has another placement than the schedule is made for."""
 
     @abstractmethod
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
 
     def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
@@ -62,7 +65,9 @@ class KnownSchedule(SearchSolver):
         self.check(problem, chains)
         unit = self.unit(chains)
         if micro_batches % unit:
-            raise Refused(f"{self.name}: expected a multiple of {unit} micro-batches, received {micro_batches}")
+            raise Refused(
+                f"{self.name}: expected a multiple of {unit} micro-batches, received {micro_batches}"
+            )
         return starts_of_orders(problem, self.orders(problem, chains, micro_batches), micro_batches)
 
     def refuse(self, problem: PipelineProblem, reason: str) -> Refused:
@@ -75,7 +80,11 @@ class KnownSchedule(SearchSolver):
         start = self.starts(problem, problem.micro_batches)
         tracker.count()
         peaks = peak_memory(problem, start)
-        over = [d for d, peak in enumerate(peaks) if peak > problem.capacity[d] and problem.capacity[d] < UNLIMITED]
+        over = [
+            d
+            for d, peak in enumerate(peaks)
+            if peak > problem.capacity[d] and problem.capacity[d] < UNLIMITED
+        ]
         if over:
             d = over[0]
             tracker.message = (
@@ -86,19 +95,33 @@ class KnownSchedule(SearchSolver):
         whole = PipelineSchedule(problem, start)
         offer_schedule(tracker, whole)
         pattern = self.steady_pattern(problem)
-        if pattern is not None and whole.makespan <= makespan(problem, pattern.unroll(problem.micro_batches)):
+        if pattern is not None and whole.makespan <= makespan(
+            problem, pattern.unroll(problem.micro_batches)
+        ):
             offer_schedule(tracker, PipelineSchedule(problem, start, pattern))
 
     def steady_pattern(self, problem: PipelineProblem) -> Repetend | None:
-        """Return the shortest pattern in the middle of a long schedule that repeats for ever, if there is one."""
+        """Return the shortest pattern in the middle of a long schedule that repeats for ever, if
+        there is one."""
         unit = self.group(problem)
         longest = unit * max(1, -(-2 * problem.num_devices // unit))
-        found = sorted(_repetitions(self.starts(problem, 3 * longest), longest), key=lambda found: found.per_micro_batch)
-        return next((found for found in found if not pattern_violations(problem, found.period, found.start)), None)
+        found = sorted(
+            _repetitions(self.starts(problem, 3 * longest), longest),
+            key=lambda found: found.per_micro_batch,
+        )
+        return next(
+            (
+                found
+                for found in found
+                if not pattern_violations(problem, found.period, found.start)
+            ),
+            None,
+        )
 
 
 def _repetitions(start: NDArray[np.int64], longest: int) -> Iterator[Repetend]:
-    """Yield what happens twice in a row in the middle of a schedule, for up to `longest` micro-batches."""
+    """Yield what happens twice in a row in the middle of a schedule, for up to `longest`
+    micro-batches."""
     middle = len(start) // 2
     for size in range(1, longest + 1):
         once, again = start[middle - size : middle], start[middle : middle + size]
@@ -126,7 +149,9 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Return the order of the stage that each device has."""
         orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
         for stage, device in enumerate(chains[0].device):
@@ -140,6 +165,10 @@ class OneStagePerDevice(KnownSchedule):
 
 def is_v(chain: Chain, num_devices: int) -> bool:
     """Whether the stages go down the devices once and come back up: two stages per device."""
-    return chain.num_stages == 2 * num_devices and all(
-        chain.device[s] == chain.device[2 * num_devices - 1 - s] for s in range(num_devices)
-    ) and len(set(chain.device[:num_devices])) == num_devices  # fmt: skip
+    return (
+        chain.num_stages == 2 * num_devices
+        and all(
+            chain.device[s] == chain.device[2 * num_devices - 1 - s] for s in range(num_devices)
+        )
+        and len(set(chain.device[:num_devices])) == num_devices
+    )

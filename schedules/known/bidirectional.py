@@ -1,17 +1,20 @@
 """Chimera and DualPipe: two pipelines in opposite directions share the devices.
 
-The problem holds both directions (shape X), so one of its micro-batches is two of the model: N = 2n. With D stages
-of times f, b (whole) or f, i, w:
-  Chimera   each device idles (D - 2) b for b = f or b = 2f and N = D: a share of (D - 2)/(2N + D - 2) for b = f and
+The problem holds both directions (shape X), so one of its micro-batches is two of the model: N =
+2n. With D stages of times f, b (whole) or f, i, w:
+  Chimera   each device idles (D - 2) b for b = f or b = 2f and N = D: a share of (D - 2)/(2N + D -
+  2) for b = f and
             (D - 2)/(3N/2 + D - 2) for b = 2f                                (Li and Hoefler, SC 2021)
-  DualPipe  the first device idles (D/2 - 1)(f + i - w) for i <= f, and no device holds more than D + 1 micro-batches.
-            The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b - 3w), b = i + w, where f&b is a pair that
-            runs overlapped and delivers both results at its end; run one after the other, as here, the first
-            result goes on at once, and the idle time is smaller.
+  DualPipe  the first device idles (D/2 - 1)(f + i - w) for i <= f, and no device holds more than D
+  + 1 micro-batches.
+            The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b - 3w), b = i + w, where
+            f&b is a pair that runs overlapped and delivers both results at its end; run one after
+            the other, as here, the first result goes on at once, and the idle time is smaller.
 
 References
 ----------
-.. [1] S. Li, T. Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021.
+.. [1] S. Li, T. Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with
+Bidirectional Pipelines", SC 2021.
 .. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024 (DualPipe).
 """
 
@@ -35,13 +38,18 @@ class _TwoDirections(KnownSchedule):
         if len(chains) != 2:
             raise self.refuse(problem, f"has {len(chains)} independent chain(s)")
         down, up = chains
-        if down.device != up.device[::-1] or len(set(down.device)) != down.num_stages or down.num_stages % 2:
+        if (
+            down.device != up.device[::-1]
+            or len(set(down.device)) != down.num_stages
+            or down.num_stages % 2
+        ):
             raise self.refuse(problem, "has its stages elsewhere, or an odd number of them")
 
 
 @dataclass(frozen=True)
 class Chimera(_TwoDirections):
-    """Chimera: units of D micro-batches, half of them in each direction, one unit after the other."""
+    """Chimera: units of D micro-batches, half of them in each direction, one unit after the
+    other."""
 
     name: ClassVar[str] = "chimera"
 
@@ -49,8 +57,11 @@ class Chimera(_TwoDirections):
         """D/2 micro-batches of each direction."""
         return chains[0].num_stages // 2
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
-        """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D units of time."""
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
+        """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D
+        units of time."""
         size = self.unit(chains)
         stages = chains[0].num_stages
         orders: list[list[Instance]] = []
@@ -60,7 +71,8 @@ class Chimera(_TwoDirections):
                 stage = chain.device.index(device)
                 for j in range(micro_batches):
                     unit, inside = divmod(j, size)
-                    # Stage s of one direction and S - 1 - s of the other are of opposite parity: no two meet.
+                    # Stage s of one direction and S - 1 - s of the other are of opposite parity: no
+                    # two meet.
                     base = 2 * stages * unit + 2 * inside
                     runs.append((base + stage, [(j, chain.forward[stage])]))
                     runs.append((base + 2 * stages - 1 - stage, chain.whole_backward(j, stage)))
@@ -81,16 +93,22 @@ class DualPipe(_TwoDirections):
         if not all(chain.split for chain in chains):
             raise self.refuse(problem, "has whole backward passes (use split=1)")
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Eight phases per device; the second half of the devices mirrors the first."""
         stages = chains[0].num_stages
         if micro_batches < stages:
-            raise self.refuse(problem, f"has {micro_batches} micro-batches; it needs at least {stages}")
+            raise self.refuse(
+                problem, f"has {micro_batches} micro-batches; it needs at least {stages}"
+            )
         orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
         for rank in range(stages):
             mine, other = chains if rank < stages // 2 else chains[::-1]
             device = chains[0].device[rank]
-            _DualPipeDevice((mine, other), device, micro_batches, orders[device]).run(min(rank, stages - 1 - rank))
+            _DualPipeDevice((mine, other), device, micro_batches, orders[device]).run(
+                min(rank, stages - 1 - rank)
+            )
         return orders
 
 

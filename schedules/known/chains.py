@@ -1,4 +1,5 @@
-"""View a pipeline problem as chains of stages: what the known schedules and PyTorch's runtime understand."""
+"""View a pipeline problem as chains of stages: what the known schedules and PyTorch's runtime
+understand."""
 
 from __future__ import annotations
 
@@ -63,10 +64,14 @@ def chains_of(problem: PipelineProblem) -> list[Chain]:
     """
     for i, name in enumerate(problem.block_names):
         if len(problem.devices_of(i)) != 1:
-            raise InputError(f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices at once; "
-                             "expected stages on one device each")  # fmt: skip
+            raise InputError(
+                f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices at once; "
+                "expected stages on one device each"
+            )
         if problem.kind[i] == "other":
-            raise InputError(f"block '{name}' of '{problem.name}' is of kind 'other'; expected F, B, I or W")
+            raise InputError(
+                f"block '{name}' of '{problem.name}' is of kind 'other'; expected F, B, I or W"
+            )
     return [_chain(problem, part) for part in _parts(problem)]
 
 
@@ -93,30 +98,44 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
     backward = [i for i in part if problem.kind[i] in ("B", "I")]
     weights = [i for i in part if problem.kind[i] == "W"]
     if len(backward) != len(forward):
-        raise InputError(f"'{problem.name}': expected a backward block for each of the {len(forward)} forward blocks, "
-                         f"received {len(backward)} (a forward-only pipeline has no such schedule)")  # fmt: skip
+        raise InputError(
+            f"'{problem.name}': expected a backward block for each of the {len(forward)} forward blocks, "
+            f"received {len(backward)} (a forward-only pipeline has no such schedule)"
+        )
     edges = {(u, v) for u, v, _ in problem.edges}
     sequence = forward + backward
     for u, v in itertools.pairwise(sequence):
         if (u, v) not in edges:
-            raise InputError(f"'{problem.name}' branches: '{problem.block_names[v]}' does not follow "
-                             f"'{problem.block_names[u]}'; expected one chain of stages")  # fmt: skip
+            raise InputError(
+                f"'{problem.name}' branches: '{problem.block_names[v]}' does not follow "
+                f"'{problem.block_names[u]}'; expected one chain of stages"
+            )
     backward = backward[::-1]
     device = [int(problem.devices_of(i)[0]) for i in forward]
     weight = [-1] * len(forward)
     for stage, block in enumerate(backward):
         if int(problem.devices_of(block)[0]) != device[stage]:
-            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its forward "
-                             f"block '{problem.block_names[forward[stage]]}'")  # fmt: skip
-        mine = [w for w in weights if (block, w) in edges and int(problem.devices_of(w)[0]) == device[stage]]
+            raise InputError(
+                f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its forward "
+                f"block '{problem.block_names[forward[stage]]}'"
+            )
+        mine = [
+            w
+            for w in weights
+            if (block, w) in edges and int(problem.devices_of(w)[0]) == device[stage]
+        ]
         if len(mine) > (problem.kind[block] == "I"):
-            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its device; "
-                             "expected at most one for an I, none for a B")  # fmt: skip
+            raise InputError(
+                f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its device; "
+                "expected at most one for an I, none for a B"
+            )
         if mine:
             weight[stage] = mine[0]  # an I without weights of its own has none
     lost = sorted(set(weights) - set(weight))
     if lost:
-        raise InputError(f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its device")
+        raise InputError(
+            f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its device"
+        )
     return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
 
 

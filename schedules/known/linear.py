@@ -1,7 +1,8 @@
-"""GPipe, 1F1B, interleaved 1F1B and Hanayo: schedules of a single chain of stages with whole backward passes.
+"""GPipe, 1F1B, interleaved 1F1B and Hanayo: schedules of a single chain of stages with whole
+backward passes.
 
-With S stages of equal forward time f and backward time b and n micro-batches the idle time of a device, from time 0
-to the makespan, is
+With S stages of equal forward time f and backward time b and n micro-batches the idle time of a
+device, from time 0 to the makespan, is
   GPipe, 1F1B        (S - 1)(f + b)                          (Huang et al. 2019; Narayanan et al. 2019, 2021)
   interleaved, v     (D - 1)(f + b), f and b of a stage that is 1/v as long    (Narayanan et al. 2021)
   Hanayo, w waves    4 (D - 1) f for n = D and b = 2f, f of a stage that is 1/(2w) as long: a share of
@@ -9,11 +10,15 @@ to the makespan, is
 
 References
 ----------
-.. [1] Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", NeurIPS 2019.
-.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (PipeDream-Flush, 1F1B).
-.. [3] D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
+.. [1] Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
+Parallelism", NeurIPS 2019.
+.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021
+(PipeDream-Flush, 1F1B).
+.. [3] D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", SC 2021
    (interleaved 1F1B).
-.. [4] Z. Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training Efficiency",
+.. [4] Z. Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model
+Training Efficiency",
    SC 2023.
 """
 
@@ -67,7 +72,8 @@ class OneForwardOneBackward(OneStagePerDevice):
 
 @dataclass(frozen=True)
 class InterleavedOneForwardOneBackward(KnownSchedule):
-    """Interleaved 1F1B: v stages per device, stage s on device s mod D (Narayanan et al., SC 2021)."""
+    """Interleaved 1F1B: v stages per device, stage s on device s mod D (Narayanan et al., SC
+    2021)."""
 
     name: ClassVar[str] = "interleaved-1f1b"
     shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
@@ -80,10 +86,14 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
         """Refuse anything but v rounds over the devices."""
         chain = one_chain(self, problem, chains)
         count = len(set(chain.device))
-        if chain.num_stages % count or any(chain.device[s] != chain.device[s % count] for s in range(chain.num_stages)):
+        if chain.num_stages % count or any(
+            chain.device[s] != chain.device[s % count] for s in range(chain.num_stages)
+        ):
             raise self.refuse(problem, "has its stages elsewhere")
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
         count = self.unit(chains)
@@ -100,7 +110,8 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
                 j = group * count + member
                 return chain.whole_backward(j, stage) if backward else [(j, chain.forward[stage])]
 
-            # The last device may run its first backward pass right after the first forward pass of its last stage.
+            # The last device may run its first backward pass right after the first forward pass of
+            # its last stage.
             warm = min(total, 2 * (count - 1 - rank) + (chunks - 1) * count)
             for k in range(warm):
                 order += step(k, backward=False)
@@ -115,8 +126,8 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
 class Hanayo(KnownSchedule):
     """Hanayo's waves: the stages go down and up the devices `w` times (Liu et al., SC 2023).
 
-    Every device greedily runs what is ready, backward passes first, seen from the end of the iteration: the
-    cool-down is packed, and what has to wait does so in the warm-up.
+    Every device greedily runs what is ready, backward passes first, seen from the end of the
+    iteration: the cool-down is packed, and what has to wait does so in the warm-up.
     """
 
     name: ClassVar[str] = "hanayo"
@@ -131,13 +142,17 @@ class Hanayo(KnownSchedule):
         if len(set(down)) != count or list(chain.device) != expected:
             raise self.refuse(problem, "has its stages elsewhere")
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Return the orders of the greedy execution backwards in time."""
         free = problem.with_capacity(UNLIMITED)
         forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64)
         scale = 1 + int(problem.heads.max())
         turn = np.arange(micro_batches, dtype=np.int64)[:, None] * scale
-        first = dispatch(free, (forward * micro_batches * scale)[None, :] + turn - problem.heads[None, :])
+        first = dispatch(
+            free, (forward * micro_batches * scale)[None, :] + turn - problem.heads[None, :]
+        )
         assert first is not None  # without a memory limit nothing can block
         backwards = time_reversed(free)
         mirrored = dispatch(backwards, makespan(free, first) - (first + free.span))

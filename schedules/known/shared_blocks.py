@@ -1,20 +1,24 @@
-"""1F1B+: one forward, one backward on placements whose tensor-parallel blocks occupy several devices at once.
+"""1F1B+: one forward, one backward on placements whose tensor-parallel blocks occupy several
+devices at once.
 
-Tessel compares with 1F1B on its own placements by running the blocks of single devices in the order of 1F1B, and every shared
-block where the micro-batch passes it. Here, for shapes such as M, NN and K:
+Tessel compares with 1F1B on its own placements by running the blocks of single devices in the order
+of 1F1B, and every shared block where the micro-batch passes it. Here, for shapes such as M, NN and
+K:
 
 1. the shared blocks are left out, what waits for them waits for their spans instead;
-2. the rest runs by 1F1B: backward passes first, the oldest micro-batch first, and a device admits as many micro-batches
-   as there are stages from its own to the end of its chain;
-3. a shared block takes its place in the order just before the first block that waits for it, or where none does just
-   after the last one that it waits for, and everything starts as early as this order allows.
+2. the rest runs by 1F1B: backward passes first, the oldest micro-batch first, and a device admits
+   as many micro-batches as there are stages from its own to the end of its chain;
+3. a shared block takes its place in the order just before the first block that waits for it, or
+   where none does just after the last one that it waits for, and everything starts as early as this
+   order allows.
 
-So what a searched schedule gains over this one is the schedule's gain; what this one gains over 1F1B on a plain pipeline is
-the placement's. On a plain pipeline (V) both are the same.
+So what a searched schedule gains over this one is the schedule's gain; what this one gains over
+1F1B on a plain pipeline is the placement's. On a plain pipeline (V) both are the same.
 
 References
 ----------
-.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
+Schedule Search", HPCA 2024
    (section 6, the baseline 1F1B+).
 .. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021 (1F1B).
 """
@@ -45,16 +49,25 @@ class OneForwardOneBackwardPlus(KnownSchedule):
     """1F1B of the blocks on single devices, shared blocks where the micro-batch passes them."""
 
     name: ClassVar[str] = "1f1b-plus"
-    shape: ClassVar[str] = "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
+    shape: ClassVar[str] = (
+        "one stage per device, with blocks that several devices share (shapes V, M, NN, K)"
+    )
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Nothing: chains are not asked for."""
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Return the order of every device."""
         start = self.starts(problem, micro_batches)
         return [
-            [(j, i) for _, j, i in sorted((int(start[j, i]), j, i) for j in range(micro_batches) for i in blocks)]
+            [
+                (j, i)
+                for _, j, i in sorted(
+                    (int(start[j, i]), j, i) for j in range(micro_batches) for i in blocks
+                )
+            ]
             for blocks in problem.on_device
         ]
 
@@ -80,16 +93,23 @@ class OneForwardOneBackwardPlus(KnownSchedule):
         for d, name in enumerate(problem.device_names):
             kinds = sorted(problem.kind[i] for i in own if problem.devices_of(i)[0] == d)
             if kinds not in (["B", "F"], ["F", "I", "W"], ["F", "I"]):
-                raise Refused(f"{self.name} is made for {self.shape}; '{name}' of '{problem.name}' has "
-                              f"{', '.join(kinds) or 'no blocks'} of its own")  # fmt: skip
+                raise Refused(
+                    f"{self.name} is made for {self.shape}; '{name}' of '{problem.name}' has "
+                    f"{', '.join(kinds) or 'no blocks'} of its own"
+                )
 
 
 def bridged(problem: PipelineProblem, own: set[int]) -> list[Waits]:
-    """Return what every block waits for among the blocks of single devices, through shared blocks and their spans."""
+    """Return what every block waits for among the blocks of single devices, through shared blocks
+    and their spans."""
     waits: list[Waits] = [{} for _ in range(problem.num_blocks)]
     for i in problem.topological_order.tolist():
         for u, lag in problem.predecessors_of(i):
-            through = {u: lag} if u in own else {v: x + int(problem.span[u]) + lag for v, x in waits[u].items()}
+            through = (
+                {u: lag}
+                if u in own
+                else {v: x + int(problem.span[u]) + lag for v, x in waits[u].items()}
+            )
             for v, ticks in through.items():
                 waits[i][v] = max(ticks, waits[i].get(v, 0))
     return waits
@@ -108,7 +128,9 @@ def stages_left(problem: PipelineProblem, own: list[int], waits: list[Waits]) ->
     return found
 
 
-def reduced(problem: PipelineProblem, own: list[int], waits: list[Waits], admitted: list[int]) -> PipelineProblem:
+def reduced(
+    problem: PipelineProblem, own: list[int], waits: list[Waits], admitted: list[int]
+) -> PipelineProblem:
     """Return the problem of the blocks on single devices, its memory counting micro-batches."""
     last = {int(problem.devices_of(i)[0]): i for i in own if problem.kind[i] in ("B", "I")}
     last |= {int(problem.devices_of(i)[0]): i for i in own if problem.kind[i] == "W"}
@@ -118,9 +140,18 @@ def reduced(problem: PipelineProblem, own: list[int], waits: list[Waits], admitt
         change = (problem.kind[i] == "F") - (last[device] == i)
         after = tuple((problem.block_names[u], lag) for u, lag in waits[i].items())
         blocks.append(
-            Block(problem.block_names[i], problem.kind[i], (device,), int(problem.span[i]), (int(change),), after)
+            Block(
+                problem.block_names[i],
+                problem.kind[i],
+                (device,),
+                int(problem.span[i]),
+                (int(change),),
+                after,
+            )
         )
-    return PipelineProblem.from_blocks(f"{problem.name} without shared blocks", blocks, problem.device_names, capacity=admitted)
+    return PipelineProblem.from_blocks(
+        f"{problem.name} without shared blocks", blocks, problem.device_names, capacity=admitted
+    )
 
 
 def ranks(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
@@ -129,7 +160,9 @@ def ranks(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
     return forward[None, :] * micro_batches + np.arange(micro_batches, dtype=np.int64)[:, None]
 
 
-def with_shared(problem: PipelineProblem, own: set[int], start: NDArray[np.int64]) -> NDArray[np.int64]:
+def with_shared(
+    problem: PipelineProblem, own: set[int], start: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the starts with a time for every shared block; only the order counts."""
     wanted = start.copy()
     order = problem.topological_order.tolist()

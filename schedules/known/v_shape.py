@@ -1,17 +1,19 @@
 """ZB-V, V-Half and V-Min: two stages per device in a V, split backward passes.
 
-Device d holds stages d and 2D - 1 - d, so the last stage turns around on the device that the first one began on,
-and the memory of the two stages balances over the devices. V-Half and V-Min repeat a *building block*: the times
-of the six passes of one micro-batch, every six units of time (Qi et al., "Pipeline Parallelism with Controllable
-Memory", NeurIPS 2024); its lifespan decides the memory. ZB-V has a handcrafted order (Qi et al., ICLR 2024).
-With f = i = w = 1 for each of the 2D stages, in units of time and of one stage's activations:
+Device d holds stages d and 2D - 1 - d, so the last stage turns around on the device that the first
+one began on, and the memory of the two stages balances over the devices. V-Half and V-Min repeat a
+*building block*: the times of the six passes of one micro-batch, every six units of time (Qi et
+al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024); its lifespan decides the
+memory. ZB-V has a handcrafted order (Qi et al., ICLR 2024). With f = i = w = 1 for each of the 2D
+stages, in units of time and of one stage's activations:
   ZB-V     no idle time between a device's first start and last end (n >= 2D), memory 2D;
   V-Half   memory 2 floor((D + 2)/2), idle time about 3D: 3D - 4 for odd D, 3D - 6 for even D >= 6;
   V-Min    memory 2 floor((D + 4)/3), idle time about 4D: 4D - 5 for D = 1 modulo 3, else 4D - 7 (D >= 3).
 
 References
 ----------
-.. [1] P. Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (V-Half, V-Min, building blocks).
+.. [1] P. Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (V-Half, V-Min,
+building blocks).
 .. [2] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024 (ZB-V).
 """
 
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _VShape(KnownSchedule):
-    shape: ClassVar[str] = "one chain down and up the devices with split backward (shape wave with split=1)"
+    shape: ClassVar[str] = (
+        "one chain down and up the devices with split backward (shape wave with split=1)"
+    )
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         chain = one_chain(self, problem, chains)
@@ -50,13 +54,17 @@ class ZeroBubbleV(_VShape):
 
     name: ClassVar[str] = "zb-v"
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Fill, turn around, alternate between the two stages, drain with the W's that are left."""
         chain = chains[0]
         count = chain.num_stages // 2
         orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
         for rank in range(count):
-            queue = _Queue(chain, (rank, 2 * count - 1 - rank), micro_batches, orders[chain.device[rank]])
+            queue = _Queue(
+                chain, (rank, 2 * count - 1 - rank), micro_batches, orders[chain.device[rank]]
+            )
             queue.run("F0", 2 * (count - rank) - 1)
             queue.alternate(rank, "F1", "F0")
             queue.alternate(count - rank, "F1", "I1", "W1")
@@ -70,14 +78,20 @@ class ZeroBubbleV(_VShape):
 
 
 class _Queue:
-    """The passes of one device: `run` appends the next micro-batch of a pass, if any may still run here."""
+    """The passes of one device: `run` appends the next micro-batch of a pass, if any may still run
+    here."""
 
-    def __init__(self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]) -> None:
+    def __init__(
+        self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]
+    ) -> None:
         self.micro_batches, self.order = micro_batches, order
         self.block: dict[str, int] = {}
         for half, stage in enumerate(stages):
-            self.block |= {f"F{half}": chain.forward[stage], f"I{half}": chain.backward[stage],
-                           f"W{half}": chain.weight[stage]}  # fmt: skip
+            self.block |= {
+                f"F{half}": chain.forward[stage],
+                f"I{half}": chain.backward[stage],
+                f"W{half}": chain.weight[stage],
+            }
         self.count = dict.fromkeys(self.block, 0)
 
     def done(self, name: str) -> int:
@@ -97,7 +111,9 @@ class _Queue:
     def run(self, name: str, times: int = 1) -> None:
         before = {"I0": "F0", "I1": "F1", "W0": "I0", "W1": "I1"}.get(name)
         for _ in range(times):
-            if not self.left(name) or (before is not None and self.count[name] >= self.count[before]):
+            if not self.left(name) or (
+                before is not None and self.count[name] >= self.count[before]
+            ):
                 return
             self.order.append((self.count[name], self.block[name]))
             self.count[name] += 1
@@ -117,7 +133,9 @@ class _BuildingBlock(_VShape):
         peak = max(peak_memory(problem, plain))
         return justify(problem.with_capacity(peak or None), plain, rounds=4)
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def orders(
+        self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
+    ) -> list[list[Instance]]:
         """Order of the repeated building block; each W takes the first free unit after its I."""
         chain = chains[0]
         count = chain.num_stages // 2
@@ -127,9 +145,18 @@ class _BuildingBlock(_VShape):
             first, second = rank, 2 * count - 1 - rank
             times = [at[rank] for at in passes]
             used = {at % INTERVAL for at in times}
-            blocks = [chain.forward[first], chain.forward[second], chain.backward[second], chain.backward[first]]
+            blocks = [
+                chain.forward[first],
+                chain.forward[second],
+                chain.backward[second],
+                chain.backward[first],
+            ]
             for at, stage in ((times[2], second), (times[3], first)):
-                w = next(at + wait for wait in range(1, INTERVAL + 1) if (at + wait) % INTERVAL not in used)
+                w = next(
+                    at + wait
+                    for wait in range(1, INTERVAL + 1)
+                    if (at + wait) % INTERVAL not in used
+                )
                 used.add(w % INTERVAL)
                 times.append(w)
                 blocks.append(chain.weight[stage])
@@ -164,7 +191,8 @@ class VMin(_BuildingBlock):
     name: ClassVar[str] = "v-min"
 
     def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """One unit per device in every pass; a multiple of three devices needs a pause for the six to fit."""
+        """One unit per device in every pass; a multiple of three devices needs a pause for the six
+        to fit."""
         return _chain_of_offsets(count, (1, 1, 1, 1), (1, 1, 1) if count % 3 else (1, 3, 1))
 
 
@@ -175,5 +203,6 @@ class VHalf(_BuildingBlock):
     name: ClassVar[str] = "v-half"
 
     def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid collisions."""
+        """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid
+        collisions."""
         return _chain_of_offsets(count, (2, 1, 2, 1), (2, 1, 1) if count % 2 else (4, 1, 5))

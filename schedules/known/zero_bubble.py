@@ -1,9 +1,10 @@
 """ZB-H1 and ZB-H2: zero bubble schedules with handcrafted orders (Qi et al., ICLR 2024).
 
-The backward pass is split into I (gradient of the inputs, on the critical path) and W (of the weights, whenever
-there is time). With S stages of times f, i, w each device idles between its first start and its last end for
-  ZB-H1   (S - 1)(f + i - w), holding what S micro-batches need on every device, as 1F1B does on its first;
-  ZB-H2   (S - 1)(f + i - 2w), holding 2S - 1,
+The backward pass is split into I (gradient of the inputs, on the critical path) and W (of the
+weights, whenever there is time). With S stages of times f, i, w each device idles between its first
+start and its last end for
+  ZB-H1   (S - 1)(f + i - w), holding what S micro-batches need on every device, as 1F1B does on its
+  first; ZB-H2   (S - 1)(f + i - 2w), holding 2S - 1,
 exactly so for f = i = w, provided there are enough micro-batches (n >= S, n >= 2S - 1).
 
 References
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Handcrafted(OneStagePerDevice):
-    shape: ClassVar[str] = "one chain with one stage per device and split backward (shape V with split=1)"
+    shape: ClassVar[str] = (
+        "one chain with one stage per device and split backward (shape V with split=1)"
+    )
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         super().check(problem, chains)
@@ -51,12 +54,15 @@ class _Handcrafted(OneStagePerDevice):
                 order.append((j - delay, chain.weight[stage]))
             if j + warm < micro_batches:
                 order.append((j + warm, chain.forward[stage]))
-        return order + [(j, chain.weight[stage]) for j in range(max(0, micro_batches - delay), micro_batches)]
+        return order + [
+            (j, chain.weight[stage]) for j in range(max(0, micro_batches - delay), micro_batches)
+        ]
 
 
 @dataclass(frozen=True)
 class ZeroBubbleH1(_Handcrafted):
-    """ZB-H1: the in-flight micro-batches of 1F1B's first stage on every stage; W fills part of the cool-down."""
+    """ZB-H1: the in-flight micro-batches of 1F1B's first stage on every stage; W fills part of the
+    cool-down."""
 
     name: ClassVar[str] = "zb-h1"
 

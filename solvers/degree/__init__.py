@@ -7,21 +7,72 @@ from placeopt.solving.registry import SolverSpec
 PAC_ML = "Parsonson et al.: Partitioning distributed compute jobs with reinforcement learning and graph networks, 2023"
 
 
-def _spec(name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.degree.{target}", "jobs", ("blocking",), summary, search, paper, use)
+def _spec(
+    name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False
+) -> SolverSpec:
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.degree.{target}",
+        "jobs",
+        ("blocking",),
+        summary,
+        search,
+        paper,
+        use,
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("max-degree", "fixed:MaxDegree", "largest degree not above the free servers", PAC_ML, "a baseline"),
-    _spec("min-degree", "fixed:MinDegree", "smallest degree that should meet the deadline", PAC_ML, "a baseline"),
-    _spec("random-degree", "fixed:RandomDegree", "random degree not above the free servers", PAC_ML, "a baseline"),
-    _spec("constant-degree", "fixed:ConstantDegree", "one degree for all jobs; the best of a sweep unless given", "",
-          "the baseline that learned policies have to beat"),
-    _spec("feasible-first", "feasible_first:FeasibleFirst",
-          "first degree of a learned order that fits and meets the deadline", "", "the default", search=True),
-    _spec("rollout", "rollout_degree:RolloutDegree", "simulates the near future for each degree", "",
-          "fewest blocked jobs, at the price of a simulation per arrival", search=True),
-    _spec("policy-degree", "policy_degree:PolicyDegree",
-          "greedy in a network's value of the cluster that is left, learned by temporal differences", PAC_ML,
-          "a learned policy that decides at once", search=True),
-)  # fmt: skip
+    _spec(
+        "max-degree",
+        "fixed:MaxDegree",
+        "largest degree not above the free servers",
+        PAC_ML,
+        "a baseline",
+    ),
+    _spec(
+        "min-degree",
+        "fixed:MinDegree",
+        "smallest degree that should meet the deadline",
+        PAC_ML,
+        "a baseline",
+    ),
+    _spec(
+        "random-degree",
+        "fixed:RandomDegree",
+        "random degree not above the free servers",
+        PAC_ML,
+        "a baseline",
+    ),
+    _spec(
+        "constant-degree",
+        "fixed:ConstantDegree",
+        "one degree for all jobs; the best of a sweep unless given",
+        "",
+        "the baseline that learned policies have to beat",
+    ),
+    _spec(
+        "feasible-first",
+        "feasible_first:FeasibleFirst",
+        "first degree of a learned order that fits and meets the deadline",
+        "",
+        "the default",
+        search=True,
+    ),
+    _spec(
+        "rollout",
+        "rollout_degree:RolloutDegree",
+        "simulates the near future for each degree",
+        "",
+        "fewest blocked jobs, at the price of a simulation per arrival",
+        search=True,
+    ),
+    _spec(
+        "policy-degree",
+        "policy_degree:PolicyDegree",
+        "greedy in a network's value of the cluster that is left, learned by temporal differences",
+        PAC_ML,
+        "a learned policy that decides at once",
+        search=True,
+    ),
+)

@@ -1,8 +1,10 @@
-"""Feasible-first: an order of degrees per model; the first that meets the deadline and fits now is taken.
+"""Feasible-first: an order of degrees per model; the first that meets the deadline and fits now is
+taken.
 
-A degree left out of a model's order is never used for it, and a job with no feasible degree left is blocked. With a
-fragmentation weight w, the choice minimises (place in the order + w * share of the large free blocks it spoils). The
-order and the weight are found by local search on training streams.
+A degree left out of a model's order is never used for it, and a job with no feasible degree left is
+blocked. With a fragmentation weight w, the choice minimises (place in the order + w * share of the
+large free blocks it spoils). The order and the weight are found by local search on training
+streams.
 """
 
 from __future__ import annotations
@@ -38,17 +40,24 @@ class FeasibleFirst(DegreeSolver):
     order: tuple[int, ...] | None = option(
         None, meaning="degrees, best first, for every model; None searches for an order per model"
     )
-    fragmentation: float | None = option(None, low=0, meaning="weight of spoilt blocks; None searches")
+    fragmentation: float | None = option(
+        None, low=0, meaning="weight of spoilt blocks; None searches"
+    )
     training: int = option(8, low=1, meaning="streams on which orders are compared")
     steps: int = option(150, low=0, meaning="orders that the search tries")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.order is not None and (not self.order or len(set(self.order)) != len(self.order)):
-            raise InputError(f"feasible-first: order must be distinct degrees, received {self.order}")
+            raise InputError(
+                f"feasible-first: order must be distinct degrees, received {self.order}"
+            )
 
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
-        """Yield the given order; or all degrees from the largest on, and then whatever a local search finds better."""
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
+        """Yield the given order; or all degrees from the largest on, and then whatever a local
+        search finds better."""
         weight = self.fragmentation or 0.0
         row = self.order or tuple(reversed(problem.jobs.degrees))
         best = DegreePolicy(self.name, order=same_order(problem, row), fragmentation=weight)
@@ -56,7 +65,9 @@ class FeasibleFirst(DegreeSolver):
         yield best
         if self.order is not None:
             return
-        streams = training_streams(problem, min(self.training, tracker.evaluations_left - 1), tracker.seed)
+        streams = training_streams(
+            problem, min(self.training, tracker.evaluations_left - 1), tracker.seed
+        )
         if not streams or spent(tracker, len(streams)):
             return
         found, fewest = [best], int(blocked_per_stream(streams, best, tracker).sum())
@@ -73,7 +84,8 @@ class FeasibleFirst(DegreeSolver):
     def _candidates(
         self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
     ) -> Iterator[DegreePolicy]:
-        """Yield the orders worth trying first, neighbours of the best one (the last of `found`), then weights."""
+        """Yield the orders worth trying first, neighbours of the best one (the last of `found`),
+        then weights."""
         rng = tracker.rng()
         for row in starting_orders(problem.jobs.degrees):
             yield replace(found[-1], order=same_order(problem, row))
@@ -91,13 +103,18 @@ def same_order(problem: JobStreamProblem, row: Sequence[int]) -> NDArray[np.int6
 
 
 def starting_orders(degrees: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return orders worth trying first: each degree alone or followed by larger or by smaller ones, and sorted."""
+    """Return orders worth trying first: each degree alone or followed by larger or by smaller ones,
+    and sorted."""
     orders: list[tuple[int, ...]] = []
     for i, degree in enumerate(degrees):
         larger, smaller = tuple(degrees[i + 1 :]), tuple(reversed(degrees[:i]))
         orders += [(degree,), (degree, *larger), (degree, *smaller, *larger)]
         # half and double the degree keep the grid's blocks aligned
-        related = [u for u in degrees if u != degree and max(u, degree) in (2 * u, 2 * degree, 4 * u, 4 * degree)]
+        related = [
+            u
+            for u in degrees
+            if u != degree and max(u, degree) in (2 * u, 2 * degree, 4 * u, 4 * degree)
+        ]
         orders += [(degree, *sorted(related)), (degree, *sorted(u for u in related if u > degree))]
     return list(dict.fromkeys(orders))
 
@@ -124,11 +141,14 @@ def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
     groups: dict[tuple[int, ...], list[str]] = {}
     for model, row in zip(problem.jobs.models, policy.order.tolist(), strict=True):
         groups.setdefault(tuple(problem.jobs.degrees[d] for d in row if d >= 0), []).append(model)
-    return "; ".join(f"{', '.join(models)}: {'-'.join(map(str, row))}" for row, models in groups.items())
+    return "; ".join(
+        f"{', '.join(models)}: {'-'.join(map(str, row))}" for row, models in groups.items()
+    )
 
 
 def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return an order with one degree inserted, dropped or swapped, for one model or for all that share the order."""
+    """Return an order with one degree inserted, dropped or swapped, for one model or for all that
+    share the order."""
     assert policy.order is not None
     order = policy.order.copy()
     model = int(rng.integers(len(order)))

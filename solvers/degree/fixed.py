@@ -2,8 +2,8 @@
 
 References
 ----------
-Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023):
-the baselines that PAC-ML is compared with.
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph
+neural networks" (2023): the baselines that PAC-ML is compared with.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class _PublishedRule(DegreeSolver):
     """A rule that the simulator knows by the solver's name."""
 
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
         """Yield the rule."""
         yield DegreePolicy(self.name)
 
@@ -41,7 +43,8 @@ class MaxDegree(_PublishedRule):
 
 @dataclass(frozen=True)
 class MinDegree(_PublishedRule):
-    """The smallest degree that is at least (sequential time / deadline), else the largest that has servers."""
+    """The smallest degree that is at least (sequential time / deadline), else the largest that has
+    servers."""
 
     name: ClassVar[str] = "min-degree"
 
@@ -58,10 +61,14 @@ class ConstantDegree(DegreeSolver):
     """The same degree for every job."""
 
     name: ClassVar[str] = "constant-degree"
-    degree: int | None = option(None, low=1, meaning="the degree; None sweeps all on other streams and takes the best")
+    degree: int | None = option(
+        None, low=1, meaning="the degree; None sweeps all on other streams and takes the best"
+    )
     training: int = option(8, low=1, meaning="streams of the sweep")
 
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
         """Yield the degree, or the largest one and then the winner of the sweep."""
         yield DegreePolicy(self.name, degree=self.degree or problem.jobs.degrees[-1])
         if self.degree is None:

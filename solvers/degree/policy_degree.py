@@ -1,25 +1,29 @@
-"""policy-degree: the degree after which this job and the learned value of the cluster that is left are most.
+"""policy-degree: the degree after which this job and the learned value of the cluster that is left
+are most.
 
-A job's reward is 1 if it completes. After every decision the cluster is described by the servers that will be free, and the
-blocks that will fit, at looks of 1, 2, .. mean gaps ahead, up to the horizon: all that a later job can notice, and what
-`rollout` looks at by simulation. A small network learns the discounted number of jobs that a cluster so described still
-completes, less what the average cluster does with as many jobs to come, by temporal differences: first on streams served by
-a feasible-first order, then on streams served by the policy itself, which takes the choice of the largest
-(completes now) + discount * (value of what it leaves). Each round is one step of policy iteration. Jobs hold servers for up
-to 20 arrivals, so that returns must reach as far: a discount near 1 and long traces. Random choices keep the states that are
-seen various.
+A job's reward is 1 if it completes. After every decision the cluster is described by the servers
+that will be free, and the blocks that will fit, at looks of 1, 2, .. mean gaps ahead, up to the
+horizon: all that a later job can notice, and what `rollout` looks at by simulation. A small network
+learns the discounted number of jobs that a cluster so described still completes, less what the
+average cluster does with as many jobs to come, by temporal differences: first on streams served by
+a feasible-first order, then on streams served by the policy itself, which takes the choice of the
+largest (completes now) + discount * (value of what it leaves). Each round is one step of policy
+iteration. Jobs hold servers for up to 20 arrivals, so that returns must reach as far: a discount
+near 1 and long traces. Random choices keep the states that are seen various.
 
-Policy iteration ends near where it began: policies that keep large blocks together see no use for small ones, and the other
-way round. So there are two courses, one from the best order and one from the smallest degree that is in time, with a network
-each. Rounds may lose what earlier ones had gained: the policy returned is, of each course's last one and the two that blocked
-fewest jobs while they were learned from, the one that blocks fewest on validation streams, and the seed itself unless that is
-clearly better.
+Policy iteration ends near where it began: policies that keep large blocks together see no use for
+small ones, and the other way round. So there are two courses, one from the best order and one from
+the smallest degree that is in time, with a network each. Rounds may lose what earlier ones had
+gained: the policy returned is, of each course's last one and the two that blocked fewest jobs while
+they were learned from, the one that blocks fewest on validation streams, and the seed itself unless
+that is clearly better.
 
 References
 ----------
-Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023).
-Sutton, "Learning to predict by the methods of temporal differences", Machine Learning 3 (1988).
-Powell, "Approximate dynamic programming" (2007): values of post-decision states.
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph
+neural networks" (2023). Sutton, "Learning to predict by the methods of temporal differences",
+Machine Learning 3 (1988). Powell, "Approximate dynamic programming" (2007): values of post-decision
+states.
 """
 
 from __future__ import annotations
@@ -60,10 +64,12 @@ FIRST_STREAM = 1000
 """Training streams before this one are those on which orders are compared."""
 
 KEPT = 3
-"""Rounds whose streams are learned from, and policies of a course that are compared on validation streams."""
+"""Rounds whose streams are learned from, and policies of a course that are compared on validation
+streams."""
 
 FIRST_SWEEPS = 4
-"""Times that returns are taken and the network is fitted to them in the first round, from random weights; later once."""
+"""Times that returns are taken and the network is fitted to them in the first round, from random
+weights; later once."""
 
 FINAL_RATE = 0.1
 """Part of the learning rate that is left in the last round."""
@@ -85,12 +91,15 @@ class Served(NamedTuple):
 
     states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
     rewards: NDArray[np.float64]  # (n, J) 1 where the job completed
-    to_come: NDArray[np.int64]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
+    to_come: NDArray[
+        np.int64
+    ]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
 
 
 @dataclass(eq=False)
 class Course:
-    """What one start has become: the policy to serve with, the network, what its last rounds saw and found."""
+    """What one start has become: the policy to serve with, the network, what its last rounds saw
+    and found."""
 
     served: DegreePolicy
     network: ValueNetwork
@@ -108,7 +117,8 @@ class TrainedPolicy:
     policy : the policy chosen on the validation streams.
     seed_policy : what it started from.
     rounds : the convergence of the training.
-    validation : blocked jobs on the validation streams, of the seed and of the policy; 0 if there was no validation.
+    validation : blocked jobs on the validation streams, of the seed and of the policy; 0 if there
+    was no validation.
     """
 
     policy: DegreePolicy
@@ -122,17 +132,31 @@ class PolicyDegree(DegreeSolver):
     """Greedy in a learned value of the cluster, never worse than its seed on validation streams."""
 
     name: ClassVar[str] = "policy-degree"
-    iterations: int = option(12, low=0, meaning="rounds of serving streams and learning their values, in turn for two starts")
+    iterations: int = option(
+        12,
+        low=0,
+        meaning="rounds of serving streams and learning their values, in turn for two starts",
+    )
     streams: int = option(64, low=1, meaning="fresh streams per round")
-    steps: int = option(300, low=1, meaning="steps of the network per round; four times as many in the first")
+    steps: int = option(
+        300, low=1, meaning="steps of the network per round; four times as many in the first"
+    )
     hidden: int = option(32, low=0, meaning="units of the hidden layer")
-    discount: float = option(0.99, low=0, high=1, meaning="worth of a job that completes one arrival later")
-    trace: float = option(0.9, low=0, high=1, meaning="lambda of the returns: 0 trusts the values, 1 what was seen")
+    discount: float = option(
+        0.99, low=0, high=1, meaning="worth of a job that completes one arrival later"
+    )
+    trace: float = option(
+        0.9, low=0, high=1, meaning="lambda of the returns: 0 trusts the values, 1 what was seen"
+    )
     explore: float = option(0.05, low=0, high=1, meaning="random choices on every other stream")
-    learning_rate: float = option(0.003, above=0, meaning="Adam's step in the first round; falls linearly")
+    learning_rate: float = option(
+        0.003, above=0, meaning="Adam's step in the first round; falls linearly"
+    )
     validation: int = option(24, low=1, meaning="streams on which the policy is chosen")
 
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
         """Yield the orders that are found, then the policy chosen among the trained ones."""
         for base in FeasibleFirst(fragmentation=0.0).policies(problem, tracker):
             tracker.message = "the seed itself"
@@ -143,10 +167,16 @@ class PolicyDegree(DegreeSolver):
             tracker.message = f"validation: {before} blocked by the seed, {after} by the policy"
         yield trained.policy
 
-    def train(self, problem: JobStreamProblem, seed_policy: DegreePolicy, tracker: Tracker[Episode]) -> TrainedPolicy:
-        """Learn values, starting from those of `seed_policy`, and choose a policy on validation streams."""
+    def train(
+        self, problem: JobStreamProblem, seed_policy: DegreePolicy, tracker: Tracker[Episode]
+    ) -> TrainedPolicy:
+        """Learn values, starting from those of `seed_policy`, and choose a policy on validation
+        streams."""
         rng = tracker.rng()
-        courses = [Course(start, self._network(problem, rng)) for start in (seed_policy, smallest_first(problem))]
+        courses = [
+            Course(start, self._network(problem, rng))
+            for start in (seed_policy, smallest_first(problem))
+        ]
         rounds: list[Round] = []
         seconds = 0.0
         if tracker.budget.seconds is not None:
@@ -158,44 +188,74 @@ class PolicyDegree(DegreeSolver):
             last = self._serve(problem, course.served, tracker, iteration)
             course.seen = [*course.seen[-KEPT + 1 :] * (len(course.rounds) > 1), last]
             rate = self.learning_rate * (1 - iteration / self.iterations * (1 - FINAL_RATE))
-            error = self._fit(course.network, course.seen, 1 if course.rounds else FIRST_SWEEPS, rate, rng)
+            error = self._fit(
+                course.network, course.seen, 1 if course.rounds else FIRST_SWEEPS, rate, rng
+            )
             rounds.append(Round(error, 1.0 - float(last.rewards.mean())))
             course.rounds.append(rounds[-1])
             course.served = self._greedy(course.network)
             course.found.append(course.served)
-        candidates = [policy for course in courses for policy in finalists(course.found, course.rounds)]
+        candidates = [
+            policy for course in courses for policy in finalists(course.found, course.rounds)
+        ]
         best, before, after = self._choose(problem, [seed_policy, *candidates], tracker)
         return TrainedPolicy(best, seed_policy, tuple(rounds), (before, after))
 
     def _network(self, problem: JobStreamProblem, rng: np.random.Generator) -> ValueNetwork:
-        return ValueNetwork(num_features(len(problem.jobs.degrees)), self.hidden, rng, max(LOOKS_AHEAD) + 1)
+        return ValueNetwork(
+            num_features(len(problem.jobs.degrees)), self.hidden, rng, max(LOOKS_AHEAD) + 1
+        )
 
     def _greedy(self, network: ValueNetwork) -> DegreePolicy:
         return DegreePolicy(self.name, weights=network.weights, discount=self.discount)
 
-    def _serve(self, problem: JobStreamProblem, policy: DegreePolicy, tracker: Tracker[Episode], iteration: int) -> Served:
+    def _serve(
+        self,
+        problem: JobStreamProblem,
+        policy: DegreePolicy,
+        tracker: Tracker[Episode],
+        iteration: int,
+    ) -> Served:
         """Serve fresh streams, every other one with random choices."""
         offset = TRAINING + FIRST_STREAM + iteration * self.streams
         streams = training_streams(problem, self.streams, tracker.seed, offset)
         curious = replace(policy, explore=self.explore)
-        tasks = [(stream, policy if i % 2 else curious, offset + i) for i, stream in enumerate(streams)]
+        tasks = [
+            (stream, policy if i % 2 else curious, offset + i) for i, stream in enumerate(streams)
+        ]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            runs = list(pool.map(lambda task: record_episode(task[0], task[1], seed=task[2]), tasks))
+            runs = list(
+                pool.map(lambda task: record_episode(task[0], task[1], seed=task[2]), tasks)
+            )
         tracker.count(len(runs))
         return Served(
             np.stack([features.astype(np.float32) for _, features in runs]),
             np.stack([(episode.cause == COMPLETED).astype(np.float64) for episode, _ in runs]),
-            np.stack([np.maximum(0, (one.horizon - one.arrival) // max(1, int(one.mean_gap))) for one in streams]),
+            np.stack(
+                [
+                    np.maximum(0, (one.horizon - one.arrival) // max(1, int(one.mean_gap)))
+                    for one in streams
+                ]
+            ),
         )
 
     def _fit(
-        self, network: ValueNetwork, seen: list[Served], sweeps: int, rate: float, rng: np.random.Generator
+        self,
+        network: ValueNetwork,
+        seen: list[Served],
+        sweeps: int,
+        rate: float,
+        rng: np.random.Generator,
     ) -> float:
-        """Fit the network to the returns that follow from its own values, then solve; return the last squared error.
+        """Fit the network to the returns that follow from its own values, then solve; return the
+        last squared error.
 
-        Rewards count as what they are above their mean, so that the values of long streams are no larger than others.
+        Rewards count as what they are above their mean, so that the values of long streams are no
+        larger than others.
         """
-        states, rewards, to_come = (np.concatenate([getattr(one, key) for one in seen]) for key in Served._fields)
+        states, rewards, to_come = (
+            np.concatenate([getattr(one, key) for one in seen]) for key in Served._fields
+        )
         rewards -= rewards.mean()
         flat, error = states[:, :-1].reshape(-1, states.shape[2]), 0.0
         for _ in range(sweeps):
@@ -211,7 +271,8 @@ class PolicyDegree(DegreeSolver):
     def _choose(
         self, problem: JobStreamProblem, policies: list[DegreePolicy], tracker: Tracker[Episode]
     ) -> tuple[DegreePolicy, int, int]:
-        """Return the policy to take, the jobs that the first one blocks on validation streams, and those that it blocks."""
+        """Return the policy to take, the jobs that the first one blocks on validation streams, and
+        those that it blocks."""
         if len(policies) < 2 or tracker.evaluations_left <= self.validation * len(policies):
             return policies[0], 0, 0
         streams = training_streams(problem, self.validation, tracker.seed, VALIDATION)
@@ -222,7 +283,8 @@ class PolicyDegree(DegreeSolver):
         return policies[best], int(scores[0].sum()), int(scores[best].sum())
 
     def _spent(self, tracker: Tracker[Episode], episode: float) -> bool:
-        """Whether another round would leave too little of the budget for the validation; an episode takes `episode` s."""
+        """Whether another round would leave too little of the budget for the validation; an episode
+        takes `episode` s."""
         keep = self.validation * (2 * KEPT + 1)
         seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
@@ -235,6 +297,7 @@ def smallest_first(problem: JobStreamProblem) -> DegreePolicy:
 
 
 def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:
-    """Return the last policy, and of the others those that blocked fewest jobs in the round after their own."""
+    """Return the last policy, and of the others those that blocked fewest jobs in the round after
+    their own."""
     others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
     return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import DegreePolicy, Episode
 
-DEFAULT_POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree", "feasible-first")
+DEFAULT_POLICIES = (
+    "max-degree",
+    "min-degree",
+    "random-degree",
+    "constant-degree",
+    "feasible-first",
+)
 
 
 def solver_options(text: str) -> tuple[str, dict[str, Any]]:
@@ -43,8 +49,12 @@ def solver_options(text: str) -> tuple[str, dict[str, Any]]:
         if name == "policy-degree":
             return name, {"iterations": int(parameter)}
     except ValueError:
-        form = {"constant-degree": "a degree", "policy-degree": "a number of updates"}.get(name, "degrees like 8-4-16")
-        raise InputError(f"policy '{text}': expected {form} after the colon, received '{parameter}'") from None
+        form = {"constant-degree": "a degree", "policy-degree": "a number of updates"}.get(
+            name, "degrees like 8-4-16"
+        )
+        raise InputError(
+            f"policy '{text}': expected {form} after the colon, received '{parameter}'"
+        ) from None
     raise InputError(f"policy '{name}' takes no parameter, received '{parameter}'")
 
 
@@ -79,10 +89,14 @@ def tuned_result(
     """
     name, options = check_policy(text, problem)
     budget = Budget(seconds=seconds)
-    return run(problem, make_solver(name, "jobs", **options), budget, seed=seed, on_progress=on_progress)
+    return run(
+        problem, make_solver(name, "jobs", **options), budget, seed=seed, on_progress=on_progress
+    )
 
 
-def tuned_policy(text: str, problem: JobStreamProblem, *, seed: int = 0) -> tuple[DegreePolicy, str]:
+def tuned_policy(
+    text: str, problem: JobStreamProblem, *, seed: int = 0
+) -> tuple[DegreePolicy, str]:
     """Return (policy, message of its solver), tuned without a limit."""
     result = tuned_result(text, problem, seed=seed)
     assert result.solution is not None  # every job may be refused: there always is one

@@ -1,12 +1,15 @@
-"""Rollout: try every degree, and refusing, on sampled near futures served by feasible-first; take the best.
+"""Rollout: try every degree, and refusing, on sampled near futures served by feasible-first; take
+the best.
 
 A rollout policy improves on its base: each choice is judged by the jobs that the
-base then blocks over the next `depth` arrivals, averaged over `samples` sampled futures (the same for every choice),
-plus the price of the work left when a future ends. It knows the distribution of the stream, not its future.
+base then blocks over the next `depth` arrivals, averaged over `samples` sampled futures (the same
+for every choice), plus the price of the work left when a future ends. It knows the distribution of
+the stream, not its future.
 
 References
 ----------
-Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal of Heuristics 3 (1997).
+Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal of
+Heuristics 3 (1997).
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from placeopt.streams.simulator import Episode
 
 MIN_STREAMS = 4
-"""Training streams without which the base is not compared with the rollout: too few to tell them apart."""
+"""Training streams without which the base is not compared with the rollout: too few to tell them
+apart."""
 
 PRICES = (1.0, 0.5)
 """Prices of work left that are tried."""
@@ -52,26 +56,38 @@ class RolloutDegree(DegreeSolver):
     samples: int = option(32, low=1, meaning="futures per decision")
     depth: int = option(10, low=1, meaning="arrivals per future")
     terminal: float | None = option(
-        None, low=0, meaning="price of work left at the end of a future, in jobs per mean job; None tries two"
+        None,
+        low=0,
+        meaning="price of work left at the end of a future, in jobs per mean job; None tries two",
     )
     order: tuple[int, ...] | None = option(
-        None, meaning="degrees of the base, best first; None compares tuned orders and orders around the best constant"
+        None,
+        meaning="degrees of the base, best first; None compares tuned orders and orders around the best constant",
     )
     training: int = option(4, low=1, meaning="streams on which the base is chosen")
 
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
-        """Yield the base, then rollouts of the best of a few bases and prices; the base again where that is better."""
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
+        """Yield the base, then rollouts of the best of a few bases and prices; the base again where
+        that is better."""
         tuning = FeasibleFirst(order=self.order, fragmentation=0.0, training=self.training)
         for base in tuning.policies(problem, tracker):
             tracker.message = f"base {describe(problem, base)}"
             yield base
         options = self._options(problem, tracker, base)
-        seconds = 1.2 * episode_seconds(problem, options[0]) if tracker.budget.seconds is not None else 0.0
+        seconds = (
+            1.2 * episode_seconds(problem, options[0])
+            if tracker.budget.seconds is not None
+            else 0.0
+        )
         if tracker.seconds_left < seconds:  # not even the stream itself could be served so
             tracker.stop_reason, tracker.stopped = "time", True
             return
         yield options[0]
-        batch = seconds * (self.training + 1)  # one batch of training streams, and the stream itself
+        batch = seconds * (
+            self.training + 1
+        )  # one batch of training streams, and the stream itself
         if len(options) == 1 or spent(tracker, self.training, batch):
             return
         streams = training_streams(problem, self.training, tracker.seed)
@@ -94,17 +110,26 @@ class RolloutDegree(DegreeSolver):
     def _options(
         self, problem: JobStreamProblem, tracker: Tracker[Episode], base: DegreePolicy
     ) -> list[DegreePolicy]:
-        """Return rollouts of the tuned base, and of orders around the two best constants if there is time to find those."""
+        """Return rollouts of the tuned base, and of orders around the two best constants if there
+        is time to find those."""
         bases: list[NDArray[np.int64] | None] = [base.order]
         if self.order is None and not spent(tracker, self.training * len(problem.jobs.degrees)):
-            rates = constant_rates(problem, training_streams(problem, self.training, tracker.seed), tracker)
-            bases += [same_order(problem, order_around(problem.jobs.degrees, degree)) for degree in list(rates)[:2]]
+            rates = constant_rates(
+                problem, training_streams(problem, self.training, tracker.seed), tracker
+            )
+            bases += [
+                same_order(problem, order_around(problem.jobs.degrees, degree))
+                for degree in list(rates)[:2]
+            ]
         prices = PRICES if self.terminal is None else (self.terminal,)
         rollout = DegreePolicy(self.name, order=base.order, samples=self.samples, depth=self.depth)
-        return [replace(rollout, order=order, terminal=price) for order in bases for price in prices]
+        return [
+            replace(rollout, order=order, terminal=price) for order in bases for price in prices
+        ]
 
 
 def order_around(degrees: Sequence[int], degree: int) -> tuple[int, ...]:
-    """Return an order: the degree, its half for half-filled blocks, then what is larger, for tight deadlines."""
+    """Return an order: the degree, its half for half-filled blocks, then what is larger, for tight
+    deadlines."""
     half = [u for u in degrees if 2 * u == degree]
     return (degree, *half, *(u for u in degrees if u > degree))

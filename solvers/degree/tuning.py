@@ -1,4 +1,5 @@
-"""What the degree solvers share: tune a policy on other streams of the same distribution, then run it on this one."""
+"""What the degree solvers share: tune a policy on other streams of the same distribution, then run
+it on this one."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 TRAINING, VALIDATION = 1_000_000, 2_000_000
-"""Offsets of the seeds of streams that policies are tuned and chosen on; streams to be judged have small seeds."""
+"""Offsets of the seeds of streams that policies are tuned and chosen on; streams to be judged have
+small seeds."""
 
 SAMPLE_JOBS = 25
 """Jobs of the short stream on which the time of an episode is measured."""
@@ -29,12 +31,15 @@ SAMPLE_JOBS = 25
 
 @dataclass(frozen=True)
 class DegreeSolver(SearchSolver):
-    """A solver that tunes a degree policy; its solution is the episode of the policy on the stream itself."""
+    """A solver that tunes a degree policy; its solution is the episode of the policy on the stream
+    itself."""
 
     kernels: ClassVar[tuple[str, ...]] = ("streams",)
 
     @abstractmethod
-    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+    def policies(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode]
+    ) -> Iterator[DegreePolicy]:
         """Yield the best policy so far, again and again; the first one at once.
 
         None of them may have seen the stream of the problem, only others drawn like it.
@@ -60,7 +65,8 @@ class DegreeSolver(SearchSolver):
 
 
 def spent(tracker: Tracker[Episode], episodes: int = 0, seconds: float = 0.0) -> bool:
-    """Whether the budget lacks room for `episodes` and the last one, or `seconds`; the tracker then notes why."""
+    """Whether the budget lacks room for `episodes` and the last one, or `seconds`; the tracker then
+    notes why."""
     if not tracker.stopped:
         if tracker.evaluations_left <= episodes:
             tracker.stop_reason, tracker.stopped = "evaluations", True
@@ -80,13 +86,18 @@ def episode_seconds(problem: JobStreamProblem, policy: DegreePolicy) -> float:
     return (time.perf_counter() - started) * problem.num_jobs / size
 
 
-def training_streams(problem: JobStreamProblem, count: int, seed: int, offset: int = TRAINING) -> list[JobStreamProblem]:
+def training_streams(
+    problem: JobStreamProblem, count: int, seed: int, offset: int = TRAINING
+) -> list[JobStreamProblem]:
     """Return streams from the distribution of `problem`, never `problem` itself."""
     return [problem.resample(offset + 10_000 * seed + i) for i in range(count)]
 
 
 def blocked_per_stream(
-    streams: Sequence[JobStreamProblem], policy: DegreePolicy, tracker: Tracker[Episode], seed: int = 0
+    streams: Sequence[JobStreamProblem],
+    policy: DegreePolicy,
+    tracker: Tracker[Episode],
+    seed: int = 0,
 ) -> NDArray[np.int64]:
     """Return the blocked jobs of a policy on every stream; counts the episodes."""
     episodes = simulate_many(streams, policy, seed=seed)
@@ -95,7 +106,8 @@ def blocked_per_stream(
 
 
 def clearly_better(candidate: NDArray[np.int64], incumbent: NDArray[np.int64]) -> bool:
-    """Whether `candidate` blocks fewer jobs on the same streams by more than two standard errors of the difference."""
+    """Whether `candidate` blocks fewer jobs on the same streams by more than two standard errors of
+    the difference."""
     difference = (incumbent - candidate).astype(np.float64)
     if len(difference) < 2:
         return bool(difference.sum() > 0)
@@ -109,7 +121,12 @@ def constant_rates(
     """Return the blocking rate of every constant degree on the streams, best first."""
     jobs = sum(stream.num_jobs for stream in streams)
     rates = {
-        degree: float(blocked_per_stream(streams, DegreePolicy("constant-degree", degree=degree), tracker).sum()) / jobs
+        degree: float(
+            blocked_per_stream(
+                streams, DegreePolicy("constant-degree", degree=degree), tracker
+            ).sum()
+        )
+        / jobs
         for degree in problem.jobs.degrees
     }
     return dict(sorted(rates.items(), key=lambda item: (item[1], item[0])))

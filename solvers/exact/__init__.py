@@ -7,22 +7,64 @@ from placeopt.solving.registry import SolverSpec
 TARNAWSKI = "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020"
 
 
-def _spec(name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str, *,
-          search: bool = True) -> SolverSpec:  # fmt: skip
-    return SolverSpec(name, f"placeopt.solvers.{target}", "placement", objectives, summary, search, paper, use)
+def _spec(
+    name: str,
+    target: str,
+    objectives: tuple[str, ...],
+    summary: str,
+    paper: str,
+    use: str,
+    *,
+    search: bool = True,
+) -> SolverSpec:
+    return SolverSpec(
+        name, f"placeopt.solvers.{target}", "placement", objectives, summary, search, paper, use
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("ideal-dp", "exact.ideal_dp:IdealDp", ("period",), "best pipeline of ideals by dynamic programming, proved",
-          TARNAWSKI, "pipelines of contiguous stages: the proven optimum", search=False),
-    _spec("linear-dp", "exact.linear_dp:LinearDp", ("period",),
-          "best pipeline along topological orders by dynamic programming", TARNAWSKI, "graphs with too many ideals",
-          search=False),
-    SolverSpec("split-ideals", "placeopt.solvers.exact.split_ideals:SplitIdeals", "split", ("period",),
-               "best pipeline of ideals with replicas, groups of devices or overlapped transfers", False, TARNAWSKI,
-               "stages that share devices, hosts with an uplink, transfers beside computation: the proven optimum"),
-    _spec("milp", "exact.milp:Milp", ("period",), "mixed-integer linear program solved by HiGHS, with a proven bound",
-          TARNAWSKI, "a second opinion beside cp-sat"),
-    _spec("cp-sat", "exact.cp_sat:CpSat", ("makespan", "period", "latency"),
-          "constraint programming: anytime, with a proven bound", "", "up to some hundred ops: proofs and good placements"),
+    _spec(
+        "ideal-dp",
+        "exact.ideal_dp:IdealDp",
+        ("period",),
+        "best pipeline of ideals by dynamic programming, proved",
+        TARNAWSKI,
+        "pipelines of contiguous stages: the proven optimum",
+        search=False,
+    ),
+    _spec(
+        "linear-dp",
+        "exact.linear_dp:LinearDp",
+        ("period",),
+        "best pipeline along topological orders by dynamic programming",
+        TARNAWSKI,
+        "graphs with too many ideals",
+        search=False,
+    ),
+    SolverSpec(
+        "split-ideals",
+        "placeopt.solvers.exact.split_ideals:SplitIdeals",
+        "split",
+        ("period",),
+        "best pipeline of ideals with replicas, groups of devices or overlapped transfers",
+        False,
+        TARNAWSKI,
+        "stages that share devices, hosts with an uplink, transfers beside computation: the proven optimum",
+    ),
+    _spec(
+        "milp",
+        "exact.milp:Milp",
+        ("period",),
+        "mixed-integer linear program solved by HiGHS, with a proven bound",
+        TARNAWSKI,
+        "a second opinion beside cp-sat",
+    ),
+    _spec(
+        "cp-sat",
+        "exact.cp_sat:CpSat",
+        ("makespan", "period", "latency"),
+        "constraint programming: anytime, with a proven bound",
+        "",
+        "up to some hundred ops: proofs and good placements",
+    ),
 )

@@ -1,9 +1,10 @@
 """Choose the limits of the ideal program so that it proves the best chain quickly.
 
-"1f1b" needs one run below the incumbent; without a good incumbent the limit grows from the area bound,
-because a run is the faster the tighter its limit. "gpipe" adds the largest forward and backward loads:
-the smallest forward load F under a limit on the backward one is found again and again, each time asking
-for less than the best sum, until no plan is left (the epsilon-constraint method).
+"1f1b" needs one run below the incumbent; without a good incumbent the limit grows from the area
+bound, because a run is the faster the tighter its limit. "gpipe" adds the largest forward and
+backward loads: the smallest forward load F under a limit on the backward one is found again and
+again, each time asking for less than the best sum, until no plan is left (the epsilon-constraint
+method).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _HUGE = NO_VALUE - 1  # no period is longer
 class ChainOutcome:
     """Best chain below the incumbent: `value` is None if there is none (or none was found in time).
 
-    `lower_bound` holds for every chain of the program's lattice; `complete` says that nothing is left open.
+    `lower_bound` holds for every chain of the program's lattice; `complete` says that nothing is
+    left open.
     """
 
     value: int | None
@@ -47,11 +49,15 @@ def best_chain(
     find = _best_gpipe if program.model.two_pass else _best_1f1b
     outcome = find(program, incumbent, stop)
     if program.restricted:  # a chain of the devices that were left out may be better
-        return replace(outcome, lower_bound=min(outcome.lower_bound, program.area_bound()), complete=False)
+        return replace(
+            outcome, lower_bound=min(outcome.lower_bound, program.area_bound()), complete=False
+        )
     return outcome
 
 
-def _best_1f1b(program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None) -> ChainOutcome:
+def _best_1f1b(
+    program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None
+) -> ChainOutcome:
     last = _HUGE if incumbent is None else incumbent - 1
     lower = program.area_bound()
     limit = last if last <= _CLOSE * lower else int(_CLOSE * lower)
@@ -68,9 +74,13 @@ def _best_1f1b(program: IdealProgram, incumbent: int | None, stop: Callable[[], 
         limit = int(limit * _CLOSE) + 1
 
 
-def _best_gpipe(program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None) -> ChainOutcome:
+def _best_gpipe(
+    program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None
+) -> ChainOutcome:
     model = program.model
-    swapped = replace(model, compute=np.ascontiguousarray(model.compute[::-1]), tensor_pass=1 - model.tensor_pass)
+    swapped = replace(
+        model, compute=np.ascontiguousarray(model.compute[::-1]), tensor_pass=1 - model.tensor_pass
+    )
     smallest = IdealProgram(swapped, program.lattice).run(_HUGE, _HUGE, stop=stop)
     forward = program.area_bound()
     if not smallest.complete:
@@ -89,7 +99,9 @@ def _best_gpipe(program: IdealProgram, incumbent: int | None, stop: Callable[[],
         if outcome.value is None:
             return ChainOutcome(value, stages, room + 1, True)
         forward = outcome.value
-        load = period_loads(model.problem, Placement(stage_devices(model, outcome.stages)[0])).max(axis=1)
+        load = period_loads(model.problem, Placement(stage_devices(model, outcome.stages)[0])).max(
+            axis=1
+        )
         if best is None or int(load.sum()) < best:
             best = value = int(load.sum())
             stages = outcome.stages

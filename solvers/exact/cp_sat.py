@@ -24,12 +24,14 @@ SEARCHES = {
 """By objective: the search, a function of (settings, problem, tracker)."""
 
 WORK, WORK_A_CONFLICT = 5.0, 0.05
-"""Deterministic CP-SAT time (about seconds) that a limit of evaluations alone allows: at first, and for each of them."""
+"""Deterministic CP-SAT time (about seconds) that a limit of evaluations alone allows: at first, and
+for each of them."""
 
 
 @dataclass(frozen=True)
 class CpSat(SearchSolver):
-    """Exact placement by CP-SAT, with a model per objective; an evaluation is a conflict of its search.
+    """Exact placement by CP-SAT, with a model per objective; an evaluation is a conflict of its
+    search.
 
     With one worker a solve with an evaluation budget is reproducible to the last step.
 
@@ -40,25 +42,41 @@ class CpSat(SearchSolver):
 
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
     log: bool = option(False, meaning="print CP-SAT's own log")
-    warm_start: bool = option(True, meaning="start from the best fast heuristic, not only from the initial solution")
-    windows: bool = option(True, meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the proof")
+    warm_start: bool = option(
+        True, meaning="start from the best fast heuristic, not only from the initial solution"
+    )
+    windows: bool = option(
+        True,
+        meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the proof",
+    )
 
     name: ClassVar[str] = "cp-sat"
     watched_from: ClassVar[int] = 4000  # building the model takes its time
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search",
-                                           "period-columns")
+    kernels: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "lists",
+        "lists-by-time",
+        "clusterings",
+        "bounds",
+        "period-dp",
+        "period-search",
+        "period-columns",
+    )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""
         target = SEARCHES.get(problem.objective)
         if target is None:
-            raise Refused(f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received '{problem.objective}'")
+            raise Refused(
+                f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received '{problem.objective}'"
+            )
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(self, problem, tracker)
 
 
 def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> None:
-    """Set limits, workers and seed of a CP-SAT solver from `share` of what is left of the tracker's budget."""
+    """Set limits, workers and seed of a CP-SAT solver from `share` of what is left of the tracker's
+    budget."""
     parameters = solver.parameters
     parameters.num_workers = settings.num_workers
     parameters.random_seed = tracker.seed % 2**31
@@ -69,5 +87,9 @@ def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float 
     if tracker.budget.evaluations is not None:
         conflicts = max(1, int(share * tracker.evaluations_left))
         parameters.max_number_of_conflicts = conflicts
-        parameters.max_deterministic_time = WORK + WORK_A_CONFLICT * conflicts  # some models have no conflicts for long
-        parameters.interleave_search = settings.num_workers > 1  # the same answer whatever the threads
+        parameters.max_deterministic_time = (
+            WORK + WORK_A_CONFLICT * conflicts
+        )  # some models have no conflicts for long
+        parameters.interleave_search = (
+            settings.num_workers > 1
+        )  # the same answer whatever the threads

@@ -2,8 +2,8 @@
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5.1.1.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.1.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ if TYPE_CHECKING:
 class IdealDp(ChainSearch):
     """Best chain of ideals over k accelerators and l CPUs (or more device types).
 
-    For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always best, for
-    `convex` and `none`.
+    For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always
+    best, for `convex` and `none`.
     """
 
     name: ClassVar[str] = "ideal-dp"
     max_ideals: int = option(
-        2_000_000, low=1, meaning="ideals of the graph; with more, the best linear order found is returned"
+        2_000_000,
+        low=1,
+        meaning="ideals of the graph; with more, the best linear order found is returned",
     )
-    orders: int = option(4, low=1, meaning="topological orders whose best pipeline is the first incumbent")
+    orders: int = option(
+        4, low=1, meaning="topological orders whose best pipeline is the first incumbent"
+    )
 
     def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
         """Prove the best chain: run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
-            tracker.message = f"more than {enough} ideals: kept the best of {self.orders} linear orders"
+            tracker.message = (
+                f"more than {enough} ideals: kept the best of {self.orders} linear orders"
+            )
             return
         program = IdealProgram(model, lattice)
         outcome = best_chain(program, tracker.value, tracker.stop)
@@ -59,15 +65,21 @@ class IdealDp(ChainSearch):
             tracker.message = f"{left_out} devices were left out: too many device types"
         tracker.stop()
 
-    def _ideals(self, tracker: Tracker[Placement], model: ContractedProblem) -> tuple[Lattice | None, int]:
+    def _ideals(
+        self, tracker: Tracker[Placement], model: ContractedProblem
+    ) -> tuple[Lattice | None, int]:
         """Enumerate the ideals, or return how many there are more than.
 
-        In tries that grow eightfold, as long as the next one seems to fit into the time left; the first two cost a seventh
-        of the last.
+        In tries that grow eightfold, as long as the next one seems to fit into the time left; the
+        first two cost a seventh of the last.
         """
         for limit in (max(1, self.max_ideals // 64), max(1, self.max_ideals // 8), self.max_ideals):
             before = tracker.elapsed
             lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
-            if lattice is not None or tracker.stop() or 8 * (tracker.elapsed - before) > tracker.seconds_left:
+            if (
+                lattice is not None
+                or tracker.stop()
+                or 8 * (tracker.elapsed - before) > tracker.seconds_left
+            ):
                 break
         return lattice, limit

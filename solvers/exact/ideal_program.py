@@ -1,6 +1,8 @@
-"""The ideal program of one problem: its tables, the (ideal, state) pairs that matter, and the chain that it finds.
+"""The ideal program of one problem: its tables, the (ideal, state) pairs that matter, and the chain
+that it finds.
 
-The recurrence is in `period_dp`; here are the limits of a run, what the remaining devices can still hold, and the way back.
+The recurrence is in `period_dp`; here are the limits of a run, what the remaining devices can still
+hold, and the way back.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class IdealProgram:
             banned=(~model.allowed).astype(np.int64),
             resident=np.ascontiguousarray(model.resident),
             capacity=model.capacity,
-            sync=np.zeros((n, num_types), dtype=np.int64) if sync is None else np.ascontiguousarray(sync),
+            sync=np.zeros((n, num_types), dtype=np.int64)
+            if sync is None
+            else np.ascontiguousarray(sync),
             weight=np.ascontiguousarray(model.weight),
             tensors=model.tensors,
             digit=np.array(states, dtype=np.int64),
@@ -104,14 +108,19 @@ class IdealProgram:
     @property
     def nbytes(self) -> int:
         """Bytes of the tables and the lattice."""
-        return sum(int(x.nbytes) for x in self.tables) + self.lattice.nbytes + int(self._sums.nbytes)
+        return (
+            sum(int(x.nbytes) for x in self.tables) + self.lattice.nbytes + int(self._sums.nbytes)
+        )
 
     def area_bound(self) -> int:
-        """Ticks that every period (forward part only for "gpipe") reaches: all work spread evenly."""
+        """Ticks that every period (forward part only for "gpipe") reaches: all work spread
+        evenly."""
         rates = self._rates[0]
         if any(rate is None for rate in rates):
             return 0  # one type does all of it in no time
-        full = sum(rate * count for rate, count in zip(rates, self.model.type_counts.tolist(), strict=True))
+        full = sum(
+            rate * count for rate, count in zip(rates, self.model.type_counts.tolist(), strict=True)
+        )
         return ceil(Fraction(int(self._amount[0].sum())) / full) if full else 0
 
     def run(
@@ -150,18 +159,24 @@ class IdealProgram:
     def _mark_viable(self, limits: Limits) -> None:
         """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices.
 
-        In whole numbers: devices hold at most their rate times their number times the limit of any amount.
+        In whole numbers: devices hold at most their rate times their number times the limit of any
+        amount.
         """
         counts, digit = self.counts, self.arrays.digit
         viable = self.tables.viable
         viable[:] = True
         for q, (rates, done) in enumerate(zip(self._rates, self._sums, strict=True)):
             total = int(done[-1])
-            limit = int(limits.load[q]) if q < len(limits.load) else 1  # bytes have their capacity as rate
+            limit = (
+                int(limits.load[q]) if q < len(limits.load) else 1
+            )  # bytes have their capacity as rate
             room = np.zeros(len(digit), dtype=np.int64)
             rest = np.zeros(len(digit), dtype=np.int64)
             for g, rate in enumerate(rates):
-                held = [total if rate is None else min(total, floor(rate * d * limit)) for d in range(int(counts[g]) + 1)]
+                held = [
+                    total if rate is None else min(total, floor(rate * d * limit))
+                    for d in range(int(counts[g]) + 1)
+                ]
                 most = np.array(held, dtype=np.int64)
                 room = np.minimum(total, room + most[digit[:, g]])
                 rest = np.minimum(total, rest + most[counts[g] - digit[:, g]])
@@ -184,10 +199,12 @@ class IdealProgram:
 
 
 def _work_rates(model: ContractedProblem) -> tuple[NDArray[np.int64], list[list[Fraction | None]]]:
-    """Return amounts (P + 1, N) and rates per amount and type: load L on a device holds at most rate * L of each.
+    """Return amounts (P + 1, N) and rates per amount and type: load L on a device holds at most
+    rate * L of each.
 
-    The first amounts are the ticks of each pass on type 0 (0 for nodes it cannot run); a rate of None has no
-    limit: the type does some of it in no time. The last amount is bytes, whose rate is the capacity.
+    The first amounts are the ticks of each pass on type 0 (0 for nodes it cannot run); a rate of
+    None has no limit: the type does some of it in no time. The last amount is bytes, whose rate is
+    the capacity.
     """
     passes = model.pass_compute
     amounts = [np.where(model.allowed[:, 0], ticks[:, 0], 0) for ticks in passes]
@@ -198,14 +215,17 @@ def _work_rates(model: ContractedProblem) -> tuple[NDArray[np.int64], list[list[
             runs = model.allowed[:, g] & (amount > 0)
             pairs = set(zip(amount[runs].tolist(), ticks[runs, g].tolist(), strict=True))
             free = any(time == 0 for _, time in pairs)
-            row.append(None if free else max((Fraction(*pair) for pair in pairs), default=Fraction(0)))
+            row.append(
+                None if free else max((Fraction(*pair) for pair in pairs), default=Fraction(0))
+            )
         rates.append(row)
     rates.append([Fraction(int(capacity)) for capacity in model.capacity])
     return np.stack([*amounts, model.resident]), rates
 
 
 def _affordable_counts(model: ContractedProblem, num_ideals: int) -> NDArray[np.int64]:
-    """Devices of each type that the program may use: all, unless their states are too many for the tables.
+    """Devices of each type that the program may use: all, unless their states are too many for the
+    tables.
 
     The slowest ones are left out first, those that some node needs last.
     """
@@ -213,13 +233,19 @@ def _affordable_counts(model: ContractedProblem, num_ideals: int) -> NDArray[np.
     most = min(_MAX_STATES, max(2, _MAX_CELLS // num_ideals))
     slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
     while prod(c + 1 for c in counts.tolist()) > most:
-        spare = [g for g in np.flatnonzero(counts).tolist()
-                 if counts[g] > 1 or model.allowed[:, (counts > 0) & (np.arange(len(counts)) != g)].any(axis=1).all()]  # fmt: skip
+        spare = [
+            g
+            for g in np.flatnonzero(counts).tolist()
+            if counts[g] > 1
+            or model.allowed[:, (counts > 0) & (np.arange(len(counts)) != g)].any(axis=1).all()
+        ]
         counts[max(spare or np.flatnonzero(counts).tolist(), key=lambda g: (slow[g], g))] -= 1
     return counts
 
 
-def stage_devices(model: ContractedProblem, stages: tuple[Stage, ...]) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+def stage_devices(
+    model: ContractedProblem, stages: tuple[Stage, ...]
+) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
     """Give devices to stages in order: (device of every op, devices of every stage).
 
     An op of a replicated stage gets the stage's first device.

@@ -1,18 +1,22 @@
-"""CP-SAT for the latency of one sample with q slots per accelerator (model in `placeopt.latency.evaluate`).
+"""CP-SAT for the latency of one sample with q slots per accelerator (model in
+`placeopt.latency.evaluate`).
 
-It runs where the bound by flows (`placeopt.latency.bounds.flow`) and the placements that come with it leave a gap.
+It runs where the bound by flows (`placeopt.latency.bounds.flow`) and the placements that come with
+it leave a gap.
 
-Variables: x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
-every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for the period
+Variables: x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and
+end of every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for
+the period
 
     end[u] = start[u] + sum compute x + sum transfer (in + out)
     ready[v] >= end[u]                 if v in u
     start[u] >= ready[p]               if a consumer of p's tensor is in u and p is not
     ready[v] >= ready[p] + compute[v]  if v is in the pool, for every producer p
 
-All times are multiplied by a factor above the number of slots and every slot lasts one unit more, so that
-slots of no length cannot wait for each other in a circle; the value is the integer part after division.
-For q > 1 ops of a class may sit in different slots of one accelerator, so x is per op and device per class.
+All times are multiplied by a factor above the number of slots and every slot lasts one unit more,
+so that slots of no length cannot wait for each other in a circle; the value is the integer part
+after division. For q > 1 ops of a class may sit in different slots of one accelerator, so x is per
+op and device per class.
 """
 
 from __future__ import annotations
@@ -42,11 +46,16 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
-_EVALUATIONS_PER_LOOK = 20  # where evaluations are the budget: the bound ends after so many looks at it
+_EVALUATIONS_PER_LOOK = (
+    20  # where evaluations are the budget: the bound ends after so many looks at it
+)
 
 
-def search_latency(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-    """Minimise the latency with CP-SAT from the bound by flows and the best of several heuristics."""
+def search_latency(
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
+    """Minimise the latency with CP-SAT from the bound by flows and the best of several
+    heuristics."""
     for method, value in latency_bounds(problem, 0.0, ("path",)):
         tracker.raise_bound(value, method)
     raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
@@ -62,7 +71,11 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
 
     def until(end: float) -> Callable[[], bool]:
         limited = tracker.budget.evaluations is not None
-        looks = iter(range(1 + int(tracker.evaluations_left) // _EVALUATIONS_PER_LOOK)) if limited else itertools.repeat(0)
+        looks = (
+            iter(range(1 + int(tracker.evaluations_left) // _EVALUATIONS_PER_LOOK))
+            if limited
+            else itertools.repeat(0)
+        )
         return lambda: tracker.elapsed > end or tracker.stop() or next(looks, None) is None
 
     def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
@@ -73,7 +86,9 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
         stop = until(tracker.elapsed + 0.5 * seconds)
         FlowBound(problem.replace(slots=1), stop=stop).run(lambda: None, stop, offer)
     stop = until(end)
-    tracker.raise_bound(FlowBound(problem, stop=stop).run(lambda: tracker.value, stop, offer), "flow")
+    tracker.raise_bound(
+        FlowBound(problem, stop=stop).run(lambda: tracker.value, stop, offer), "flow"
+    )
 
 
 class LatencyCpModel(PlacementModel):
@@ -86,7 +101,9 @@ class LatencyCpModel(PlacementModel):
         self.cp = cp_model.CpModel()
         self.accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
         self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
-        self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [(d, -1) for d in self.pools]
+        self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [
+            (d, -1) for d in self.pools
+        ]
         self.factor = 2 * len(self.accelerators) * problem.slots + 2
         worst = _longest(problem) if incumbent is None else incumbent
         self.grid = max(1, -(-worst * self.factor // MAX_GRID))
@@ -106,7 +123,9 @@ class LatencyCpModel(PlacementModel):
             members = np.flatnonzero(leader == leader[v]) if p.slots == 1 else np.array([v])
             row: list[cp_model.IntVar | None] = []
             for u, (d, _) in enumerate(self.units):
-                fits = (p.compute[members, d] != INCOMPATIBLE).all() and p.resident[members].sum() <= p.capacity[d]
+                fits = (p.compute[members, d] != INCOMPATIBLE).all() and p.resident[
+                    members
+                ].sum() <= p.capacity[d]
                 row.append(cp.new_bool_var(f"x{v}_{u}") if fits else None)
             present = [var for var in row if var is not None]
             if present:
@@ -123,11 +142,15 @@ class LatencyCpModel(PlacementModel):
         unit = max(1, int(p.resident.sum()) // MAX_GRID)
         for d in {d: None for d, _ in self.units}:
             if p.resident.sum() > p.capacity[d]:
-                terms = [int(p.resident[v]) // unit * x for v in range(p.num_ops) for x in self._on(v, d)]
+                terms = [
+                    int(p.resident[v]) // unit * x for v in range(p.num_ops) for x in self._on(v, d)
+                ]
                 cp.add(sum(terms) <= int(p.capacity[d]) // unit)
 
     def _on(self, v: int, d: int) -> list[cp_model.IntVar]:
-        return [x for x, (e, _) in zip(self.x[v], self.units, strict=True) if e == d and x is not None]
+        return [
+            x for x, (e, _) in zip(self.x[v], self.units, strict=True) if e == d and x is not None
+        ]
 
     def _ticks(self, ticks: int) -> int:
         return ticks // self.grid * self.factor
@@ -154,7 +177,9 @@ class LatencyCpModel(PlacementModel):
                         terms.append(ticks * x)
                     cp.add(self.ready[v] >= end).only_enforce_if(x)
             for t in range(p.num_tensors):
-                terms.extend(self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start))
+                terms.extend(
+                    self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start)
+                )
             cp.add(end == start + sum(terms))
             durations.append(end - start)
             if s > 0 and previous is not None:
@@ -180,12 +205,15 @@ class LatencyCpModel(PlacementModel):
         return sorted(set(producer[ptr[v] : ptr[v + 1]].tolist()))
 
     def _transfers(self, t: int, u: int, start: cp_model.IntVar) -> list[cp_model.IntVar]:
-        """In and out variables of tensor t at slot u; the slot starts after the tensors it reads."""
+        """In and out variables of tensor t at slot u; the slot starts after the tensors it
+        reads."""
         cp, p = self.cp, self.problem
         producer = int(p.producer[t])
         mine = self.x[producer][u]
         rows = [self.x[int(c)][u] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]]
-        others = list({id(c): c for c in rows if c is not mine}.values())  # classes may share a variable
+        others = list(
+            {id(c): c for c in rows if c is not mine}.values()
+        )  # classes may share a variable
         found = []
         present = [c for c in others if c is not None]
         if present:
@@ -202,19 +230,23 @@ class LatencyCpModel(PlacementModel):
         return found
 
     def _paths(self) -> None:
-        """Every path takes at least its compute and the transfers where it changes units (redundant).
+        """Every path takes at least its compute and the transfers where it changes units
+        (redundant).
 
-        A path enters and leaves a slot at most once, so along it the compute of its ops and the transfers of
-        its own edges are counted once in the times of the slots. Unlike the times of slots this needs no
-        implication, so the linear relaxation sees it.
+        A path enters and leaves a slot at most once, so along it the compute of its ops and the
+        transfers of its own edges are counted once in the times of the slots. Unlike the times of
+        slots this needs no implication, so the linear relaxation sees it.
         """
         cp, p = self.cp, self.problem
         after = [cp.new_int_var(0, self.horizon, f"path{v}") for v in range(p.num_ops)]
         own = [
-            [self._ticks(int(p.compute[v, d])) * x for (d, _), x in zip(self.units, self.x[v], strict=True)
-             if x is not None and p.compute[v, d] > 0]
+            [
+                self._ticks(int(p.compute[v, d])) * x
+                for (d, _), x in zip(self.units, self.x[v], strict=True)
+                if x is not None and p.compute[v, d] > 0
+            ]
             for v in range(p.num_ops)
-        ]  # fmt: skip
+        ]
         for v in range(p.num_ops):
             cp.add(after[v] >= sum(own[v]))
             cp.add(after[v] <= self.ready[v])
@@ -228,7 +260,9 @@ class LatencyCpModel(PlacementModel):
                     for first, second in ((x, y), (y, x)):
                         if first is not None:
                             crossed = cp.new_bool_var(f"c{e}_{u}")
-                            cp.add_bool_or([first.negated(), crossed] + ([] if second is None else [second]))
+                            cp.add_bool_or(
+                                [first.negated(), crossed] + ([] if second is None else [second])
+                            )
                             moves.append(ticks * crossed)
             cp.add(after[v] >= after[w] + sum(own[v]) + sum(moves))
 
@@ -248,7 +282,8 @@ class LatencyCpModel(PlacementModel):
             groups.setdefault(key, []).append(i)
         return list(groups.values())
 
-    # --- solutions -------------------------------------------------------------------------------------
+    # --- solutions
+    # -------------------------------------------------------------------------------------
 
     def ticks(self, bound: int) -> int:
         """One unit per slot is not time."""
@@ -267,7 +302,8 @@ class LatencyCpModel(PlacementModel):
         offer_slots(tracker, device, slot)
 
     def hint(self, placement: Placement) -> None:
-        """Hint the incumbent; interchangeable accelerators by the falling length of their first slot."""
+        """Hint the incumbent; interchangeable accelerators by the falling length of their first
+        slot."""
         p = self.problem
         device = pooled(p)[placement.device]
         slot = placement_slots(p, placement)
@@ -286,9 +322,12 @@ class LatencyCpModel(PlacementModel):
 
 
 def _longest(problem: PlacementProblem) -> int:
-    """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender and by each reader."""
+    """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender
+    and by each reader."""
     moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
-    return int(problem.compute.max(axis=1).sum()) + int((problem.io_ticks.max(axis=1, initial=0) * moves).sum())
+    return int(problem.compute.max(axis=1).sum()) + int(
+        (problem.io_ticks.max(axis=1, initial=0) * moves).sum()
+    )
 
 
 def _slot_durations(

@@ -1,8 +1,10 @@
-"""First incumbent for the latency with slots: segments of a topological order, pipelines, annealing.
+"""First incumbent for the latency with slots: segments of a topological order, pipelines,
+annealing.
 
-The greedy rule of the literature fills one accelerator after the other along a topological order. Its
-optimal form is a dynamic program: f[j][a] is the least serial time of the first j nodes with accelerators
-0..a-1 used once each, a segment of nodes on one accelerator, everything between segments in the pool.
+The greedy rule of the literature fills one accelerator after the other along a topological order.
+Its optimal form is a dynamic program: f[j][a] is the least serial time of the first j nodes with
+accelerators 0..a-1 used once each, a segment of nodes on one accelerator, everything between
+segments in the pool.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 _HOT, _COLD, _MOVES, _MOST_MOVES = 3e-2, 1e-5, 60_000, 2_000_000
 _MOVES_PER_CHOICE = 300  # shorter first cycles for small problems
 _CYCLES, _MAX_NODES = 4, 1_000
-_SERIAL = 0.01  # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
+# weight of the mean slot duration in the energy: tells plateaus of the critical path apart
+_SERIAL = 0.01
 
 
 def warm_start(tracker: Tracker[Placement], *, seconds: float) -> None:
@@ -61,7 +64,9 @@ def warm_start(tracker: Tracker[Placement], *, seconds: float) -> None:
 
 
 def offer_slots(
-    tracker: Tracker[Placement], device: NDArray[np.int64] | None, slot: NDArray[np.int64] | None = None
+    tracker: Tracker[Placement],
+    device: NDArray[np.int64] | None,
+    slot: NDArray[np.int64] | None = None,
 ) -> None:
     """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible."""
     if device is None:
@@ -74,10 +79,13 @@ def offer_slots(
 
 
 def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Return the device that stands for each: CPUs that take equal times and can hold every op are one unlimited pool."""
+    """Return the device that stands for each: CPUs that take equal times and can hold every op are
+    one unlimited pool."""
     stands_for = np.arange(problem.num_devices)
     first_of: dict[bytes, int] = {}
-    for d in np.flatnonzero((problem.io_class < 0) & (problem.capacity >= int(problem.resident.sum()))).tolist():
+    for d in np.flatnonzero(
+        (problem.io_class < 0) & (problem.capacity >= int(problem.resident.sum()))
+    ).tolist():
         stands_for[d] = first_of.setdefault(problem.compute[:, d].tobytes(), d)
     return stands_for
 
@@ -92,8 +100,12 @@ def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:
 def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np.int64] | None:
     """Best consecutive segments of the model's order, one per accelerator, the rest in the pool."""
     n = model.num_nodes
-    accelerators = [(d, g) for g, devices in enumerate(model.types) for d in devices if problem.io_class[d] >= 0]
-    pools = [(devices[0], g) for g, devices in enumerate(model.types) if problem.io_class[devices[0]] < 0]
+    accelerators = [
+        (d, g) for g, devices in enumerate(model.types) for d in devices if problem.io_class[d] >= 0
+    ]
+    pools = [
+        (devices[0], g) for g, devices in enumerate(model.types) if problem.io_class[devices[0]] < 0
+    ]
     large = float(2**62)
     serial = np.full(n, large)
     for _, g in pools[:1]:
@@ -101,7 +113,9 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
     durations = {g: _durations(model, g) for g in {g for _, g in accelerators}}
     value = np.full((n + 1, len(accelerators) + 1), large)
     value[0] = 0.0
-    choice = np.full((n + 1, len(accelerators) + 1), -1, dtype=np.int64)  # -1 pool, -2 unused, i segment start
+    choice = np.full(
+        (n + 1, len(accelerators) + 1), -1, dtype=np.int64
+    )  # -1 pool, -2 unused, i segment start
     for a in range(len(accelerators) + 1):
         for j in range(n + 1):
             if a > 0:
@@ -131,13 +145,17 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
 
 
 def _durations(model: ContractedProblem, g: int) -> NDArray[np.float64]:
-    """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not fit."""
+    """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not
+    fit."""
     n = model.num_nodes
     table = np.full((n, n + 1), float(2**62))
     ends: list[list[int]] = [[] for _ in range(n)]
     pins = []
     for t in range(len(model.producer)):
-        members = [int(model.producer[t]), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
+        members = [
+            int(model.producer[t]),
+            *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist(),
+        ]
         pins.append(members)
         for v in members:
             ends[v].append(t)
@@ -175,15 +193,27 @@ def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int |
     problem, generator = tracker.problem, tracker.rng()
     assert tracker.solution is not None
     arrays, groups = latency_arrays(problem), _groups(problem)
-    device, slot = pooled(problem)[tracker.solution.device], placement_slots(problem, tracker.solution)
+    device, slot = (
+        pooled(problem)[tracker.solution.device],
+        placement_slots(problem, tracker.solution),
+    )
     best_device, best_slot = device.copy(), slot.copy()
-    moves, done = min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices), 0
+    moves, done = (
+        min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices),
+        0,
+    )
     while not stop() and (cycles is None or done < cycles):
         done += 1
         value = int(tracker.value or 0)
-        schedule = Cooling(_HOT * value * 10.0 ** (-2 * generator.random()), _COLD * value, moves, _SERIAL)
+        schedule = Cooling(
+            _HOT * value * 10.0 ** (-2 * generator.random()), _COLD * value, moves, _SERIAL
+        )
         seed = int(generator.integers(2**31))
-        found = int(anneal_slots(arrays, groups, device.copy(), slot.copy(), schedule, seed, best_device, best_slot))
+        found = int(
+            anneal_slots(
+                arrays, groups, device.copy(), slot.copy(), schedule, seed, best_device, best_slot
+            )
+        )
         tracker.count()
         if found < value:
             device, slot = best_device.copy(), best_slot.copy()
@@ -195,7 +225,9 @@ def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int |
 def _groups(problem: PlacementProblem) -> Groups:
     units = problem.units
     label, count = units.unit, len(units.first_op)
-    pairs = np.stack([label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1).reshape(-1, 2)
+    pairs = np.stack(
+        [label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1
+    ).reshape(-1, 2)
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     near_ptr = np.searchsorted(pairs[:, 0], np.arange(count + 1))

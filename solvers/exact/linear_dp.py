@@ -1,13 +1,13 @@
 """`linear-dp`: the dynamic program over the prefixes of topological orders (DPL).
 
-The program of `period_dp` on a total order has n + 1 ideals instead of exponentially many. It finds the
-best pipeline whose stages are consecutive in that order; over several orders the best one is kept. The
-first order follows branches depth first, the others are random.
+The program of `period_dp` on a total order has n + 1 ideals instead of exponentially many. It finds
+the best pipeline whose stages are consecutive in that order; over several orders the best one is
+kept. The first order follows branches depth first, the others are random.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5.1.2.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ class LinearDp(ChainSearch):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
     name: ClassVar[str] = "linear-dp"
-    orders: int = option(4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed")
+    orders: int = option(
+        4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed"
+    )
 
 
 def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
-    """Contract the tracker's problem for chains; None, with the reason recorded, where there is no chain."""
+    """Contract the tracker's problem for chains; None, with the reason recorded, where there is no
+    chain."""
     problem = tracker.problem
     try:
         return contract(problem, contiguity="chain")
@@ -90,13 +93,15 @@ def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
 
 
 def raise_bounds(tracker: Tracker[Placement], seconds: float = 0.0) -> None:
-    """Record the bounds of the tracker's problem that take milliseconds, and with `seconds` the one by areas."""
+    """Record the bounds of the tracker's problem that take milliseconds, and with `seconds` the one
+    by areas."""
     for method, value in period_bounds(tracker.problem, seconds, ("op", "pigeonhole", "area")):
         tracker.raise_bound(value, method)
 
 
 def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders: int) -> None:
-    """Offer the best pipeline along each of `orders` topological orders of a contracted `chain` model."""
+    """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
+    model."""
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
             return
@@ -104,16 +109,24 @@ def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders:
         program = IdealProgram(along, linear_lattice(along.num_nodes))
         tracker.count()
         # the first answer is worth any time limit; every further one has to keep it
-        offer_stages(tracker, along, best_chain(program, tracker.value, None if tracker.value is None else tracker.stop))
+        offer_stages(
+            tracker,
+            along,
+            best_chain(program, tracker.value, None if tracker.value is None else tracker.stop),
+        )
 
 
-def offer_stages(tracker: Tracker[Placement], model: ContractedProblem, outcome: ChainOutcome) -> None:
+def offer_stages(
+    tracker: Tracker[Placement], model: ContractedProblem, outcome: ChainOutcome
+) -> None:
     """Offer the chain that a search found, if it found one."""
     if outcome.value is not None:
         tracker.offer(outcome.value, Placement(stage_devices(model, outcome.stages)[0]))
 
 
-def _orders(model: ContractedProblem, count: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def _orders(
+    model: ContractedProblem, count: int, generator: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
     yield np.arange(model.num_nodes)
     successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
     indegree = np.bincount(model.order_to, minlength=model.num_nodes)
@@ -124,7 +137,8 @@ def _orders(model: ContractedProblem, count: int, generator: np.random.Generator
         ready = np.flatnonzero(waiting == 0).tolist()
         order = []
         while ready:
-            # Half of the time stay on the branch that is open, so that orders are not all breadth first.
+            # Half of the time stay on the branch that is open, so that orders are not all breadth
+            # first.
             at = len(ready) - 1 if generator.random() < 0.5 else int(generator.integers(len(ready)))
             u = ready.pop(at)
             order.append(u)

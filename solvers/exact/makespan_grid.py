@@ -1,4 +1,5 @@
-"""Runs of the CP-SAT model of the makespan on one grid of time: to the end, or by restarts on the horizon of the bound."""
+"""Runs of the CP-SAT model of the makespan on one grid of time: to the end, or by restarts on the
+horizon of the bound."""
 
 from __future__ import annotations
 
@@ -29,8 +30,10 @@ class GridRun(NamedTuple):
 
     Attributes
     ----------
-    finished : whether no shorter schedule exists on the grid than what was found, or than the bound.
-    closed : whether CP-SAT has nothing left to do on the exact grid, or the problem has no solution.
+    finished : whether no shorter schedule exists on the grid than what was found, or than the
+    bound.
+    closed : whether CP-SAT has nothing left to do on the exact grid, or the problem has no
+    solution.
     """
 
     finished: bool
@@ -46,7 +49,8 @@ def lift(
     *,
     contended: bool = True,
 ) -> bool:
-    """Ask for a schedule as long as the bound, by restarts; where a grid has none, for one of the next bound until it has.
+    """Ask for a schedule as long as the bound, by restarts; where a grid has none, for one of the
+    next bound until it has.
 
     Parameters
     ----------
@@ -67,8 +71,11 @@ def lift(
     return False
 
 
-def _restarts(settings: CpSat, tracker: Tracker[Placement], built: MakespanModel, end: float) -> int:
-    """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return CP-SAT's status."""
+def _restarts(
+    settings: CpSat, tracker: Tracker[Placement], built: MakespanModel, end: float
+) -> int:
+    """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return
+    CP-SAT's status."""
     tight = TightHorizon(built, tracker.seed)
     tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
     tracker.count(max(1, tight.conflicts))
@@ -114,7 +121,8 @@ def solve_on_grid(
                 self.stop_search()
 
     def on_bound(value: float) -> None:
-        # The callback reports a float; only what it proves for sure is kept until the exact value is known.
+        # The callback reports a float; only what it proves for sure is kept until the exact value
+        # is known.
         safe = math.floor(value * (1 - 1e-9)) - 1
         tracker.raise_bound(safe * scale, "cp-sat")
         if tracker.stop():
@@ -128,10 +136,14 @@ def solve_on_grid(
         record_infeasible(tracker, upper, scale)
         return GridRun(finished=True, closed=tracker.solution is None)
     if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
+        tracker.raise_bound(
+            int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat"
+        )
     proved = bool(outcome == cp_model.OPTIMAL and exact)
     if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
-        tracker.message = "the optimal schedule orders transfers in a way that no priorities express"
+        tracker.message = (
+            "the optimal schedule orders transfers in a way that no priorities express"
+        )
     return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
@@ -142,8 +154,11 @@ def _hint_incumbent(model: MakespanModel, tracker: Tracker[Placement]) -> None:
 
 
 def record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:
-    """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above that."""
+    """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above
+    that."""
     if tracker.solution is None:
-        tracker.infeasible("no placement meets compatibility, colocation and the memory capacities together")
+        tracker.infeasible(
+            "no placement meets compatibility, colocation and the memory capacities together"
+        )
     else:  # even the rounded-down problem has no schedule of upper // scale units
         tracker.raise_bound((upper // scale + 1) * scale, "cp-sat")

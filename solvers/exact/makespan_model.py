@@ -1,18 +1,20 @@
-"""The CP-SAT model of the makespan: unrelated devices, link classes, memory, colocation, contention.
+"""The CP-SAT model of the makespan: unrelated devices, link classes, memory, colocation,
+contention.
 
-Variables: a literal per (item, device), where an item is a colocation group or a single op; a start per
-op; a literal "same device" per pair of items joined by a tensor; the makespan. Contended transfers add,
-per tensor and destination, a start and one optional interval per source device on the channel of that
-pair.
+Variables: a literal per (item, device), where an item is a colocation group or a single op; a start
+per op; a literal "same device" per pair of items joined by a tensor; the makespan. Contended
+transfers add, per tensor and destination, a start and one optional interval per source device on
+the channel of that pair.
 
-A coarse grid of `scale` ticks is allowed: every duration p is rounded down, p' = floor(p / scale). Proof that `scale`
-times a bound of the coarse model bounds the fine one: let every op and transfer of a fine schedule end at E' =
-floor(E / scale), so it starts at S' = E' - p' >= floor(S / scale), because floor(a + b) >= floor(a) + floor(b). What
-started at or after an end still does, and heads, tails and the horizon may be rounded down too. What lives from a to b
-lives from a' >= floor(a / scale) to b' = floor(b / scale); if it is alive in the coarse moment t then a < (t + 1) scale
-<= b, so it was alive in the fine moment (t + 1) scale - 1, like all others that are alive in t: peaks are no higher.
-(Rounding the starts down instead would let ops end before floor(E / scale), and uncontended transfers, which start with
-those ends, live longer than in the fine schedule.)
+A coarse grid of `scale` ticks is allowed: every duration p is rounded down, p' = floor(p / scale).
+Proof that `scale` times a bound of the coarse model bounds the fine one: let every op and transfer
+of a fine schedule end at E' = floor(E / scale), so it starts at S' = E' - p' >= floor(S / scale),
+because floor(a + b) >= floor(a) + floor(b). What started at or after an end still does, and heads,
+tails and the horizon may be rounded down too. What lives from a to b lives from a' >= floor(a /
+scale) to b' = floor(b / scale); if it is alive in the coarse moment t then a < (t + 1) scale <= b,
+so it was alive in the fine moment (t + 1) scale - 1, like all others that are alive in t: peaks are
+no higher. (Rounding the starts down instead would let ops end before floor(E / scale), and
+uncontended transfers, which start with those ends, live longer than in the fine schedule.)
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class MakespanModel:
     analysis : heads, tails and the relaxation of the problem.
     lower, upper : bounds on the makespan in ticks; solutions longer than `upper` are excluded.
     scale : ticks of one unit of the model's time.
-    contended : whether transfers wait for their channels; without, the model is smaller and still bounds the problem.
+    contended : whether transfers wait for their channels; without, the model is smaller and still
+    bounds the problem.
     """
 
     def __init__(
@@ -64,7 +67,9 @@ class MakespanModel:
         heads = analysis.heads
         if deduced is not None:
             heads, self.clusters = deduced
-        self.head, self.tail = (np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads))
+        self.head, self.tail = (
+            np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads)
+        )
         self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
         self._restrict_to_horizon()
         self._variables(-(-lower // scale) if scale == 1 else lower // scale)
@@ -81,10 +86,12 @@ class MakespanModel:
         self._shared_and_separated()
         self.model.minimize(self.makespan)
 
-    # --- variables -----------------------------------------------------------------------------------
+    # --- variables
+    # -----------------------------------------------------------------------------------
 
     def _restrict_to_horizon(self) -> None:
-        """Forbid devices on which an op cannot meet the horizon, for all ops of an item together."""
+        """Forbid devices on which an op cannot meet the horizon, for all ops of an item
+        together."""
         late = self.head + self.compute + self.tail > self.horizon
         possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), dtype=np.bool_)
         np.logical_and.at(possible, self.item, self.allowed & ~late)
@@ -118,7 +125,9 @@ class MakespanModel:
         for v in range(n):
             devices = self.devices[self.item[v]]
             first = min(int(self.head[v, d]) for d in devices)
-            last = max(self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices)
+            last = max(
+                self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices
+            )
             self.start.append(m.new_int_var(first, max(first, last), f"start_{v}"))
 
     def _durations(self) -> None:
@@ -130,7 +139,9 @@ class MakespanModel:
             if len(set(times.values())) == 1:
                 self.end.append(self.start[v] + next(iter(times.values())))
             else:
-                self.end.append(self.start[v] + sum(times[d] * literal for d, literal in literals.items()))
+                self.end.append(
+                    self.start[v] + sum(times[d] * literal for d, literal in literals.items())
+                )
             heads = {d: int(self.head[v, d]) for d in literals}
             tails = {d: int(self.tail[v, d]) for d in literals}
             low, short = min(heads.values()), min(tails.values())
@@ -141,7 +152,8 @@ class MakespanModel:
             if max(heads.values()) > low:
                 m.add(self.start[v] >= low + sum((heads[d] - low) * x for d, x in literals.items()))
 
-    # --- constraint families -------------------------------------------------------------------------
+    # --- constraint families
+    # -------------------------------------------------------------------------
 
     def _devices_run_one_op_at_a_time(self) -> None:
         m = self.model
@@ -186,7 +198,9 @@ class MakespanModel:
         m, p = self.model, self.problem
         source = p.producer[p.edge_tensor] if p.num_edges else np.zeros(0, dtype=np.int64)
         pairs: dict[tuple[int, int], list[int]] = {}
-        for u, v, t in zip(source.tolist(), p.consumer.tolist(), p.edge_tensor.tolist(), strict=True):
+        for u, v, t in zip(
+            source.tolist(), p.consumer.tolist(), p.edge_tensor.tolist(), strict=True
+        ):
             pairs.setdefault((u, v), []).append(t)
         transfer = p.transfer // self.scale
         for (u, v), tensors in pairs.items():
@@ -233,7 +247,13 @@ class MakespanModel:
             m.add_no_overlap(lane)
 
     def _transfer(
-        self, t: int, u: int, e: int, readers: list[int], sources: list[int], lanes: dict[int, list[Any]]
+        self,
+        t: int,
+        u: int,
+        e: int,
+        readers: list[int],
+        sources: list[int],
+        lanes: dict[int, list[Any]],
     ) -> None:
         m, p = self.model, self.problem
         start = m.new_int_var(0, self.horizon, f"send_{t}_{e}")
@@ -250,7 +270,9 @@ class MakespanModel:
                 m.add_bool_or([~here, ~there, sent])
                 m.add(self.start[v] >= start + ticks).only_enforce_if([sent, there])
             m.add_bool_or([~sent, *(self.on[self.item[v]][e] for v in readers)])
-            interval = m.new_optional_fixed_size_interval_var(start, ticks, sent, f"move_{t}_{d}_{e}")
+            interval = m.new_optional_fixed_size_interval_var(
+                start, ticks, sent, f"move_{t}_{d}_{e}"
+            )
             lanes.setdefault(int(p.channel[d, e]), []).append(interval)
 
     def _memory(self) -> None:
@@ -263,14 +285,16 @@ class MakespanModel:
             if capacity >= UNLIMITED or total <= capacity:
                 continue
             m.add(
-                sum(int(w) * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i]) <= capacity
+                sum(int(w) * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i])
+                <= capacity
             )
         live = int(p.tensor_bytes.sum())
         if p.memory == "peak" and (p.capacity < total + live).any():
             self._peak_memory(total)
 
     def _peak_memory(self, total: int) -> None:
-        """Dynamic peak: resident bytes plus a cumulative of live tensors (never longer than in the execution)."""
+        """Dynamic peak: resident bytes plus a cumulative of live tensors (never longer than in the
+        execution)."""
         m, p = self.model, self.problem
         for d in range(p.num_devices):
             capacity = int(p.capacity[d])
@@ -292,7 +316,8 @@ class MakespanModel:
             m.add_cumulative(intervals, demands, min(capacity, 2**61))
 
     def _live(self, t: int, d: int, intervals: list[Any], demands: list[int]) -> None:
-        """Life of tensor t on device d: at home from its producer's start, elsewhere from its transfer's start."""
+        """Life of tensor t on device d: at home from its producer's start, elsewhere from its
+        transfer's start."""
         m, p = self.model, self.problem
         u = int(p.producer[t])
         i = int(self.item[u])
@@ -337,12 +362,15 @@ class MakespanModel:
             demands.append(int(p.tensor_bytes[t]))
 
     def _shared_and_separated(self) -> None:
-        """Fix the "same device" literals that the horizon decides (see `placeopt.makespan.bounds.destructive`)."""
+        """Fix the "same device" literals that the horizon decides (see
+        `placeopt.makespan.bounds.destructive`)."""
         if self.infeasible or self.clusters is None:
             self.model.add_bool_or([])
             return
         relaxation, clusters = self.analysis.relaxation, self.clusters
-        for e, (u, v) in enumerate(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True)):
+        for e, (u, v) in enumerate(
+            zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True)
+        ):
             i, j = int(self.item[u]), int(self.item[v])
             if i == j:
                 continue
@@ -351,7 +379,8 @@ class MakespanModel:
             elif clusters.free[e] > 0:
                 self.model.add(self.same(i, j) == 0)
 
-    # --- symmetry and cuts ---------------------------------------------------------------------------
+    # --- symmetry and cuts
+    # ---------------------------------------------------------------------------
 
     def symmetric_classes(self) -> list[tuple[int, ...]]:
         """Classes of at least two interchangeable devices."""
@@ -406,16 +435,24 @@ class MakespanModel:
                 if len(terms) > 1:
                     self.model.add(self.makespan >= a + b + sum(terms))
 
-    def _energy_thresholds(self, head: NDArray[np.int64], tail: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the graph."""
+    def _energy_thresholds(
+        self, head: NDArray[np.int64], tail: NDArray[np.int64]
+    ) -> list[tuple[int, int]]:
+        """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the
+        graph."""
         fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
         heads, tails = (np.unique(x) for x in (head, tail))
-        pick = [np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist() for x in (heads, tails)]
+        pick = [
+            np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist()
+            for x in (heads, tails)
+        ]
         scored = []
         for a in pick[0]:
             for b in pick[1]:
                 inside = (head >= a) & (tail >= b)
                 if inside.sum() > 1:
-                    scored.append((a + b + int(fastest[inside].sum()) // self.problem.num_devices, a, b))
+                    scored.append(
+                        (a + b + int(fastest[inside].sum()) // self.problem.num_devices, a, b)
+                    )
         scored.sort(reverse=True)
         return [(0, 0), *((a, b) for _, a, b in scored[:NUM_ENERGY_CUTS] if (a, b) != (0, 0))]

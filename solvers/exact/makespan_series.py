@@ -1,4 +1,5 @@
-"""Searches of the parts of a graph that come wholly one after the other (see `placeopt.makespan.bounds.series`)."""
+"""Searches of the parts of a graph that come wholly one after the other (see
+`placeopt.makespan.bounds.series`)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def close_parts(
 ) -> None:
     """Search each part for some of the time: as much of it as its gap is of all gaps.
 
-    Their bounds raise the bound, heads and tails of the whole, and their schedules, one after the other, are one of the whole.
+    Their bounds raise the bound, heads and tails of the whole, and their schedules, one after the
+    other, are one of the whole.
 
     Parameters
     ----------
@@ -74,9 +76,14 @@ def _begin(tracker: Tracker[Placement], part: Analysis, seconds: float) -> Track
 
 
 def search_part(
-    settings: CpSat, tracker: Tracker[Placement], before: Tracker[Placement], seconds: float, search: Search
+    settings: CpSat,
+    tracker: Tracker[Placement],
+    before: Tracker[Placement],
+    seconds: float,
+    search: Search,
 ) -> Tracker[Placement]:
-    """Return what a search of a part finds in some seconds from what was found before, beside the search of the whole."""
+    """Return what a search of a part finds in some seconds from what was found before, beside the
+    search of the whole."""
     own = tracker.beside(before.problem, Budget(max(0.0, seconds)))
     own.raise_bound(before.lower_bound, before.bound_method)
     if before.solution is not None:

@@ -1,4 +1,5 @@
-"""Solutions of the CP-SAT model of the makespan: hinting one, and reading one with ranks that reproduce it."""
+"""Solutions of the CP-SAT model of the makespan: hinting one, and reading one with ranks that
+reproduce it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
     device = built.relabel(schedule.device)
     for v in range(built.problem.num_ops):
         length = int(built.compute[v, device[v]])
-        m.add_hint(built.start[v], int(schedule.finish[v]) // built.scale - length)  # ends are rounded down
+        m.add_hint(
+            built.start[v], int(schedule.finish[v]) // built.scale - length
+        )  # ends are rounded down
     done = set()
     for v, i in enumerate(built.item.tolist()):
         if i in done or len(built.on[i]) == 1:
@@ -38,9 +41,12 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         m.add_hint(literal, int(first[i] == first[j]))
     sent = {}
     rows = zip(
-        schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start,
-        schedule.transfer_finish, strict=True,
-    )  # fmt: skip
+        schedule.transfer_tensor,
+        schedule.transfer_destination,
+        schedule.transfer_start,
+        schedule.transfer_finish,
+        strict=True,
+    )
     for tensor, old, begin, finish in rows:
         readers = built.problem.consumer[
             built.problem.consumer_ptr[tensor] : built.problem.consumer_ptr[tensor + 1]
@@ -63,7 +69,9 @@ def decode(built: MakespanModel, value: Any) -> Placement:
     start = np.array([value(x) for x in built.start], dtype=np.int64)
     finish = start + built.compute[np.arange(len(start)), device[built.item]]
     sends = sorted(
-        (value(built.transfer_start[t, e]), t, d, e) for (t, d, e), x in built.sent.items() if value(x)
+        (value(built.transfer_start[t, e]), t, d, e)
+        for (t, d, e), x in built.sent.items()
+        if value(x)
     )
     return Placement(device[built.item], _ranks(built, device[built.item], start, finish, sends))
 
@@ -75,11 +83,12 @@ def _ranks(
     finish: NDArray[np.int64],
     sends: list[tuple[int, int, int, int]],
 ) -> NDArray[np.int64]:
-    """Rank ops by start, changed where that makes the channels' orders follow the first readers' ranks.
+    """Rank ops by start, changed where that makes the channels' orders follow the first readers'
+    ranks.
 
-    Planned execution sends tensors in the order of their first readers' ranks. Devices' and channels'
-    orders together are a relation on ops; a topological order of it reproduces the schedule exactly.
-    Where it has a cycle, no ranks do, and the starts alone decide.
+    Planned execution sends tensors in the order of their first readers' ranks. Devices' and
+    channels' orders together are a relation on ops; a topological order of it reproduces the
+    schedule exactly. Where it has a cycle, no ranks do, and the starts alone decide.
     """
     n, p = len(start), built.problem
     position = np.empty(n, dtype=np.int64)

@@ -1,22 +1,23 @@
 """`milp`: the period as a mixed-integer linear program, solved by HiGHS through scipy.
 
-Columns: x[v, d] in {0, 1}; in[t, d], out[t, d] in [0, 1] (one for both where a tensor has a single consumer);
-T, one per pass for "gpipe". Rows: every node once; load of every device and pass at most T; transfers;
-memory; falling loads of identical devices; and for contiguity
+Columns: x[v, d] in {0, 1}; in[t, d], out[t, d] in [0, 1] (one for both where a tensor has a single
+consumer); T, one per pass for "gpipe". Rows: every node once; load of every device and pass at most
+T; transfers; memory; falling loads of identical devices; and for contiguity
 
-- `convex`: z[v, d] >= x[v, d],  z[u, d] >= z[v, d]  and  z[v, d] <= x[v, d] - x[u, d] + 1  for an edge u -> v
-  (Tarnawski et al. 2020, section 4);
-- `chain`: before[a, b] is a transitive total order of the devices, those of a type in the order of their
-  numbers, and x[u, a] + x[v, b] <= 1 + before[a, b] for an edge u -> v.
+- `convex`: z[v, d] >= x[v, d],  z[u, d] >= z[v, d]  and  z[v, d] <= x[v, d] - x[u, d] + 1  for an
+  edge u -> v (Tarnawski et al. 2020, section 4);
+- `chain`: before[a, b] is a transitive total order of the devices, those of a type in the order of
+  their numbers, and x[u, a] + x[v, b] <= 1 + before[a, b] for an edge u -> v.
 
-The problem is contracted first, warm-started by dynamic programming and annealing (which HiGHS cannot take,
-but whose value bounds T from above) and the proven bounds bound T from below. HiGHS works in floating point, so
-that its bound and its infeasibility are claims; they count once CP-SAT has refuted every smaller period in integers.
+The problem is contracted first, warm-started by dynamic programming and annealing (which HiGHS
+cannot take, but whose value bounds T from above) and the proven bounds bound T from below. HiGHS
+works in floating point, so that its bound and its infeasibility are claims; they count once CP-SAT
+has refuted every smaller period in integers.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 4.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 4.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _TOLERANCE = 1e-6
-_PROOF_SHARE, _PROOF_SECONDS = 0.25, 20.0  # of the time, to settle what HiGHS claims; without a limit so many seconds
+_PROOF_SHARE, _PROOF_SECONDS = (
+    0.25,
+    20.0,
+)  # of the time, to settle what HiGHS claims; without a limit so many seconds
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,12 @@ class Milp(SearchSolver):
 
     name: ClassVar[str] = "milp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp", "period-search")
-    watched_from: ClassVar[int] = 4000  # building the program takes its time, and HiGHS looks at the clock seldom
-    warm_start: bool = option(True, meaning="find an incumbent by dynamic programming and annealing first")
+    watched_from: ClassVar[int] = (
+        4000  # building the program takes its time, and HiGHS looks at the clock seldom
+    )
+    warm_start: bool = option(
+        True, meaning="find an incumbent by dynamic programming and annealing first"
+    )
     log: bool = option(False, meaning="print HiGHS' own log")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -105,7 +113,11 @@ class PeriodProgram:
     """
 
     def __init__(
-        self, problem: PlacementProblem, incumbent: int | None, lower_bound: int, stop: Callable[[], bool] = lambda: False
+        self,
+        problem: PlacementProblem,
+        incumbent: int | None,
+        lower_bound: int,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self._stop = problem, stop
         self.model = contract(problem, limit=incumbent)
@@ -119,14 +131,18 @@ class PeriodProgram:
         for v in range(m.num_nodes):
             for d in range(k):
                 g = self.model.type_of[d]
-                fits = m.allowed[v, g] and m.total[v, g] <= self.top and m.resident[v] <= m.capacity[g]
+                fits = (
+                    m.allowed[v, g] and m.total[v, g] <= self.top and m.resident[v] <= m.capacity[g]
+                )
                 self._column(1.0 if fits else 0.0, integer=True)
             self.rows.add([(int(c), 1.0) for c in self.x[v]], 1.0, 1.0)
         passes = 2 if m.two_pass else 1
         self.period = [self._column(1.0) for _ in range(passes)]
         self._loads(passes)
         self._memory()
-        self.rows.add([(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - _TOLERANCE), 1.0)
+        self.rows.add(
+            [(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - _TOLERANCE), 1.0
+        )
         if problem.contiguity == "convex":
             self._convex()
         elif problem.contiguity == "chain":
@@ -155,7 +171,9 @@ class PeriodProgram:
             for t in range(len(m.producer)):
                 if m.weight[t, g]:
                     p = int(m.tensor_pass[t]) if passes == 2 else 0
-                    terms[p].extend((c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d))
+                    terms[p].extend(
+                        (c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d)
+                    )
             for p in range(passes):
                 self.rows.add([*terms[p], (self.period[p], -1.0)], -np.inf, 0.0)
             loads.append(terms[0])
@@ -181,7 +199,11 @@ class PeriodProgram:
             capacity = float(m.capacity[self.model.type_of[d]])
             if m.resident.sum() > capacity:
                 unit = max(1.0, capacity)
-                terms = [(int(self.x[v, d]), float(m.resident[v]) / unit) for v in range(m.num_nodes) if m.resident[v]]
+                terms = [
+                    (int(self.x[v, d]), float(m.resident[v]) / unit)
+                    for v in range(m.num_nodes)
+                    if m.resident[v]
+                ]
                 self.rows.add(terms, -np.inf, capacity / unit)
 
     def _convex(self) -> None:
@@ -211,7 +233,9 @@ class PeriodProgram:
             self.rows.add([(before[a, b], 1.0), (before[b, a], 1.0)], 1.0, 1.0)
             self.rows.add([(before[a, b], 1.0)], low, 1.0)
         for a, b, c in itertools.permutations(range(k), 3):
-            self.rows.add([(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)], -np.inf, 1.0)
+            self.rows.add(
+                [(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)], -np.inf, 1.0
+            )
         for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
             self._look_at_the_clock()
             for a, b in before:
@@ -224,12 +248,16 @@ class PeriodProgram:
         from scipy.sparse import coo_matrix
 
         rows, width = self.rows, len(self.upper)
-        matrix = coo_matrix((rows.value, (rows.row, rows.column)), shape=(len(rows.low), width)).tocsr()
+        matrix = coo_matrix(
+            (rows.value, (rows.row, rows.column)), shape=(len(rows.low), width)
+        ).tocsr()
         cost = np.zeros(width)
         cost[self.period] = 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
         left = tracker.seconds_left * (1 - _PROOF_SHARE)
-        if tracker.budget.evaluations is not None:  # an evaluation is a node of the tree, which may take a second
+        if (
+            tracker.budget.evaluations is not None
+        ):  # an evaluation is a node of the tree, which may take a second
             options["node_limit"] = tracker.evaluations_left
             left = min(left, float(tracker.evaluations_left))
         if np.isfinite(left):
@@ -250,7 +278,9 @@ class PeriodProgram:
             self._settle(tracker, self.top + 1)
         bound = getattr(answer, "mip_dual_bound", None)
         if bound is not None and np.isfinite(bound):
-            self._settle(tracker, int(np.ceil(float(bound) * self.scale * (1 - _TOLERANCE) - _TOLERANCE)))
+            self._settle(
+                tracker, int(np.ceil(float(bound) * self.scale * (1 - _TOLERANCE) - _TOLERANCE))
+            )
         tracker.stop()
 
     def _offer(self, tracker: Tracker[Placement], values: NDArray[np.float64]) -> None:
@@ -260,13 +290,16 @@ class PeriodProgram:
             tracker.offer(value, Placement(device))
 
     def _settle(self, tracker: Tracker[Placement], claim: int) -> None:
-        """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it is proved in integers."""
+        """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
+        is proved in integers."""
         if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
             claim = tracker.value
         if claim <= tracker.lower_bound:
             return
         if refutes(self.problem, claim - 1, min(_PROOF_SECONDS, max(0.1, tracker.seconds_left))):
             if tracker.value is None and claim > self.top:
-                tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+                tracker.infeasible(
+                    "no placement fits the devices' memory, compatibility, colocation and contiguity"
+                )
             else:
                 tracker.raise_bound(claim, "milp")

@@ -1,26 +1,27 @@
 """CP-SAT for the period: any contiguity, 1F1B and GPipe, unrelated devices and link classes.
 
-Variables: x[v, d] puts node v on device d; in[t, d] (out[t, d]) says that d receives (sends) tensor t. With
+Variables: x[v, d] puts node v on device d; in[t, d] (out[t, d]) says that d receives (sends) tensor
+t. With
 
     load[d] = sum_v compute[v, d] x[v, d] + sum_t weight[t, d] (in[t, d] + out[t, d])
     x[c, d] -> x[u, d] or in[t, d],   x[u, d] -> x[c, d] or out[t, d]    for each consumer c of u's tensor t
 
-minimise the period T >= load[d] (two such variables for "gpipe"). A tensor between two nodes has one
-variable per device, for both directions.
+minimise the period T >= load[d] (two such variables for "gpipe"). A tensor between two nodes has
+one variable per device, for both directions.
 
-Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwards along order edges, and
-x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (section 4). Chain: a total
+Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwards along order
+edges, and x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (section 4). Chain: a total
 order of the devices, transitive, that every order edge respects.
 
-The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds` are constraints. Where
-identical devices pay for transfers, with at most one that does not, bound and value of "none" also meet without CP-SAT
-(`placeopt.period.bounds.closing`).
+The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds`
+are constraints. Where identical devices pay for transfers, with at most one that does not, bound
+and value of "none" also meet without CP-SAT (`placeopt.period.bounds.closing`).
 Identical devices are told apart by falling load (by their order in the chain).
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 4.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 4.
 """
 
 from __future__ import annotations
@@ -53,11 +54,19 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-_FIRST_SHARE, _COLUMN_SHARE, _CLOSE_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.06, 0.4, 0.8, 0.5, 0.8  # each of what is left
+_FIRST_SHARE, _COLUMN_SHARE, _CLOSE_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = (
+    0.06,
+    0.4,
+    0.8,
+    0.5,
+    0.8,
+)  # each of what is left
 _COLUMN_SECONDS = 20.0  # most of the first turn of prices
 
 
-def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+def search_period(
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
     """Minimise the period with CP-SAT; the warm start takes at most a quarter of the time."""
     if prepare(tracker, heuristics=settings.warm_start) and not tracker.stop():
         _prove(settings, tracker)
@@ -76,7 +85,8 @@ def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
 
 
 def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run CP-SAT shortly, the price bound, what closes its gap, annealing where that is left, prices again, CP-SAT for the rest."""
+    """Run CP-SAT shortly, the price bound, what closes its gap, annealing where that is left,
+    prices again, CP-SAT for the rest."""
     left = tracker.seconds_left
     short = _FIRST_SHARE * left
     _solve_whole(settings, tracker, short)
@@ -88,7 +98,9 @@ def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
         _close_and_anneal(tracker, prices)
     if not tracker.stop():
         improve(tracker, seconds=_IMPROVE_SHARE * tracker.seconds_left)
-    if not tracker.stop() and (prices.goes_on or tracker.value != known):  # prices refute what is below the value
+    if not tracker.stop() and (
+        prices.goes_on or tracker.value != known
+    ):  # prices refute what is below the value
         _bound_and_anneal(tracker, prices, _AGAIN_SHARE * tracker.seconds_left)
     if not tracker.stop():
         _solve_whole(settings, tracker, tracker.seconds_left)
@@ -97,14 +109,17 @@ def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
 def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
     try:
         model = PeriodCpModel(tracker.problem, tracker.value, tracker.lower_bound)
-    except InfeasibleProblemError as error:  # of a chain: the nodes of a circle have no device in common
+    except (
+        InfeasibleProblemError
+    ) as error:  # of a chain: the nodes of a circle have no device in common
         tracker.infeasible(str(error))
         return
     model.solve(settings, tracker, seconds)
 
 
 def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: int = 1) -> bool:
-    """Whether CP-SAT proves, in integers, that no placement has a period of at most `limit` ticks."""
+    """Whether CP-SAT proves, in integers, that no placement has a period of at most `limit`
+    ticks."""
     from ortools.sat.python import cp_model
 
     if limit < 0:
@@ -128,10 +143,15 @@ def _bound_and_anneal(tracker: Tracker[Placement], prices: PriceBound, seconds: 
 
 
 def _close_and_anneal(tracker: Tracker[Placement], prices: PriceBound) -> None:
-    """Raise the bound and lower the value until they meet, where that is possible; annealing helps."""
+    """Raise the bound and lower the value until they meet, where that is possible; annealing
+    helps."""
     lower, value, seconds = tracker.lower_bound, tracker.value, _CLOSE_SHARE * tracker.seconds_left
     found: list[NDArray[np.int64]] = []
-    closing = None if value is None else prices.closing(lambda: value if tracker.value is None else tracker.value, found.append)
+    closing = (
+        None
+        if value is None
+        else prices.closing(lambda: value if tracker.value is None else tracker.value, found.append)
+    )
 
     def offer() -> None:
         while found:
@@ -146,9 +166,13 @@ def _close_and_anneal(tracker: Tracker[Placement], prices: PriceBound) -> None:
 
 
 def _beside_annealing(
-    tracker: Tracker[Placement], prove: Callable[[], int], seconds: float, meanwhile: Callable[[], None] = lambda: None
+    tracker: Tracker[Placement],
+    prove: Callable[[], int],
+    seconds: float,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Prove a bound on one thread while annealing improves the incumbent on this one, with `meanwhile` between its rounds."""
+    """Prove a bound on one thread while annealing improves the incumbent on this one, with
+    `meanwhile` between its rounds."""
     found: list[int] = []
     errors: list[Exception] = []
 
@@ -181,7 +205,11 @@ class PeriodCpModel(PlacementModel):
         self.problem = problem
         self.model = contract(problem, limit=incumbent)
         self.cp = cp_model.CpModel()
-        self.limit = self.model.largest_load if incumbent is None else min(incumbent, self.model.largest_load)
+        self.limit = (
+            self.model.largest_load
+            if incumbent is None
+            else min(incumbent, self.model.largest_load)
+        )
         self.grid = max(1, -(-self.limit // MAX_GRID))
         self.lower_bound = lower_bound
         self._place()
@@ -192,7 +220,8 @@ class PeriodCpModel(PlacementModel):
         elif problem.contiguity == "chain":
             self._chain()
 
-    # --- variables and constraints ---------------------------------------------------------------------
+    # --- variables and constraints
+    # ---------------------------------------------------------------------
 
     def _place(self) -> None:
         m, cp = self.model, self.cp
@@ -201,7 +230,11 @@ class PeriodCpModel(PlacementModel):
             row: list[cp_model.IntVar | None] = []
             for d in range(self.problem.num_devices):
                 g = m.type_of[d]
-                fits = m.allowed[v, g] and m.total[v, g] <= self.limit and m.resident[v] <= m.capacity[g]
+                fits = (
+                    m.allowed[v, g]
+                    and m.total[v, g] <= self.limit
+                    and m.resident[v] <= m.capacity[g]
+                )
                 row.append(cp.new_bool_var(f"x{v}_{d}") if fits else None)
             self.x.append(row)
             present = [var for var in row if var is not None]
@@ -217,9 +250,11 @@ class PeriodCpModel(PlacementModel):
         for d in range(self.problem.num_devices):
             capacity = int(m.capacity[m.type_of[d]])
             if total > capacity:
-                # With a unit above one byte, floors relax the constraint; every solution is checked again.
+                # With a unit above one byte, floors relax the constraint; every solution is checked
+                # again.
                 self.cp.add(
-                    sum(int(m.resident[v]) // unit * x for v, x in self._on(d) if m.resident[v]) <= capacity // unit
+                    sum(int(m.resident[v]) // unit * x for v, x in self._on(d) if m.resident[v])
+                    <= capacity // unit
                 )
 
     def _on(self, d: int) -> list[tuple[int, cp_model.IntVar]]:
@@ -268,7 +303,9 @@ class PeriodCpModel(PlacementModel):
         """Variables that are 1 where device d receives or sends tensor t."""
         m, cp = self.model, self.cp
         u = self.x[int(m.producer[t])][d]
-        consumers = [self.x[int(c)][d] for c in m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]]]
+        consumers = [
+            self.x[int(c)][d] for c in m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]]
+        ]
         present = [c for c in consumers if c is not None]
         if u is None and not present:
             return []
@@ -289,7 +326,9 @@ class PeriodCpModel(PlacementModel):
             found.append(out)
         return found
 
-    def _implies(self, here: list[cp_model.IntVar], beside: cp_model.IntVar | None, then: cp_model.IntVar) -> None:
+    def _implies(
+        self, here: list[cp_model.IntVar], beside: cp_model.IntVar | None, then: cp_model.IntVar
+    ) -> None:
         """Each of `here` is beside the other one, or `then`."""
         for var in here:
             self.cp.add_bool_or([var.negated(), then] + ([] if beside is None else [beside]))
@@ -298,7 +337,11 @@ class PeriodCpModel(PlacementModel):
         """Order edges between ops that are not in the same node."""
         source, target = order_edges(self.problem, self.problem.contiguity)
         node = self.model.node
-        return [(u, v) for u, v in zip(source.tolist(), target.tolist(), strict=True) if u != v and node[u] >= 0]
+        return [
+            (u, v)
+            for u, v in zip(source.tolist(), target.tolist(), strict=True)
+            if u != v and node[u] >= 0
+        ]
 
     def _convex(self) -> None:
         # Convexity is about paths of ops: nodes would join paths that no op path follows.
@@ -322,13 +365,19 @@ class PeriodCpModel(PlacementModel):
         before: dict[tuple[int, int], Any] = {}
         for a in range(k):
             for b in range(a + 1, k):
-                first = cp.new_constant(1) if self.model.type_of[a] == self.model.type_of[b] else cp.new_bool_var(f"before{a}_{b}")
+                first = (
+                    cp.new_constant(1)
+                    if self.model.type_of[a] == self.model.type_of[b]
+                    else cp.new_bool_var(f"before{a}_{b}")
+                )
                 before[a, b], before[b, a] = first, first.negated()
         for a in range(k):
             for b in range(k):
                 for c in range(k):
                     if len({a, b, c}) == 3:
-                        cp.add_bool_or([before[a, b].negated(), before[b, c].negated(), before[a, c]])
+                        cp.add_bool_or(
+                            [before[a, b].negated(), before[b, c].negated(), before[a, c]]
+                        )
         m = self.model
         for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
             for a in range(k):
@@ -337,7 +386,8 @@ class PeriodCpModel(PlacementModel):
                     if a != b and x is not None and y is not None:
                         cp.add_bool_or([x.negated(), y.negated(), before[a, b]])
 
-    # --- solutions -------------------------------------------------------------------------------------
+    # --- solutions
+    # -------------------------------------------------------------------------------------
 
     def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""

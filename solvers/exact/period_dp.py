@@ -5,23 +5,23 @@ For a vector s of used devices per type and an ideal I
     dp[s][I] = min over ideals I' inside I, types g and replicas r of
                max(dp[s - r e_g][I'], load_g(I - I', r)),
 
-where load_g(S, 1) is the load of a device of type g that holds S, and r devices that share a stage as
-data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync_g(S) / r), the
-ring all-reduce of its weights. Differences from the published program, all exact:
+where load_g(S, 1) is the load of a device of type g that holds S, and r devices that share a stage
+as data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync_g(S) /
+r), the ring all-reduce of its weights. Differences from the published program, all exact:
 
-- no list of pairs (I', I): for each I its sub-ideals are walked depth first (see `ideals`), the load of
-  I - I' being updated by the tensors of one node per step;
-- a walk is cut where the part of the load that can only grow (compute, and transfers to outside of I)
-  exceeds the incumbent;
+- no list of pairs (I', I): for each I its sub-ideals are walked depth first (see `ideals`), the
+  load of I - I' being updated by the tensors of one node per step;
+- a walk is cut where the part of the load that can only grow (compute, and transfers to outside of
+  I) exceeds the incumbent;
 - states from which the remaining work cannot fit the remaining devices are skipped.
 
-Memory is O(ideals * states). Both passes of a training graph are one load for "1f1b"; for "gpipe" the
-program minimises the largest forward load under a limit on the backward one.
+Memory is O(ideals * states). Both passes of a training graph are one load for "1f1b"; for "gpipe"
+the program minimises the largest forward load under a limit on the backward one.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class DpArrays(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Largest loads of a stage per pass, and of the part of it that larger stages keep, per pass and type."""
+    """Largest loads of a stage per pass, and of the part of it that larger stages keep, per pass
+    and type."""
 
     load: NDArray[np.int64]  # (P,) ticks
     fixed: NDArray[np.int64]  # (P * G,) ticks
@@ -68,13 +69,17 @@ class Tables(NamedTuple):
     value: NDArray[np.int64]  # (I, S)
     back_ideal: NDArray[np.int32]  # (I, S)
     back_type: NDArray[np.int16]  # (I, S) type of the last stage
-    back_replicas: NDArray[np.int16]  # (I, S) its devices; 0 leaves one device of the type without a stage
+    back_replicas: NDArray[
+        np.int16
+    ]  # (I, S) its devices; 0 leaves one device of the type without a stage
     alive: NDArray[np.bool_]  # (I,)
     viable: NDArray[np.bool_]  # (I, S)
 
 
 @numba.njit(cache=True, nogil=True)
-def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]) -> None:
+def _outside(
+    a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]
+) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
     one = np.uint64(1)
     for t in range(len(a.tensors.producer)):
@@ -103,11 +108,14 @@ def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int) -> int:
-    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs visited.
+def fill_rows(
+    a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
+) -> int:
+    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs
+    visited.
 
-    The way down from I to I' is one function on purpose: numba counts a reference to every array of a record at each call,
-    which made the same steps in functions of their own fifteen times slower.
+    The way down from I to I' is one function on purpose: numba counts a reference to every array of
+    a record at each call, which made the same steps in functions of their own fifteen times slower.
     """
     n, num_types = a.banned.shape
     width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.tensors.producer)
@@ -138,7 +146,9 @@ def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limit
         while depth >= 0:
             if edge[depth] == lattice.child_ptr[at[depth] + 1]:
                 if depth > 0:  # put the node back
-                    for e in range(a.tensors.touch_ptr[taken[depth]], a.tensors.touch_ptr[taken[depth] + 1]):
+                    for e in range(
+                        a.tensors.touch_ptr[taken[depth]], a.tensors.touch_ptr[taken[depth] + 1]
+                    ):
                         if a.tensors.touch_role[e] == 1:
                             holds[a.tensors.touch_tensor[e]] = False
                         else:

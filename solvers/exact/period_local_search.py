@@ -1,13 +1,14 @@
 """Simulated annealing on the period without contiguity: a warm start for CP-SAT and MILP.
 
-The energy of a placement is the excess of its device loads (and bytes) over a target slightly below the
-best period found: zero energy is a new incumbent, after which the target falls. Against minimising the
-largest load directly this says which of many equally bad placements is closer. Moves: an op, or a small
-connected block of its device, goes to the device of a neighbour or to any other; two ops swap devices.
-The loads are kept up to date by the tensors of the moved op only.
+The energy of a placement is the excess of its device loads (and bytes) over a target slightly below
+the best period found: zero energy is a new incumbent, after which the target falls. Against
+minimising the largest load directly this says which of many equally bad placements is closer.
+Moves: an op, or a small connected block of its device, goes to the device of a neighbour or to any
+other; two ops swap devices. The loads are kept up to date by the tensors of the moved op only.
 """
 
-# Kernels take NamedTuples of arrays, described where those are defined, and draw from numba's own generator.
+# Kernels take NamedTuples of arrays, described where those are defined, and draw from numba's own
+# generator.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 # ruff: noqa: NPY002
 from __future__ import annotations
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
-_MOVES, _MOST_MOVES = 300_000, 8_000_000  # moves of a cycle: doubled after every cycle without success
+_MOVES, _MOST_MOVES = (
+    300_000,
+    8_000_000,
+)  # moves of a cycle: doubled after every cycle without success
 _MOVES_PER_CHOICE = 500  # shorter first cycles for small problems
 
 
@@ -90,12 +94,21 @@ def make_walk(a: SearchArrays) -> Walk:
         return np.zeros(shape, dtype=np.int64)
 
     return Walk(
-        ints(n), ints(len(a.tensors.producer), k), ints(passes, k), ints(k), ints(_LARGE_BLOCK), ints(_LARGE_BLOCK), ints(n)
+        ints(n),
+        ints(len(a.tensors.producer), k),
+        ints(passes, k),
+        ints(k),
+        ints(_LARGE_BLOCK),
+        ints(_LARGE_BLOCK),
+        ints(n),
     )
 
 
-# Without reference counting: counting every array of a record at each call takes longer than the work.
-_inner = numba.njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+# Without reference counting: counting every array of a record at each call takes longer than the
+# work.
+_inner = numba.njit(
+    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
+)
 
 
 @_inner
@@ -148,7 +161,9 @@ def _settle(a, w, start):
         for p in range(passes):
             w.load[p, d] = 0
         for t in range(len(a.tensors.producer)):
-            w.readers[t, d] = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t] if d == 0 else 0
+            w.readers[t, d] = (
+                a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t] if d == 0 else 0
+            )
     for v in range(n):
         w.device[v] = 0
         w.used[0] += a.resident[v]
@@ -207,7 +222,8 @@ def _partner(w, b):
 
 @_inner
 def _propose(a, w):
-    """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing would change."""
+    """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing
+    would change."""
     v = np.random.randint(len(w.device))
     kind = np.random.random()
     b = np.random.randint(len(w.used))
@@ -256,7 +272,8 @@ def _largest(row):
 
 @_inner
 def _keep_best(a, w, best_value):
-    """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best value."""
+    """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best
+    value."""
     value = 0
     for p in range(len(w.load)):
         value += _largest(w.load[p])
@@ -285,7 +302,8 @@ def _lower_target(w, cycle, value):
 
 @numba.njit(cache=True, nogil=True, _nrt=False)
 def _anneal(a, w, cycle, start, seed):
-    """Walk one cooling cycle from `start`; leave the best placement in `w.best`, return its value (-1: none)."""
+    """Walk one cooling cycle from `start`; leave the best placement in `w.best`, return its value
+    (-1: none)."""
     np.random.seed(seed)  # numba's own generator, seeded per cycle
     _settle(a, w, start)
     energy = _energy(a, w, cycle)
@@ -355,6 +373,10 @@ def _pass_shares(model: ContractedProblem, node_device: NDArray[np.int64]) -> ND
     from placeopt.model.placement import Placement
     from placeopt.period.evaluate import period_loads
 
-    load = period_loads(model.problem, Placement(model.expand(node_device))).max(axis=1).astype(np.float64)
+    load = (
+        period_loads(model.problem, Placement(model.expand(node_device)))
+        .max(axis=1)
+        .astype(np.float64)
+    )
     share: NDArray[np.float64] = load / max(1.0, float(load.sum()))
     return share

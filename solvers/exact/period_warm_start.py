@@ -1,4 +1,5 @@
-"""First incumbent for the period models: the given start, pipelines by dynamic programming, annealing."""
+"""First incumbent for the period models: the given start, pipelines by dynamic programming,
+annealing."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _FEW_CHOICES = 100  # nodes times devices up to which a few cycles are enough wh
 
 
 def warm_seconds(tracker: Tracker[Placement]) -> float:
-    """Time for a warm start: a share of a limited budget, infinity (a fixed number of cycles) of an unlimited one."""
+    """Time for a warm start: a share of a limited budget, infinity (a fixed number of cycles) of an
+    unlimited one."""
     left = tracker.seconds_left
     return left if np.isinf(left) else min(_MOST_SECONDS, _SHARE * left)
 
@@ -44,14 +46,13 @@ def enough_cycles(seconds: float, choices: int, cycles: int) -> int | None:
     return cycles if np.isinf(seconds) or choices <= _FEW_CHOICES else None
 
 
-def warm_start(
-    tracker: Tracker[Placement], *, seconds: float, ideals: bool = True
-) -> None:
+def warm_start(tracker: Tracker[Placement], *, seconds: float, ideals: bool = True) -> None:
     """Offer good placements to `tracker` within about `seconds`.
 
     Parameters
     ----------
-    ideals : also run the program over all ideals, when they are few (never for `chain`: there it would be
+    ideals : also run the program over all ideals, when they are few (never for `chain`: there it
+    would be
         the whole answer, and a model that starts from it proves nothing by itself).
     """
     problem = tracker.problem
@@ -69,7 +70,12 @@ def warm_start(
         search_orders(tracker, chain, _ORDERS)
         if ideals and problem.contiguity != "chain" and not stop():
             _all_ideals(tracker, chain, stop)
-    if problem.contiguity == "none" and not stop() and free.num_nodes > 1 and problem.num_devices > 1:
+    if (
+        problem.contiguity == "none"
+        and not stop()
+        and free.num_nodes > 1
+        and problem.num_devices > 1
+    ):
         cycles = enough_cycles(seconds, free.num_nodes * problem.num_devices, _CYCLES)
         _anneal(tracker, free, stop, cycles)
 
@@ -82,10 +88,11 @@ def improve(
     walks: int = 2,
     done: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Anneal again and again for `seconds` in all, each time from the incumbent with short cycles first.
+    """Anneal again and again for `seconds` in all, each time from the incumbent with short cycles
+    first.
 
-    Only for `none`, where annealing works on the contracted problem. A fresh start of the cycles finds more
-    than ever longer ones. `walks` of them run at the same time, on threads.
+    Only for `none`, where annealing works on the contracted problem. A fresh start of the cycles
+    finds more than ever longer ones. `walks` of them run at the same time, on threads.
 
     Parameters
     ----------
@@ -97,13 +104,20 @@ def improve(
         return
     end, turn = tracker.elapsed + seconds, 0
     with ThreadPoolExecutor(walks) as pool:
-        while tracker.solution is not None and tracker.elapsed < end and not tracker.stop() and not done():
+        while (
+            tracker.solution is not None
+            and tracker.elapsed < end
+            and not tracker.stop()
+            and not done()
+        ):
             turn += 1
             model, first = _incumbent(tracker)
             if model.num_nodes < 2:
                 return
             walk = partial(_walk, tracker, model, first, min(end, tracker.elapsed + _TURN_SECONDS))
-            found = pool.map(walk, [tracker.seed + salt + 1000 * (walks * turn + i) for i in range(walks)])
+            found = pool.map(
+                walk, [tracker.seed + salt + 1000 * (walks * turn + i) for i in range(walks)]
+            )
             tracker.count(walks)
             ticks, device = min(found, key=lambda pair: pair[0])
             if int(period_batch(problem, device[None, :])[0]) < INFEASIBLE:
@@ -111,7 +125,8 @@ def improve(
 
 
 def _incumbent(tracker: Tracker[Placement]) -> tuple[ContractedProblem, NDArray[np.int64]]:
-    """Return the problem contracted for what beats the incumbent, and the incumbent's device of every node."""
+    """Return the problem contracted for what beats the incumbent, and the incumbent's device of
+    every node."""
     assert tracker.solution is not None
     model = contract(tracker.problem, contiguity="none", limit=tracker.value)
     device = np.zeros(model.num_nodes, dtype=np.int64)
@@ -120,15 +135,25 @@ def _incumbent(tracker: Tracker[Placement]) -> tuple[ContractedProblem, NDArray[
 
 
 def _walk(
-    tracker: Tracker[Placement], model: ContractedProblem, first: NDArray[np.int64], end: float, seed: int
+    tracker: Tracker[Placement],
+    model: ContractedProblem,
+    first: NDArray[np.int64],
+    end: float,
+    seed: int,
 ) -> tuple[int, NDArray[np.int64]]:
     """Anneal from the incumbent until `end`; return the best (ticks, device of every op)."""
     assert tracker.value is not None
     found = [(tracker.value, first)]
     anneal_period(
-        model, first, tracker.value, lower_bound=tracker.lower_bound, seed=seed, cycles=None,
-        stop=lambda: tracker.elapsed >= end, offer=lambda ticks, device: found.append((ticks, device)),
-    )  # fmt: skip
+        model,
+        first,
+        tracker.value,
+        lower_bound=tracker.lower_bound,
+        seed=seed,
+        cycles=None,
+        stop=lambda: tracker.elapsed >= end,
+        offer=lambda ticks, device: found.append((ticks, device)),
+    )
     ticks, device = found[-1]
     return ticks, model.expand(device)
 
@@ -142,7 +167,9 @@ def _all_ideals(tracker: Tracker[Placement], chain: ContractedProblem, stop) -> 
             tracker.offer(outcome.value, Placement(stage_devices(chain, outcome.stages)[0]))
 
 
-def _anneal(tracker: Tracker[Placement], model: ContractedProblem, stop, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
+def _anneal(
+    tracker: Tracker[Placement], model: ContractedProblem, stop, cycles: int | None
+) -> None:  # type: ignore[no-untyped-def]
     problem = tracker.problem
     if tracker.solution is None:
         device = _balanced(model)
@@ -161,18 +188,27 @@ def _anneal(tracker: Tracker[Placement], model: ContractedProblem, stop, cycles:
         return stop()
 
     anneal_period(
-        model, device, value, lower_bound=tracker.lower_bound, seed=tracker.seed, cycles=cycles,
-        stop=counting_stop, offer=offer,
-    )  # fmt: skip
+        model,
+        device,
+        value,
+        lower_bound=tracker.lower_bound,
+        seed=tracker.seed,
+        cycles=cycles,
+        stop=counting_stop,
+        offer=offer,
+    )
 
 
 def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
-    """Give nodes, the largest bytes first, to the compatible device with the most free memory left."""
+    """Give nodes, the largest bytes first, to the compatible device with the most free memory
+    left."""
     type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
     free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
     device = np.zeros(model.num_nodes, dtype=np.int64)
     for v in np.argsort(-model.resident, kind="stable").tolist():
-        best = max((d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d))
+        best = max(
+            (d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d)
+        )
         device[v] = best
         free[best] -= int(model.resident[v])
     return device

@@ -1,7 +1,8 @@
-"""What CP-SAT models of the period and the latency share: the run, decoding of solutions, bounds, hints.
+"""What CP-SAT models of the period and the latency share: the run, decoding of solutions, bounds,
+hints.
 
-A model of ticks on a grid coarser than one tick is a relaxation (all times are rounded down): its bound and its
-infeasibility hold for the problem, and its solutions are evaluated again.
+A model of ticks on a grid coarser than one tick is a relaxation (all times are rounded down): its
+bound and its infeasibility hold for the problem, and its solutions are evaluated again.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class PlacementModel(ABC):
             # the last evaluation is that of its solution
             tracker.count(min(int(solver.num_conflicts), max(0, tracker.evaluations_left - 1)))
         if code == cp_model.INFEASIBLE:
-            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+            tracker.infeasible(
+                "no placement fits the devices' memory, compatibility, colocation and contiguity"
+            )
             return
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(tracker, solver.value)
@@ -88,7 +91,9 @@ class PlacementModel(ABC):
             tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
 
 
-def _configure(parameters: Any, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
+def _configure(
+    parameters: Any, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float
+) -> None:
     parameters.num_workers = settings.num_workers
     parameters.random_seed = tracker.seed % 2**31
     parameters.linearization_level = 2

@@ -1,9 +1,10 @@
-"""`split-ideals`: the best pipeline of ideals with replicas, groups of devices or overlapped transfers, proved.
+"""`split-ideals`: the best pipeline of ideals with replicas, groups of devices or overlapped
+transfers, proved.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5 and appendix.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class SplitIdeals(SearchSolver):
     kernels: ClassVar[tuple[str, ...]] = ("period-dp", "replicas")
 
     max_ideals: int = option(
-        0, low=0, meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups {MAX_GROUPED_IDEALS}"
+        0,
+        low=0,
+        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups {MAX_GROUPED_IDEALS}",
     )
 
     def search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
@@ -44,14 +47,17 @@ class SplitIdeals(SearchSolver):
             tracker.infeasible(str(error))
 
     def _search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
-        """Take the best split along one topological order, then look for a better one among all ideals."""
+        """Take the best split along one topological order, then look for a better one among all
+        ideals."""
         first = best_split(problem, max_ideals=1, stop=tracker.stop)
         if first.split is not None:
             tracker.offer(split_period(problem, first.split), first.split)
         tracker.count()
         if tracker.stop():
             return
-        found = best_split(problem, max_ideals=self.max_ideals or None, upper=tracker.value, stop=tracker.stop)
+        found = best_split(
+            problem, max_ideals=self.max_ideals or None, upper=tracker.value, stop=tracker.stop
+        )
         if found.split is not None:
             tracker.offer(split_period(problem, found.split), found.split)
         tracker.raise_bound(found.lower_bound, self.name)
@@ -60,5 +66,7 @@ class SplitIdeals(SearchSolver):
         elif found.complete:
             tracker.raise_bound(tracker.value, self.name)
         else:
-            tracker.message = "not all pipelines of ideals were searched: too many ideals, or too little time"
+            tracker.message = (
+                "not all pipelines of ideals were searched: too many ideals, or too little time"
+            )
         tracker.stop()

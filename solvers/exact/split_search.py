@@ -1,17 +1,20 @@
-"""The best split of a graph into a pipeline of ideals, by dynamic programs (model in `placeopt.splits.problem`).
+"""The best split of a graph into a pipeline of ideals, by dynamic programs (model in
+`placeopt.splits.problem`).
 
-Without groups it is the program of `period_dp`. Overlapped communication is its form with two passes, work in the one and
-transfers in the other, under one limit for both: the smallest limit that admits a pipeline is found by bisection.
+Without groups it is the program of `period_dp`. Overlapped communication is its form with two
+passes, work in the one and transfers in the other, under one limit for both: the smallest limit
+that admits a pipeline is found by bisection.
 
-With h groups, let V(A, B, c) be the smallest period of the nodes B - A on c devices of one group, over ideals A within M within B:
+With h groups, let V(A, B, c) be the smallest period of the nodes B - A on c devices of one group,
+over ideals A within M within B:
 
     V(A, B, c) = min over M, r of max(V(A, M, c - r), load(B - M, r))
     W(B, j)    = min over A of    max(W(A, j - 1), V(A, B, size), uplink(B - A)).
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 5.
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
     from placeopt.splits.problem import SplitProblem
 
 MAX_IDEALS, MAX_GROUPED_IDEALS = 2_000_000, 400
-"""Ideals up to which all are searched: without groups, and with them, where every pair of ideals has a row of its own."""
+"""Ideals up to which all are searched: without groups, and with them, where every pair of ideals
+has a row of its own."""
 
 GROWTH = 1.25
 """Factor by which the limit on the period grows until a pipeline keeps it."""
@@ -52,9 +56,12 @@ class SplitOutcome:
     Attributes
     ----------
     split : the best split, None if there is none.
-    lower_bound : ticks; no pipeline of ideals has a shorter period. 0 where not all ideals were searched.
-    complete : whether all ideals were searched to the end: then nothing is better, and no split means that none is short enough.
-        False where there were too many, and only the prefixes of one topological order were, or where time ran out.
+    lower_bound : ticks; no pipeline of ideals has a shorter period. 0 where not all ideals were
+    searched.
+    complete : whether all ideals were searched to the end: then nothing is better, and no split
+    means that none is short enough.
+        False where there were too many, and only the prefixes of one topological order were, or
+        where time ran out.
     """
 
     split: Split | None
@@ -63,13 +70,18 @@ class SplitOutcome:
 
 
 def best_split(
-    problem: SplitProblem, *, max_ideals: int | None = None, upper: int | None = None, stop: Callable[[], bool] | None = None
+    problem: SplitProblem,
+    *,
+    max_ideals: int | None = None,
+    upper: int | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> SplitOutcome:
     """Return the best pipeline of ideals.
 
     Parameters
     ----------
-    max_ideals : with more, one topological order is searched; MAX_IDEALS or MAX_GROUPED_IDEALS by default.
+    max_ideals : with more, one topological order is searched; MAX_IDEALS or MAX_GROUPED_IDEALS by
+    default.
     upper : ticks; only shorter periods count.
     stop : asked now and then; when it answers True the search ends with what it has.
 
@@ -86,7 +98,11 @@ def best_split(
     )
     sync = np.zeros(model.num_nodes, dtype=np.int64)
     np.add.at(sync, model.node, problem.sync)
-    limit = (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS) if max_ideals is None else max_ideals
+    limit = (
+        (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
+        if max_ideals is None
+        else max_ideals
+    )
     lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
     whole = lattice is not None
     lattice = linear_lattice(model.num_nodes) if lattice is None else lattice
@@ -99,7 +115,9 @@ def best_split(
     given = _two_passes(model) if problem.overlap else model
     program = IdealProgram(given, lattice, max_replicas=problem.max_replicas, sync=per_type)
     if problem.overlap:
-        outcome = _best_overlapped(program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop)
+        outcome = _best_overlapped(
+            program, lambda stages: split_period(problem, _split_of(model, stages)), upper, stop
+        )
     else:
         outcome = best_chain(program, upper, stop)
     split = _split_of(model, outcome.stages) if outcome.stages else None
@@ -109,12 +127,18 @@ def best_split(
 def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
     """Return the split of a chain of nodes."""
     _, groups = stage_devices(model, stages)
-    return Split(tuple(SplitStage(_ops(model, stage.nodes), group) for stage, group in zip(stages, groups, strict=True)))
+    return Split(
+        tuple(
+            SplitStage(_ops(model, stage.nodes), group)
+            for stage, group in zip(stages, groups, strict=True)
+        )
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _TwoPasses(ContractedProblem):
-    """A contracted problem with loads of two kinds: work in the first pass, transfers in the second."""
+    """A contracted problem with loads of two kinds: work in the first pass, transfers in the
+    second."""
 
     @property
     def two_pass(self) -> bool:
@@ -130,11 +154,16 @@ def _two_passes(model: ContractedProblem) -> ContractedProblem:
 
 
 def _best_overlapped(
-    program: IdealProgram, price: Callable[[tuple[Stage, ...]], int], upper: int | None, stop: Callable[[], bool] | None
+    program: IdealProgram,
+    price: Callable[[tuple[Stage, ...]], int],
+    upper: int | None,
+    stop: Callable[[], bool] | None,
 ) -> ChainOutcome:
-    """Find the smallest limit below `upper` on work and transfers of every stage, each by itself, that a chain keeps.
+    """Find the smallest limit below `upper` on work and transfers of every stage, each by itself,
+    that a chain keeps.
 
-    A run gives the chain of the least work W whose transfers keep the limit: a chain within the limit has at least W.
+    A run gives the chain of the least work W whose transfers keep the limit: a chain within the
+    limit has at least W.
     """
     lower = program.area_bound()
     stages: tuple[Stage, ...] = ()
@@ -159,7 +188,10 @@ def _ops(model: ContractedProblem, nodes: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def _best_in_groups(
-    problem: SplitProblem, model: ContractedProblem, members: NDArray[np.bool_], sync: NDArray[np.int64]
+    problem: SplitProblem,
+    model: ContractedProblem,
+    members: NDArray[np.bool_],
+    sync: NDArray[np.int64],
 ) -> Split | None:
     """Run the program of the module text on the devices of the most numerous type."""
     base = problem.placement
@@ -167,11 +199,21 @@ def _best_in_groups(
     size = len(problem.usable_devices) // problem.groups
     inner = np.ascontiguousarray(base.io_ticks[:, problem.usable_devices[0]])
     group_model = GroupModel(
-        np.ascontiguousarray(model.total[:, g]), model.allowed[:, g], model.resident, int(model.capacity[g]), sync,
-        model.node[base.producer], base.consumer_ptr, model.node[base.consumer], inner, problem.uplink,
-    )  # fmt: skip
+        np.ascontiguousarray(model.total[:, g]),
+        model.allowed[:, g],
+        model.resident,
+        int(model.capacity[g]),
+        sync,
+        model.node[base.producer],
+        base.consumer_ptr,
+        model.node[base.consumer],
+        inner,
+        problem.uplink,
+    )
     work, moved, border, replicated = _segments(group_model, members)
-    stage = _stage_loads(work, moved, replicated, min(problem.max_replicas, size), overlap=problem.overlap)
+    stage = _stage_loads(
+        work, moved, replicated, min(problem.max_replicas, size), overlap=problem.overlap
+    )
     inside = _inside(stage, size)
     best = np.full((problem.groups + 1, len(members)), NO_VALUE, dtype=np.int64)
     best[:, 0] = 0
@@ -200,7 +242,8 @@ class GroupModel(NamedTuple):
 
 @entry
 def _segments(a, members):  # type: ignore[no-untyped-def]
-    """Work, transfers, uplink time and weights' time of the nodes B - A for every pair of ideals (A, B), A within B."""
+    """Work, transfers, uplink time and weights' time of the nodes B - A for every pair of ideals
+    (A, B), A within B."""
     count, n = members.shape
     work = np.full((count, count), NO_VALUE, dtype=np.int64)
     moved = np.zeros((count, count), dtype=np.int64)
@@ -243,7 +286,12 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
 
 
 def _stage_loads(
-    work: NDArray[np.int64], moved: NDArray[np.int64], sync: NDArray[np.int64], most: int, *, overlap: bool
+    work: NDArray[np.int64],
+    moved: NDArray[np.int64],
+    sync: NDArray[np.int64],
+    most: int,
+    *,
+    overlap: bool,
 ) -> NDArray[np.int64]:
     """load(S, r) for r = 1..most, shape (most + 1, I, I)."""
     stage = np.full((most + 1, *work.shape), NO_VALUE, dtype=np.int64)
@@ -311,4 +359,3 @@ def _trace(
             c, end = c - r, m
         b = a
     return tuple(reversed(found))
-

@@ -1,14 +1,17 @@
-"""Restarts on the tightest horizon: they ask whether there is a schedule as short as the best lower bound.
+"""Restarts on the tightest horizon: they ask whether there is a schedule as short as the best lower
+bound.
 
-With the horizon at the bound the start-time domains are so tight that CP-SAT usually answers within a second, but the time
-it takes has a heavy tail: another seed needs a tenth or ten times of it. So the question is asked by short runs with other
-seeds, one on each thread, with limits of work in the universal order 1, 1, 2, 1, 1, 2, 4, ...: no order without knowledge of the
-distribution expects less than it but for a logarithmic factor.
+With the horizon at the bound the start-time domains are so tight that CP-SAT usually answers within
+a second, but the time it takes has a heavy tail: another seed needs a tenth or ten times of it. So
+the question is asked by short runs with other seeds, one on each thread, with limits of work in the
+universal order 1, 1, 2, 1, 1, 2, 4, ...: no order without knowledge of the distribution expects
+less than it but for a logarithmic factor.
 
 References
 ----------
-M. Luby, A. Sinclair, D. Zuckerman, "Optimal speedup of Las Vegas algorithms", Information Processing Letters 47(4), 1993.
-C. P. Gomes, B. Selman, H. Kautz, "Boosting combinatorial search through randomization", AAAI 1998.
+M. Luby, A. Sinclair, D. Zuckerman, "Optimal speedup of Las Vegas algorithms", Information
+Processing Letters 47(4), 1993. C. P. Gomes, B. Selman, H. Kautz, "Boosting combinatorial search
+through randomization", AAAI 1998.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ class TightHorizon:
 
     def run(self, num_workers: int, stop: Callable[[], bool]) -> None:
         """Run on `num_workers` threads until an answer or `stop`."""
-        threads = [threading.Thread(target=self._work, name="placeopt-restarts") for _ in range(num_workers)]
+        threads = [
+            threading.Thread(target=self._work, name="placeopt-restarts")
+            for _ in range(num_workers)
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -56,7 +62,8 @@ class TightHorizon:
         finally:
             self._over.set()
             while any(thread.is_alive() for thread in threads):
-                self._end_all()  # again and again: a run may not have begun when it is first told to stop
+                # again and again: a run may not have begun when it is first told to stop
+                self._end_all()
                 threads[0].join(LONGEST_WAIT)
                 threads[-1].join(LONGEST_WAIT)
         if self._failure:

@@ -1,14 +1,15 @@
 """Baechi's memory-constrained placers: m-TOPO, m-ETF and m-SCT.
 
-m-SCT adapts the small communication time algorithm: a linear program picks at most one *favourite child* per op and one
-favourite parent per child; they share a device. Where the problem limits the dynamic peak, these placers count an op's
-tensors as resident first (as Baechi does) and less of them only if nothing fits.
+m-SCT adapts the small communication time algorithm: a linear program picks at most one *favourite
+child* per op and one favourite parent per child; they share a device. Where the problem limits the
+dynamic peak, these placers count an op's tensors as resident first (as Baechi does) and less of
+them only if nothing fits.
 
 References
 ----------
 - B. Jeon et al., "Baechi: fast device placement of machine learning graphs", SoCC 2020.
-- C. Hanen, A. Munier, "An approximation algorithm for scheduling dependent tasks on m processors with small communication
-  delays", 1995.
+- C. Hanen, A. Munier, "An approximation algorithm for scheduling dependent tasks on m processors
+  with small communication delays", 1995.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 class MTopo(Heuristic):
     """Fill device after device in topological order up to an equal share of memory.
 
-    The share is total bytes / devices + the largest op; bytes are resident bytes and output tensors. On
-    problems without bytes the mean compute times take their place.
+    The share is total bytes / devices + the largest op; bytes are resident bytes and output
+    tensors. On problems without bytes the mean compute times take their place.
     """
 
     name: ClassVar[str] = "m-topo"
@@ -96,9 +97,11 @@ class MEtf(Heuristic):
 
 @dataclass(frozen=True)
 class MSct(Heuristic):
-    """Earliest task first in which favourite children, chosen by a linear program, follow their parents.
+    """Earliest task first in which favourite children, chosen by a linear program, follow their
+    parents.
 
-    The linear program is that of Hanen and Munier; at a threshold of 1/2, their rounding, an op has at most one favourite.
+    The linear program is that of Hanen and Munier; at a threshold of 1/2, their rounding, an op has
+    at most one favourite.
     """
 
     name: ClassVar[str] = "m-sct"
@@ -106,9 +109,14 @@ class MSct(Heuristic):
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
     threshold: float = option(
-        0.5, above=0, high=0.5, meaning="an edge is a favourite below it; smaller values keep only the clear ones"
+        0.5,
+        above=0,
+        high=0.5,
+        meaning="an edge is a favourite below it; smaller values keep only the clear ones",
     )
-    max_edges: int = option(5_000, low=0, meaning="with more edges a greedy choice replaces the linear program")
+    max_edges: int = option(
+        5_000, low=0, meaning="with more edges a greedy choice replaces the linear program"
+    )
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Solve the linear program once, then plan."""
@@ -119,8 +127,10 @@ class MSct(Heuristic):
             favourite = favourite_children(plain, self.threshold, seconds=seconds)
         else:
             favourite = greedy_children(plain)
-            tracker.message = (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children were "
-                               "chosen greedily instead of by the linear program")  # fmt: skip
+            tracker.message = (
+                f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children were "
+                "chosen greedily instead of by the linear program"
+            )
         yield context.fitted(favoured_plan(context, favourite))
 
 
@@ -134,55 +144,93 @@ def favoured_plan(context: Context, favourite: NDArray[np.int64]) -> ListSchedul
     return plan
 
 
-def favourite_children(context: Context, threshold: float = 0.5, seconds: float | None = None) -> NDArray[np.int64]:
-    """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and Munier.
+def favourite_children(
+    context: Context, threshold: float = 0.5, seconds: float | None = None
+) -> NDArray[np.int64]:
+    """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and
+    Munier.
 
-    Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the children of
-    each op and over the parents of each op at most one x is 0 (sum of (1 - x) <= 1); 0 <= x <= 1, s >= 0.
-    An x below `threshold` makes a favourite. The interior-point method needs a fifth of the simplex's time; if
-    it does not end within `seconds`, the greedy choice stands in.
+    Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the
+    children of each op and over the parents of each op at most one x is 0 (sum of (1 - x) <= 1); 0
+    <= x <= 1, s >= 0. An x below `threshold` makes a favourite. The interior-point method needs a
+    fifth of the simplex's time; if it does not end within `seconds`, the greedy choice stands in.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
     problem = context.problem
     n = problem.num_ops
-    parent, child, tensor = problem.producer[problem.edge_tensor], problem.consumer, problem.edge_tensor
+    parent, child, tensor = (
+        problem.producer[problem.edge_tensor],
+        problem.consumer,
+        problem.edge_tensor,
+    )
     count = len(child)
     if count == 0:
         return np.full(n, -1, dtype=np.int64)
     scale = max(1.0, float(context.mean_compute.max()), float(context.mean_transfer.max()))
     work, delay = context.mean_compute / scale, context.mean_transfer[tensor] / scale
     edge, op = np.arange(count), np.arange(n)
-    # Columns: x of each edge, s of each op, w. Rows: edges, ops (makespan), ops (children), ops (parents).
-    row: list[Any] = [edge, edge, edge, count + op, count + op, count + n + parent, count + 2 * n + child]
-    column: list[Any] = [edge, count + parent, count + child, count + op, np.full(n, count + n), edge, edge]
+    # Columns: x of each edge, s of each op, w. Rows: edges, ops (makespan), ops (children), ops
+    # (parents).
+    row: list[Any] = [
+        edge,
+        edge,
+        edge,
+        count + op,
+        count + op,
+        count + n + parent,
+        count + 2 * n + child,
+    ]
+    column: list[Any] = [
+        edge,
+        count + parent,
+        count + child,
+        count + op,
+        np.full(n, count + n),
+        edge,
+        edge,
+    ]
     ones = np.ones(count)
     value: list[Any] = [delay, ones, -ones, np.ones(n), -np.ones(n), -ones, -ones]
     children, parents = np.bincount(parent, minlength=n), np.bincount(child, minlength=n)
-    limit = np.concatenate([-work[parent], -work, np.minimum(0, 1 - children), np.minimum(0, 1 - parents)])
+    limit = np.concatenate(
+        [-work[parent], -work, np.minimum(0, 1 - children), np.minimum(0, 1 - parents)]
+    )
     matrix = coo_array(
-        (np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=(count + 3 * n, count + n + 1)
+        (np.concatenate(value), (np.concatenate(row), np.concatenate(column))),
+        shape=(count + 3 * n, count + n + 1),
     ).tocsr()
     cost = np.zeros(count + n + 1)
     cost[-1] = 1.0
     bounds = np.zeros((count + n + 1, 2))
     bounds[:count, 1], bounds[count:, 1] = 1.0, np.inf
-    answer = linprog(cost, A_ub=matrix, b_ub=limit, bounds=bounds, method="highs-ipm",
-                     options={} if seconds is None else {"time_limit": seconds})  # fmt: skip
+    answer = linprog(
+        cost,
+        A_ub=matrix,
+        b_ub=limit,
+        bounds=bounds,
+        method="highs-ipm",
+        options={} if seconds is None else {"time_limit": seconds},
+    )
     if answer.x is None or answer.status != 0:
         return greedy_children(context)
     share = answer.x[:count]
     chosen = edge[share < threshold - 1e-9]
-    order = chosen[np.lexsort((chosen, -context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
+    order = chosen[
+        np.lexsort((chosen, -context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))
+    ]
     return _match(n, parent[order], child[order])
 
 
 def greedy_children(context: Context) -> NDArray[np.int64]:
-    """Return a favourite child of each op or -1: edges by decreasing transfer time, each op once."""
+    """Return a favourite child of each op or -1: edges by decreasing transfer time, each op
+    once."""
     problem = context.problem
     order = np.lexsort((np.arange(problem.num_edges), -context.mean_transfer[problem.edge_tensor]))
-    return _match(problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order])
+    return _match(
+        problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order]
+    )
 
 
 def _match(n: int, parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int64]:

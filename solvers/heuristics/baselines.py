@@ -38,7 +38,9 @@ class SingleDevice(Heuristic):
         everywhere = np.logical_and.reduce(problem.compute >= 0, axis=0)
         whole = bool((everywhere & (problem.capacity >= problem.resident.sum())).any())
         if not whole:
-            tracker.message = "no single device can hold every op: the rest spills over to other devices"
+            tracker.message = (
+                "no single device can hold every op: the rest spills over to other devices"
+            )
         first = {twin: group[0] for group in problem.identical_devices for twin in group}
         for device in range(problem.num_devices):
             wanted = np.full(problem.num_ops, device, dtype=np.int64)
@@ -56,10 +58,13 @@ class RoundRobin(Heuristic):
 
     name: ClassVar[str] = "round-robin"
 
-    chunks: int | None = option(None, low=1, meaning="chunks of about equal work; None for one per device")
+    chunks: int | None = option(
+        None, low=1, meaning="chunks of about equal work; None for one per device"
+    )
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
-        """Cut the order into chunks of equal mean work; what does not fit goes to a device with space."""
+        """Cut the order into chunks of equal mean work; what does not fit goes to a device with
+        space."""
         problem = context.problem
         order = problem.topological_order
         work = context.mean_compute[order]
@@ -77,15 +82,18 @@ class RoundRobin(Heuristic):
 class RandomPlacement(Heuristic):
     """The best of many uniform random placements.
 
-    Each unit (colocation group or op) gets a uniform compatible device; samples that break a capacity are
-    drawn again one unit after the other among the devices with space. Samples run first come, first served;
-    the best one is ranked by a list schedule at the end, which can only make it faster.
+    Each unit (colocation group or op) gets a uniform compatible device; samples that break a
+    capacity are drawn again one unit after the other among the devices with space. Samples run
+    first come, first served; the best one is ranked by a list schedule at the end, which can only
+    make it faster.
     """
 
     name: ClassVar[str] = "random"
     batch: ClassVar[int] = 256
 
-    samples: int = option(2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations")
+    samples: int = option(
+        2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations"
+    )
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Sample until the budget is spent."""
@@ -104,8 +112,11 @@ class RandomPlacement(Heuristic):
                 yield None if home is None else Placement(home[context.units.unit])
 
 
-def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
-    """Yield `count` random assignments of units to devices that respect compatibility and capacity."""
+def sample_units(
+    context: Context, count: int, rng: np.random.Generator
+) -> Iterator[NDArray[np.int64] | None]:
+    """Yield `count` random assignments of units to devices that respect compatibility and
+    capacity."""
     units = context.units
     num_units = len(units.bytes)
     options = units.allowed.sum(axis=1)
@@ -128,7 +139,8 @@ def _fits(context: Context, home: NDArray[np.int64]) -> bool:
 
 
 def _sequential(context: Context, rng: np.random.Generator) -> NDArray[np.int64] | None:
-    """Draw units in random order, large ones more likely first, each among the devices with space."""
+    """Draw units in random order, large ones more likely first, each among the devices with
+    space."""
     units = context.units
     home = np.zeros(len(units.bytes), dtype=np.int64)
     free = units.capacity.copy()

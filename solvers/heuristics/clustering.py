@@ -1,23 +1,26 @@
 """Clustering: decide first which ops share a device, then which device each cluster gets.
 
-With expensive communication this beats list scheduling, which decides op by op. Two clusterings share one
-mapping of clusters to devices:
+With expensive communication this beats list scheduling, which decides op by op. Two clusterings
+share one mapping of clusters to devices:
 
-- `EdgeZeroing`: edges are zeroed (their ends merged) from the most expensive one down. Here a merge is accepted while
-  the cluster's work stays below a cap, and both the cap and the cheapest edge considered are swept.
-- `Dsc`: ops are examined along the dominant sequence; an op joins the cluster of its dominant predecessor where that
-  lets it start earlier.
+- `EdgeZeroing`: edges are zeroed (their ends merged) from the most expensive one down. Here a merge
+  is accepted while the cluster's work stays below a cap, and both the cap and the cheapest edge
+  considered are swept.
+- `Dsc`: ops are examined along the dominant sequence; an op joins the cluster of its dominant
+  predecessor where that lets it start earlier.
 
 Two kinds of mapping are tried:
 
-- clusters by decreasing work (longest processing time first); each goes to the device it exchanges most data
-  with among those that stay below a load limit, otherwise to the device that finishes it first;
+- clusters by decreasing work (longest processing time first); each goes to the device it exchanges
+  most data with among those that stay below a load limit, otherwise to the device that finishes it
+  first;
 - HEFT with whole clusters: the first op of a cluster chooses the device, by earliest finish.
 
 References
 ----------
 - V. Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", MIT Press 1989.
-- T. Yang, A. Gerasoulis, "DSC: scheduling parallel tasks on an unbounded number of processors", IEEE TPDS 5(9), 1994.
+- T. Yang, A. Gerasoulis, "DSC: scheduling parallel tasks on an unbounded number of processors",
+  IEEE TPDS 5(9), 1994.
 """
 
 from __future__ import annotations
@@ -77,41 +80,62 @@ def unit_graph(context: Context) -> UnitGraph:
     by_end = np.argsort(ends, kind="stable")
     pointer = np.searchsorted(ends[by_end], np.arange(num_units + 1)).astype(np.int64)
     work = np.where(units.allowed, context.unit_work, np.inf)
-    mean_work = np.where(units.allowed, context.unit_work, 0.0).sum(axis=1) / units.allowed.sum(axis=1)
+    mean_work = np.where(units.allowed, context.unit_work, 0.0).sum(axis=1) / units.allowed.sum(
+        axis=1
+    )
     return UnitGraph(
-        work, mean_work, units.bytes, units.capacity, low, high, total,
-        pointer, others[by_end], np.concatenate([total, total])[by_end],
-    )  # fmt: skip
+        work,
+        mean_work,
+        units.bytes,
+        units.capacity,
+        low,
+        high,
+        total,
+        pointer,
+        others[by_end],
+        np.concatenate([total, total])[by_end],
+    )
 
 
 def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, bool]:
     """Give each cluster a device: longest first, to the nearest device within the load `limit`.
 
-    A cluster that no device can hold is placed unit by unit. Returns the device of each unit and whether
-    some unit found no device with space (it then sits on one that can run it).
+    A cluster that no device can hold is placed unit by unit. Returns the device of each unit and
+    whether some unit found no device with space (it then sits on one that can run it).
     """
     count = int(cluster.max()) + 1
     members = np.argsort(cluster, kind="stable")
     pointer = np.searchsorted(cluster[members], np.arange(count + 1)).astype(np.int64)
-    longest_first = np.argsort(-np.bincount(cluster, graph.mean_work, minlength=count), kind="stable")
+    longest_first = np.argsort(
+        -np.bincount(cluster, graph.mean_work, minlength=count), kind="stable"
+    )
     device_of, overflow = map_in_order(graph, members, pointer, longest_first, limit)
     return device_of, bool(overflow)
 
 
 def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
-    """Schedule by HEFT over clusters of units: the first op of a cluster chooses the device; None if no device can run one."""
+    """Schedule by HEFT over clusters of units: the first op of a cluster chooses the device; None
+    if no device can run one."""
     units = join_units(context.units, cluster)
     if not np.logical_or.reduce(units.allowed, axis=1).all():
         return None
     rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
     pinned = np.full(len(units.bytes), -1, dtype=np.int64)
     plan: ListSchedule = schedule_in_order(
-        context.graph, context.costs, units, context.by_decreasing(rank), np.zeros((0, 0)), pinned, True, context.contended
+        context.graph,
+        context.costs,
+        units,
+        context.by_decreasing(rank),
+        np.zeros((0, 0)),
+        pinned,
+        True,
+        context.contended,
     )
     return plan
 
 
-# --- solvers -----------------------------------------------------------------------------------------------
+# --- solvers
+# -----------------------------------------------------------------------------------------------
 
 
 OFFSET = 1_000_000
@@ -133,7 +157,11 @@ class _Sweep:
             home, overflow = map_clusters(self.graph, cluster, self.ideal * (1.0 + slack))
             device = home[self.context.units.unit]
             if self._is_new(device + OFFSET):
-                yield self.context.repaired(device) if overflow else self.context.list_scheduled(device)
+                yield (
+                    self.context.repaired(device)
+                    if overflow
+                    else self.context.list_scheduled(device)
+                )
         yield from self._by_earliest_finish(cluster)
 
     def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
@@ -146,7 +174,8 @@ class _Sweep:
                 yield context.list_scheduled(plan.device)
 
     def _is_new(self, labels: Ints) -> bool:
-        """Whether these devices of ops (or clusters of units) were not seen before; only digests are kept."""
+        """Whether these devices of ops (or clusters of units) were not seen before; only digests
+        are kept."""
         key = blake2b(labels.astype(np.int32).tobytes(), digest_size=16).digest()
         if key in self.seen:
             return False
@@ -156,15 +185,18 @@ class _Sweep:
 
 def _check_slack(solver: str, slack: tuple[float, ...]) -> None:
     if not slack or min(slack) < 0:
-        raise InputError(f"{solver} option slack: expected some numbers of at least 0, received {slack}")
+        raise InputError(
+            f"{solver} option slack: expected some numbers of at least 0, received {slack}"
+        )
 
 
 @dataclass(frozen=True)
 class EdgeZeroing(Heuristic):
     """Merge along the most expensive edges under a load cap; sweep threshold, cap and mapping.
 
-    Besides `caps`, twice, four times, ... the work per device is tried, up to everything in one cluster. Sarkar's own
-    rule (zero an edge whenever the parallel time does not grow) comes first where it is quick.
+    Besides `caps`, twice, four times, ... the work per device is tried, up to everything in one
+    cluster. Sarkar's own rule (zero an edge whenever the parallel time does not grow) comes first
+    where it is quick.
     """
 
     name: ClassVar[str] = "edge-zeroing"
@@ -174,14 +206,24 @@ class EdgeZeroing(Heuristic):
         (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625),
         meaning="largest work of a cluster, as multiples of the total work per device",
     )
-    thresholds: int = option(12, low=1, meaning="quantiles of the edges' costs down to which edges are considered")
-    slack: tuple[float, ...] = option(SLACK, meaning="load limits of the mapping, as excess over the ideal load per device")
-    steps: int = option(400_000_000, low=0, meaning="Sarkar's rule is tried if edges x (ops + edges) is at most this")
+    thresholds: int = option(
+        12, low=1, meaning="quantiles of the edges' costs down to which edges are considered"
+    )
+    slack: tuple[float, ...] = option(
+        SLACK, meaning="load limits of the mapping, as excess over the ideal load per device"
+    )
+    steps: int = option(
+        400_000_000,
+        low=0,
+        meaning="Sarkar's rule is tried if edges x (ops + edges) is at most this",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.caps or min(self.caps) <= 0:
-            raise InputError(f"edge-zeroing option caps: expected some positive numbers, received {self.caps}")
+            raise InputError(
+                f"edge-zeroing option caps: expected some positive numbers, received {self.caps}"
+            )
         _check_slack(self.name, self.slack)
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
@@ -191,16 +233,24 @@ class EdgeZeroing(Heuristic):
         sweep = _Sweep(context, graph, self.slack)
         if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
             yield from sweep.candidates(internalised(context, graph))
-        yield from sweep.candidates(np.arange(len(graph.bytes)))  # nothing merged: plain list scheduling
+        yield from sweep.candidates(
+            np.arange(len(graph.bytes))
+        )  # nothing merged: plain list scheduling
         share = graph.mean_work.sum() / problem.num_devices
         multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
         for cap in (*self.caps, *multiples):
             for num_edges in self._edge_counts(graph.cost):
-                yield from sweep.candidates(zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12)))
+                yield from sweep.candidates(
+                    zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12))
+                )
 
     def _edge_counts(self, cost: Floats) -> list[int]:
         """Numbers of leading edges (sorted by decreasing cost) that end where a cost level ends."""
-        ends = np.flatnonzero(np.append(np.diff(cost) != 0, True)) + 1 if len(cost) else np.zeros(1, dtype=np.int64)
+        ends = (
+            np.flatnonzero(np.append(np.diff(cost) != 0, True)) + 1
+            if len(cost)
+            else np.zeros(1, dtype=np.int64)
+        )
         picks = np.unique(np.linspace(0, len(ends) - 1, self.thresholds).round().astype(np.int64))
         return [int(ends[pick]) for pick in picks[::-1]]
 
@@ -209,16 +259,20 @@ class EdgeZeroing(Heuristic):
 class Dsc(Heuristic):
     """Dominant sequence clustering, then longest processing time with affinity.
 
-    DSC knows neither memory nor the number of devices, so its clusters are mapped as they are and, once for each of
-    `cuts`, after cutting them into pieces; every piece also fits the memory of the device that is fastest for it.
+    DSC knows neither memory nor the number of devices, so its clusters are mapped as they are and,
+    once for each of `cuts`, after cutting them into pieces; every piece also fits the memory of the
+    device that is fastest for it.
     """
 
     name: ClassVar[str] = "dsc"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
-    slack: tuple[float, ...] = option(SLACK, meaning="load limits of the mapping, as excess over the ideal load per device")
+    slack: tuple[float, ...] = option(
+        SLACK, meaning="load limits of the mapping, as excess over the ideal load per device"
+    )
     cuts: tuple[float, ...] = option(
-        (float("inf"), 1.0, 0.5), meaning="largest work of a piece, as multiples of the work per device"
+        (float("inf"), 1.0, 0.5),
+        meaning="largest work of a piece, as multiples of the work per device",
     )
 
     def __post_init__(self) -> None:
@@ -240,21 +294,35 @@ class Dsc(Heuristic):
 
 def op_edges(context: Context, order: Ints) -> OpEdges:
     """Return ops and edges with mean compute and transfer times; `order` is topological."""
-    before, behind, delay = context.graph.predecessors, context.graph.successors, context.mean_transfer
+    before, behind, delay = (
+        context.graph.predecessors,
+        context.graph.successors,
+        context.mean_transfer,
+    )
     return OpEdges(
-        order, before.pointer, before.op, delay[before.tensor], behind.pointer, behind.op, delay[behind.tensor],
+        order,
+        before.pointer,
+        before.op,
+        delay[before.tensor],
+        behind.pointer,
+        behind.op,
+        delay[behind.tensor],
         context.mean_compute,
-    )  # fmt: skip
+    )
 
 
 def internalised(context: Context, graph: UnitGraph) -> Ints:
-    """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by b-level."""
+    """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by
+    b-level."""
     rank, _ = context.upward_rank()
-    return np.asarray(internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank))))
+    return np.asarray(
+        internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
+    )
 
 
 def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
-    """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited devices."""
+    """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited
+    devices."""
     cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
     return cluster, start
 
@@ -266,7 +334,8 @@ def dsc_units(context: Context) -> tuple[Ints, Floats]:
 
 
 def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> Ints:
-    """Cut clusters in order of `start` into pieces that fit a fast device and hold at most `cap` ticks of work."""
+    """Cut clusters in order of `start` into pieces that fit a fast device and hold at most `cap`
+    ticks of work."""
     fastest = graph.work.argmin(axis=1)
     work, room = graph.work.min(axis=1).tolist(), graph.capacity[fastest].tolist()
     size, label = graph.bytes.tolist(), cluster.tolist()

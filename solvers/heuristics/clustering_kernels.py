@@ -1,7 +1,8 @@
 # mypy: disable-error-code="assignment, return-value"
 # (a jitted integer is an int64 or an int alike, which the type checker cannot know)
 
-"""Compiled kernels of the clusterings: zeroing edges, Sarkar's rule, DSC, and mapping clusters to devices."""
+"""Compiled kernels of the clusterings: zeroing edges, Sarkar's rule, DSC, and mapping clusters to
+devices."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 NONE = np.int64(-1)
-"""No device; typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled once more."""
+"""No device; typed, for a plain number is a type of its own to numba, and a kernel that takes it is
+compiled once more."""
 
 
 class UnitGraph(NamedTuple):
@@ -73,7 +75,8 @@ def _mergeable(graph: UnitGraph, work: Floats, size: Ints, a: int, b: int) -> bo
 
 @entry
 def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
-    """Merge the ends of the first `num_edges` edges while a cluster's mean work stays at most `cap`.
+    """Merge the ends of the first `num_edges` edges while a cluster's mean work stays at most
+    `cap`.
 
     Returns the cluster of each unit, numbered from 0 by first unit.
     """
@@ -96,7 +99,9 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
 
 
 @uncounted
-def _parallel_time(edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats, best: float) -> float:
+def _parallel_time(
+    edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats, best: float
+) -> float:
     """Makespan of a clustering with one device per cluster, ops in the order of `edges`.
 
     `start` and `open_at` are scratch. Stops early, with a larger value, once `best` is exceeded.
@@ -122,7 +127,8 @@ def _parallel_time(edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats
 
 @entry
 def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
-    """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of each unit."""
+    """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of
+    each unit."""
     num_units = len(graph.bytes)
     parent = np.arange(num_units)
     load, size = graph.work.copy(), graph.bytes.copy()
@@ -151,7 +157,8 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
 def _choose(
     graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
 ) -> int:
-    """Device with the most data nearby whose load stays within `limit`, else the one that ends first; -1: full."""
+    """Device with the most data nearby whose load stays within `limit`, else the one that ends
+    first; -1: full."""
     best, best_near, best_end, within = -1, -1.0, np.inf, False
     for device in range(len(load)):
         end = load[device] + work[device]
@@ -184,7 +191,8 @@ def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) ->
 def map_in_order(
     graph: UnitGraph, members: Ints, pointer: Ints, sequence: Ints, limit: float
 ) -> tuple[Ints, bool]:
-    """Map the clusters of `sequence`; the units of cluster c are members[pointer[c]:pointer[c + 1]]."""
+    """Map the clusters of `sequence`; the units of cluster c are members[pointer[c]:pointer[c +
+    1]]."""
     num_units, k = graph.work.shape
     device_of = np.full(num_units, -1, np.int64)
     load, free = np.zeros(k), graph.capacity.copy()
@@ -208,7 +216,9 @@ def map_in_order(
             if whole < 0:
                 near[:] = 0.0
                 _add_nearness(graph, device_of, unit, near)
-                device = _choose(graph, graph.work[unit], graph.bytes[unit], load, free, near, limit)
+                device = _choose(
+                    graph, graph.work[unit], graph.bytes[unit], load, free, near, limit
+                )
             if device < 0:
                 overflow = True
                 device = np.argmin(graph.work[unit])
@@ -232,11 +242,15 @@ class Clusters(NamedTuple):
 
 
 @inner
-def _join(edges: OpEdges, state: Clusters, kept: int, op: int, target: int, commit: int) -> tuple[float, int]:
-    """Earliest start of `op` behind cluster `target`, and how many predecessors must follow it there.
+def _join(
+    edges: OpEdges, state: Clusters, kept: int, op: int, target: int, commit: int
+) -> tuple[float, int]:
+    """Earliest start of `op` behind cluster `target`, and how many predecessors must follow it
+    there.
 
-    The predecessor whose data arrives last may follow into `target` if it is alone in its cluster (not `kept`)
-    and feeds only `op`; then the next one, and so on. With `commit` >= 0 that many of them are moved.
+    The predecessor whose data arrives last may follow into `target` if it is alone in its cluster
+    (not `kept`) and feeds only `op`; then the next one, and so on. With `commit` >= 0 that many of
+    them are moved.
     """
     first, end = edges.pred_ptr[op], edges.pred_ptr[op + 1]
     outside = np.empty(end - first, np.bool_)
@@ -284,7 +298,8 @@ def _b_levels(edges: OpEdges) -> Floats:
 
 @inner
 def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, float]:
-    """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are moved."""
+    """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are
+    moved."""
     begin = state.arrival[op]
     if state.dominant[op] < 0 or state.cluster[state.dominant[op]] == kept:
         return -1, begin
@@ -300,17 +315,23 @@ def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, flo
 def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
     """DSC: cluster and start of each op, on an unbounded number of devices.
 
-    The free op with the largest t-level + b-level is examined next. Its t-level drops if it joins the cluster
-    of the predecessor whose data arrives last; predecessors that feed only this op follow into the cluster
-    while that helps. If a partially free op lies on a longer sequence, the cluster of *its* last predecessor is
-    kept for it (the dominant sequence reduction warranty).
+    The free op with the largest t-level + b-level is examined next. Its t-level drops if it joins
+    the cluster of the predecessor whose data arrives last; predecessors that feed only this op
+    follow into the cluster while that helps. If a partially free op lies on a longer sequence, the
+    cluster of *its* last predecessor is kept for it (the dominant sequence reduction warranty).
     """
     n = len(edges.order)
     level = _b_levels(edges)
     state = Clusters(
-        np.full(n, -1, np.int64), np.zeros(n), np.zeros(n), np.zeros(n), np.full(n, -1, np.int64),
-        np.zeros(n, np.int64), np.zeros(n), np.full(n, -1, np.int64),
-    )  # fmt: skip
+        np.full(n, -1, np.int64),
+        np.zeros(n),
+        np.zeros(n),
+        np.zeros(n),
+        np.full(n, -1, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n),
+        np.full(n, -1, np.int64),
+    )
     waiting = edges.pred_ptr[1:] - edges.pred_ptr[:-1]
     free = [(0.0, np.int64(0))]
     partial = [(0.0, np.int64(0))]
@@ -323,13 +344,16 @@ def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
     for _ in range(n):
         priority, op = heapq.heappop(free)
         while len(partial) > 0 and (
-            waiting[partial[0][1]] == 0 or -partial[0][0] != state.arrival[partial[0][1]] + level[partial[0][1]]
+            waiting[partial[0][1]] == 0
+            or -partial[0][0] != state.arrival[partial[0][1]] + level[partial[0][1]]
         ):
             heapq.heappop(partial)
         kept = -1
         if len(partial) > 0 and partial[0][0] < priority:
             guard = state.dominant[partial[0][1]]
-            if state.last[state.cluster[guard]] == guard:  # otherwise joining it no longer helps the partially free op
+            if (
+                state.last[state.cluster[guard]] == guard
+            ):  # otherwise joining it no longer helps the partially free op
                 kept = state.cluster[guard]
         home, begin = _home(edges, state, kept, op)
         if home < 0:

@@ -1,4 +1,5 @@
-"""Context: a problem as heuristics see it, with mean costs, units, and the steps that they share."""
+"""Context: a problem as heuristics see it, with mean costs, units, and the steps that they
+share."""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ class Context:
 
     Attributes
     ----------
-    inflation : share of the tensors that each op holds (its outputs and its inputs) added to its resident
-        bytes. With 1 the static limit implies the peak limit; smaller shares are guesses, always evaluated.
+    inflation : share of the tensors that each op holds (its outputs and its inputs) added to its
+    resident
+        bytes. With 1 the static limit implies the peak limit; smaller shares are guesses, always
+        evaluated.
     """
 
     problem: PlacementProblem
@@ -53,7 +56,9 @@ class Context:
         """Ops that share a device, with the bytes that `inflation` charges."""
         if self.inflation == 0:
             return self.problem.units
-        return group_units(self.problem.units.unit, self.op_bytes, self.problem.compute >= 0, self.problem.capacity)
+        return group_units(
+            self.problem.units.unit, self.op_bytes, self.problem.compute >= 0, self.problem.capacity
+        )
 
     @cached_property
     def op_bytes(self) -> NDArray[np.int64]:
@@ -70,11 +75,14 @@ class Context:
         """Mean ticks of each op over its compatible devices, shape (num_ops,)."""
         compute = self.problem.compute
         usable = compute >= 0
-        return np.asarray(np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1))
+        return np.asarray(
+            np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1)
+        )
 
     @cached_property
     def mean_transfer(self) -> NDArray[np.float64]:
-        """Mean ticks of each tensor over the ordered pairs of different devices, shape (num_tensors,)."""
+        """Mean ticks of each tensor over the ordered pairs of different devices, shape
+        (num_tensors,)."""
         problem = self.problem
         k = problem.num_devices
         if k == 1 or not problem.num_tensors:
@@ -98,8 +106,11 @@ class Context:
         """Whether any two devices are joined by a channel."""
         return self.problem.num_channels > 0
 
-    def upward_rank(self, *, communication: bool = True) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """b-levels with mean costs and the next op on each longest path; static levels without communication."""
+    def upward_rank(
+        self, *, communication: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """b-levels with mean costs and the next op on each longest path; static levels without
+        communication."""
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
         rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
         return rank, following
@@ -126,23 +137,33 @@ class Context:
     ) -> ListSchedule:
         """Schedule ops in a given topological order: see `insertion_kernels.schedule_in_order`."""
         plan: ListSchedule = schedule_in_order(
-            self.graph, self.costs, self.units, sequence, np.zeros((0, 0)) if bias is None else bias,
-            self.unpinned if pinned is None else pinned, insertion, contention,
-        )  # fmt: skip
+            self.graph,
+            self.costs,
+            self.units,
+            sequence,
+            np.zeros((0, 0)) if bias is None else bias,
+            self.unpinned if pinned is None else pinned,
+            insertion,
+            contention,
+        )
         return plan
 
     def by_time(self, position: NDArray[np.int64]) -> ListSchedule:
         """Schedule ops earliest start first: see `time_kernels.schedule_by_time`."""
-        plan: ListSchedule = schedule_by_time(self.graph, self.costs, self.units, position, self.unpinned)
+        plan: ListSchedule = schedule_by_time(
+            self.graph, self.costs, self.units, position, self.unpinned
+        )
         return plan
 
     def ranked(self, plan: ListSchedule) -> Placement:
-        """Turn a schedule into devices and ranks, ops that take no time first among equal starts."""
+        """Turn a schedule into devices and ranks, ops that take no time first among equal
+        starts."""
         order = np.lexsort((self.position, plan.finish))
         return Placement.from_starts(plan.device, plan.start, order)
 
     def list_scheduled(self, device: NDArray[np.int64]) -> Placement:
-        """Rank the ops of a given assignment by a list schedule: highest b-level first, with insertion."""
+        """Rank the ops of a given assignment by a list schedule: highest b-level first, with
+        insertion."""
         return self.ranked(self.pinned_plan(device))
 
     def pinned_plan(self, device: NDArray[np.int64]) -> ListSchedule:
@@ -153,13 +174,15 @@ class Context:
         return self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended)
 
     def fitted(self, plan: ListSchedule) -> Placement | None:
-        """Return the plan's placement, repaired where memory overflowed; None if repair found no way."""
+        """Return the plan's placement, repaired where memory overflowed; None if repair found no
+        way."""
         if not plan.overflow:
             return self.ranked(plan)
         return self.repaired(plan.device)
 
     def repaired(self, device: NDArray[np.int64]) -> Placement | None:
-        """Move ops of `device` until every constraint holds, and rank them; None if no way was found."""
+        """Move ops of `device` until every constraint holds, and rank them; None if no way was
+        found."""
         home = repair(self.units, self.unit_first(device), self.unit_work)
         home = self.packing if home is None else home
         return None if home is None else self.list_scheduled(home[self.units.unit])
@@ -175,7 +198,8 @@ class Context:
 
     @cached_property
     def unit_work(self) -> NDArray[np.float64]:
-        """Ticks of each unit on each device, infinity where it cannot run, shape (num_units, num_devices)."""
+        """Ticks of each unit on each device, infinity where it cannot run, shape (num_units,
+        num_devices)."""
         compute = self.problem.compute
         work = np.zeros((len(self.units.bytes), compute.shape[1]))
         np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))

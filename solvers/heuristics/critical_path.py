@@ -1,9 +1,10 @@
-"""Critical path: ready ops by b-level, each on the device of its earliest start, best of several tie-breakings.
+"""Critical path: ready ops by b-level, each on the device of its earliest start, best of several
+tie-breakings.
 
 References
 ----------
-The critical-path baseline of "DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025)
-runs 50 times and keeps the best, because sharded graphs are full of ties.
+The critical-path baseline of "DOPPLER: Dual-policy learning for device assignment in asynchronous
+dataflow graphs" (2025) runs 50 times and keeps the best, because sharded graphs are full of ties.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class CriticalPath(Heuristic):
             yield context.fitted(plan)
 
 
-def critical_path_plans(context: Context, rng: np.random.Generator, runs: int) -> Iterator[ListSchedule]:
+def critical_path_plans(
+    context: Context, rng: np.random.Generator, runs: int
+) -> Iterator[ListSchedule]:
     """Yield the schedule of each tie-breaking, that by index first."""
     n, k = context.problem.num_ops, context.problem.num_devices
     level, _ = context.upward_rank()
@@ -53,5 +56,7 @@ def critical_path_plans(context: Context, rng: np.random.Generator, runs: int) -
     for _ in range(runs):
         position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
         sequence = ranks.priority_list(context.graph, position)
-        yield schedule_earliest_start(context.graph, context.costs, context.units, sequence, turn, context.unpinned)
+        yield schedule_earliest_start(
+            context.graph, context.costs, context.units, sequence, turn, context.unpinned
+        )
         tie, turn = rng.permutation(n), rng.integers(k, size=n)

@@ -23,13 +23,16 @@ def data_ready(graph: Any, costs: Any, device_of: Ints, finish: Ints, op: int, d
 
     Parameters
     ----------
-    graph : tuple with `predecessors`. costs : tuple with `transfer` and `link_class`, which may be the same.
+    graph : tuple with `predecessors`. costs : tuple with `transfer` and `link_class`, which may be
+    the same.
     """
     ready = np.int64(0)
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
         source = graph.predecessors.op[e]
         arrival = finish[source]
         if device_of[source] != device:
-            arrival += costs.transfer[graph.predecessors.tensor[e], costs.link_class[device_of[source], device]]
+            arrival += costs.transfer[
+                graph.predecessors.tensor[e], costs.link_class[device_of[source], device]
+            ]
         ready = max(ready, arrival)
     return ready

@@ -1,14 +1,17 @@
-"""Enumerative: per sharded op, the balanced assignment of shards to devices with the least communication.
+"""Enumerative: per sharded op, the balanced assignment of shards to devices with the least
+communication.
 
 The enumerative optimizer of Doppler walks over the *meta-ops* (ops of the unsharded graph) in
-topological order and, for the shards of each, tries every assignment that spreads them evenly over the
-devices, with the producers already placed. The cost of an assignment is the time to fetch the inputs, a sum
-over the shards; the best one therefore solves a linear assignment problem with ceil(shards / devices) places
-per device, which finds in polynomial time what enumeration finds in factorial time.
+topological order and, for the shards of each, tries every assignment that spreads them evenly over
+the devices, with the producers already placed. The cost of an assignment is the time to fetch the
+inputs, a sum over the shards; the best one therefore solves a linear assignment problem with
+ceil(shards / devices) places per device, which finds in polynomial time what enumeration finds in
+factorial time.
 
 References
 ----------
-"DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025), its enumerative baseline.
+"DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025), its
+enumerative baseline.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ FORBIDDEN = 1e30
 class Enumerative(Heuristic):
     """Meta-op by meta-op, spread the shards evenly over the devices with the least communication.
 
-    On problems without meta-op labels the ops of equal depth and type form the groups; the message says so.
+    On problems without meta-op labels the ops of equal depth and type form the groups; the message
+    says so.
     """
 
     name: ClassVar[str] = "enumerative"
@@ -45,7 +49,9 @@ class Enumerative(Heuristic):
         """Place group after group; what does not fit into memory is repaired."""
         labelled = int(context.problem.meta.max()) >= 0
         if not labelled:
-            tracker.message = "no meta-op labels: ops of equal depth and type were taken as shards of one op"
+            tracker.message = (
+                "no meta-op labels: ops of equal depth and type were taken as shards of one op"
+            )
         yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
@@ -99,17 +105,22 @@ def assign_groups(context: Context, grouped: list[NDArray[np.int64]]) -> NDArray
         _, first = np.unique(units.unit[free_ops], return_index=True)
         rows = free_ops[np.sort(first)]
         if len(rows):
-            usable = units.allowed[units.unit[rows]] & (units.bytes[units.unit[rows]][:, None] <= free)
+            usable = units.allowed[units.unit[rows]] & (
+                units.bytes[units.unit[rows]][:, None] <= free
+            )
             full = ~np.logical_or.reduce(usable, axis=1)
             usable[full] = units.allowed[units.unit[rows[full]]]  # repaired later
             cost = _fetch_times(context, rows, device) + _tie_break(context, rows, load)
             places = -(-len(rows) // k)
-            # Evenness is a wish: a place beyond the even share exists too, at a price above any fetch time.
+            # Evenness is a wish: a place beyond the even share exists too, at a price above any
+            # fetch time.
             even = np.repeat(np.where(usable, cost, FORBIDDEN), places, axis=1)
             if (~usable).any():
                 dear = np.where(usable, cost + 1.0 + cost[usable].sum(), FORBIDDEN)
                 even = np.concatenate([even, np.repeat(dear, len(rows), axis=1)], axis=1)
-                owner = np.concatenate([np.repeat(np.arange(k), places), np.repeat(np.arange(k), len(rows))])
+                owner = np.concatenate(
+                    [np.repeat(np.arange(k), places), np.repeat(np.arange(k), len(rows))]
+                )
             else:
                 owner = np.repeat(np.arange(k), places)
             row, column = linear_sum_assignment(even)
@@ -122,8 +133,11 @@ def assign_groups(context: Context, grouped: list[NDArray[np.int64]]) -> NDArray
     return device
 
 
-def _fetch_times(context: Context, rows: NDArray[np.int64], device: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ticks to bring the placed inputs of each op to each device, shape (len(rows), num_devices)."""
+def _fetch_times(
+    context: Context, rows: NDArray[np.int64], device: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Ticks to bring the placed inputs of each op to each device, shape (len(rows),
+    num_devices)."""
     problem = context.problem
     pointer, source, tensor = problem.predecessors
     cost = np.zeros((len(rows), problem.num_devices))
@@ -133,12 +147,17 @@ def _fetch_times(context: Context, rows: NDArray[np.int64], device: NDArray[np.i
         if len(edges):
             origin = device[source[edges]]
             time = problem.transfer[tensor[edges][:, None], problem.link_class[origin]]
-            cost[i] = np.where(origin[:, None] == np.arange(problem.num_devices), 0, time).sum(axis=0)
+            cost[i] = np.where(origin[:, None] == np.arange(problem.num_devices), 0, time).sum(
+                axis=0
+            )
     return cost
 
 
-def _tie_break(context: Context, rows: NDArray[np.int64], load: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Less than half a tick in total: prefer faster and less loaded devices among equal fetch times."""
+def _tie_break(
+    context: Context, rows: NDArray[np.int64], load: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Less than half a tick in total: prefer faster and less loaded devices among equal fetch
+    times."""
     compute = context.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
     return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))

@@ -1,4 +1,5 @@
-"""The base of the heuristics: a heuristic proposes placements, the base evaluates them and keeps the best."""
+"""The base of the heuristics: a heuristic proposes placements, the base evaluates them and keeps
+the best."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
-"""Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in order."""
+"""Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in
+order."""
 
 CAUTIOUS = INFLATIONS[::-1]
 """The same, beginning with all of them, as Baechi does."""
@@ -38,7 +40,8 @@ class Heuristic(SearchSolver):
 
     Attributes
     ----------
-    inflations : for memory="peak", the shares of tensor bytes counted as resident, tried until one works.
+    inflations : for memory="peak", the shares of tensor bytes counted as resident, tried until one
+    works.
     batch : candidates evaluated at once.
     """
 
@@ -48,19 +51,23 @@ class Heuristic(SearchSolver):
 
     @abstractmethod
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
-        """Yield placements, None where none was found; `tracker.rng()` is the source of randomness."""
+        """Yield placements, None where none was found; `tracker.rng()` is the source of
+        randomness."""
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """None: one pass over the graph may be interpreted."""
         return ()
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a candidate is valid."""
+        """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a
+        candidate is valid."""
         # Batches of large problems are small, so that a time limit is noticed.
         size = max(2, min(self.batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
         found = False
         for inflation in self.inflations if problem.memory == "peak" else (0.0,):
-            for group in _batches(self.propose(Context(problem, inflation), tracker), size, tracker):
+            for group in _batches(
+                self.propose(Context(problem, inflation), tracker), size, tracker
+            ):
                 found |= offer_all(tracker, problem, group)
                 if tracker.stop():
                     break
@@ -75,7 +82,9 @@ class Heuristic(SearchSolver):
             tracker.message = "the time was over before a placement was found"
         elif best is None:
             if pack(problem.units)[1]:
-                tracker.infeasible("the ops cannot be packed into the capacities (proved by an integer program)")
+                tracker.infeasible(
+                    "the ops cannot be packed into the capacities (proved by an integer program)"
+                )
             elif not tracker.message:
                 tracker.message = _why_nothing(problem)
         elif best.priority is None and (tracker.in_time or not is_large(problem)):
@@ -99,7 +108,9 @@ def _batches(
         yield group
 
 
-def offer_all(tracker: Tracker[Placement], problem: PlacementProblem, group: list[Placement]) -> bool:
+def offer_all(
+    tracker: Tracker[Placement], problem: PlacementProblem, group: list[Placement]
+) -> bool:
     """Evaluate candidates in every execution mode they allow; return whether any is valid."""
     group = group[: tracker.evaluations_left]
     if not group:
@@ -107,7 +118,9 @@ def offer_all(tracker: Tracker[Placement], problem: PlacementProblem, group: lis
     devices = np.stack([placement.device for placement in group])
     values = evaluate_batch(problem, devices)
     if all(placement.priority is not None for placement in group):
-        ranks = np.stack([placement.priority for placement in group if placement.priority is not None])
+        ranks = np.stack(
+            [placement.priority for placement in group if placement.priority is not None]
+        )
         for queue in ("priority", "planned"):
             values = np.minimum(values, evaluate_batch(problem, devices, ranks, queue))
     tracker.count(len(group))

@@ -2,7 +2,8 @@
 
 References
 ----------
-R. Bayer, E. McCreight, "Organization and maintenance of large ordered indexes", Acta Informatica 1, 1972 (B-trees).
+R. Bayer, E. McCreight, "Organization and maintenance of large ordered indexes", Acta Informatica 1,
+1972 (B-trees).
 """
 
 # mypy: disable-error-code="assignment, return-value, no-any-return"
@@ -25,7 +26,8 @@ FAR = 2**62
 """A time later than every schedule ends."""
 
 NONE = np.int64(-1)
-"""No op, device or gap; typed, for a plain number is a type of its own to numba, and its takers are compiled once more."""
+"""No op, device or gap; typed, for a plain number is a type of its own to numba, and its takers are
+compiled once more."""
 
 
 WIDTH, BRANCHES = 64, 256
@@ -33,10 +35,12 @@ WIDTH, BRANCHES = 64, 256
 
 
 class Gaps(NamedTuple):
-    """Idle gaps of every device in time order: gaps stand in leaves, leaves in nodes, the nodes of a device are linked.
+    """Idle gaps of every device in time order: gaps stand in leaves, leaves in nodes, the nodes of
+    a device are linked.
 
-    A B-tree of fixed height: a search reads few stretches of memory, each from one end to the other, where a binary tree would
-    wait for memory at every step. The last gap of a device never ends.
+    A B-tree of fixed height: a search reads few stretches of memory, each from one end to the
+    other, where a binary tree would wait for memory at every step. The last gap of a device never
+    ends.
     """
 
     start: Ints  # (num_leaves, WIDTH)
@@ -57,24 +61,41 @@ class Gaps(NamedTuple):
 @inner
 def empty_gaps(n: int, k: int) -> Gaps:
     """Return the gaps of k devices without ops, with room for n of them."""
-    leaves = k + n // (WIDTH // 2) + 1  # a leaf is divided after at least WIDTH / 2 gaps were added to it, and a node likewise
+    leaves = (
+        k + n // (WIDTH // 2) + 1
+    )  # a leaf is divided after at least WIDTH / 2 gaps were added to it, and a node likewise
     nodes = k + leaves // (BRANCHES // 2) + 1
     gaps = Gaps(
-        np.zeros((leaves, WIDTH), np.int64), np.zeros((leaves, WIDTH), np.int64), np.zeros((leaves, WIDTH), np.int64),
-        np.zeros(leaves, np.int64), np.zeros((nodes, BRANCHES), np.int64), np.zeros((nodes, BRANCHES), np.int64),
-        np.zeros((nodes, BRANCHES), np.int64), np.zeros(nodes, np.int64), np.zeros(nodes, np.int64),
-        np.full(nodes, -1, np.int64), np.full(nodes, -1, np.int64), np.arange(k), np.full(2, k, np.int64),
-    )  # fmt: skip
+        np.zeros((leaves, WIDTH), np.int64),
+        np.zeros((leaves, WIDTH), np.int64),
+        np.zeros((leaves, WIDTH), np.int64),
+        np.zeros(leaves, np.int64),
+        np.zeros((nodes, BRANCHES), np.int64),
+        np.zeros((nodes, BRANCHES), np.int64),
+        np.zeros((nodes, BRANCHES), np.int64),
+        np.zeros(nodes, np.int64),
+        np.zeros(nodes, np.int64),
+        np.full(nodes, -1, np.int64),
+        np.full(nodes, -1, np.int64),
+        np.arange(k),
+        np.full(2, k, np.int64),
+    )
     for d in range(k):
         gaps.end[d, 0], gaps.op[d, 0], gaps.count[d] = FAR, -1, 1
-        gaps.leaf[d, 0], gaps.leaf_end[d, 0], gaps.leaf_longest[d, 0], gaps.leaves[d] = d, FAR, FAR, 1
+        gaps.leaf[d, 0], gaps.leaf_end[d, 0], gaps.leaf_longest[d, 0], gaps.leaves[d] = (
+            d,
+            FAR,
+            FAR,
+            1,
+        )
         gaps.longest[d] = FAR
     return gaps
 
 
 @inlined
 def _first_from(ends: Ints, count: int, due: int) -> int:
-    """Place of the first of the rising `ends` that is no sooner than `due`: mostly the last, which is tried first."""
+    """Place of the first of the rising `ends` that is no sooner than `due`: mostly the last, which
+    is tried first."""
     low, high = np.int64(0), count
     if count == 1 or ends[count - 2] < due:
         return count - 1
@@ -89,12 +110,16 @@ def _first_from(ends: Ints, count: int, due: int) -> int:
 
 @uncounted
 def first_fit(gaps: Gaps, device: int, due: int, length: int, limit: int) -> int:
-    """First gap that ends no sooner than `due` and is as long as `length`, as (node * BRANCHES + slot of the leaf) * WIDTH + place.
+    """First gap that ends no sooner than `due` and is as long as `length`, as (node * BRANCHES +
+    slot of the leaf) * WIDTH + place.
 
     NONE if it is in a leaf all of whose gaps start at `limit` or later.
     """
     node = gaps.last[device]
-    while gaps.earlier[node] >= 0 and gaps.leaf_end[gaps.earlier[node], gaps.leaves[gaps.earlier[node]] - 1] >= due:
+    while (
+        gaps.earlier[node] >= 0
+        and gaps.leaf_end[gaps.earlier[node], gaps.leaves[gaps.earlier[node]] - 1] >= due
+    ):
         node = gaps.earlier[node]
     slot = _first_from(gaps.leaf_end[node], gaps.leaves[node], due)
     leaf = gaps.leaf[node, slot]
@@ -140,7 +165,10 @@ def _measure(gaps: Gaps, node: int, slot: int) -> None:
         return
     for i in range(gaps.count[leaf]):
         longest = max(longest, gaps.end[leaf, i] - gaps.start[leaf, i])
-    gaps.leaf_end[node, slot], gaps.leaf_longest[node, slot] = gaps.end[leaf, gaps.count[leaf] - 1], longest
+    gaps.leaf_end[node, slot], gaps.leaf_longest[node, slot] = (
+        gaps.end[leaf, gaps.count[leaf] - 1],
+        longest,
+    )
     longest = np.int64(0)
     for at in range(gaps.leaves[node]):
         longest = max(longest, gaps.leaf_longest[node, at])
@@ -153,7 +181,10 @@ def _divide_node(gaps: Gaps, device: int, node: int) -> None:
     half, rest, behind = BRANCHES // 2, gaps.used[1], gaps.later[node]
     gaps.used[1] += 1
     for at in range(half):
-        gaps.leaf[rest, at], gaps.leaf_end[rest, at] = gaps.leaf[node, half + at], gaps.leaf_end[node, half + at]
+        gaps.leaf[rest, at], gaps.leaf_end[rest, at] = (
+            gaps.leaf[node, half + at],
+            gaps.leaf_end[node, half + at],
+        )
         gaps.leaf_longest[rest, at] = gaps.leaf_longest[node, half + at]
     gaps.leaves[node], gaps.leaves[rest] = half, half
     gaps.later[node], gaps.earlier[rest], gaps.later[rest] = rest, node, behind
@@ -171,11 +202,17 @@ def _divide_leaf(gaps: Gaps, device: int, node: int, slot: int) -> None:
     half, leaf, rest = WIDTH // 2, gaps.leaf[node, slot], gaps.used[0]
     gaps.used[0] += 1
     for i in range(half):
-        gaps.start[rest, i], gaps.end[rest, i] = gaps.start[leaf, half + i], gaps.end[leaf, half + i]
+        gaps.start[rest, i], gaps.end[rest, i] = (
+            gaps.start[leaf, half + i],
+            gaps.end[leaf, half + i],
+        )
         gaps.op[rest, i] = gaps.op[leaf, half + i]
     gaps.count[leaf], gaps.count[rest] = half, half
     for at in range(gaps.leaves[node], slot + 1, -1):
-        gaps.leaf[node, at], gaps.leaf_end[node, at] = gaps.leaf[node, at - 1], gaps.leaf_end[node, at - 1]
+        gaps.leaf[node, at], gaps.leaf_end[node, at] = (
+            gaps.leaf[node, at - 1],
+            gaps.leaf_end[node, at - 1],
+        )
         gaps.leaf_longest[node, at] = gaps.leaf_longest[node, at - 1]
     gaps.leaf[node, slot + 1] = rest
     gaps.leaves[node] += 1

@@ -1,12 +1,13 @@
-"""Compiled list schedulers that take ops in a given order: HEFT, CPOP, PEFT, with insertion into idle gaps.
+"""Compiled list schedulers that take ops in a given order: HEFT, CPOP, PEFT, with insertion into
+idle gaps.
 
-A list scheduler takes ops one by one and gives each a device and a start. All of them follow the model of
-`PlacementProblem`: incompatible devices, resident bytes and units are respected (a whole unit is reserved on the device
-of its first member), links have classes, a tensor is sent once to each device, and where transfers share channels the
-schedule may account for it.
+A list scheduler takes ops one by one and gives each a device and a start. All of them follow the
+model of `PlacementProblem`: incompatible devices, resident bytes and units are respected (a whole
+unit is reserved on the device of its first member), links have classes, a tensor is sent once to
+each device, and where transfers share channels the schedule may account for it.
 
-`_nrt=False` leaves reference counting out of functions that allocate nothing: counting every array of a NamedTuple at every
-call takes five times as long as the scheduling.
+`_nrt=False` leaves reference counting out of functions that allocate nothing: counting every array
+of a NamedTuple at every call takes five times as long as the scheduling.
 """
 
 # mypy: disable-error-code="assignment, return-value, no-any-return"
@@ -19,7 +20,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inlined, inner, uncounted
-from placeopt.solvers.heuristics.idle_gaps import FAR, NONE, Gaps, empty_gaps, fill_gap, first_fit, gap_start, last_gap
+from placeopt.solvers.heuristics.idle_gaps import (
+    FAR,
+    NONE,
+    Gaps,
+    empty_gaps,
+    fill_gap,
+    first_fit,
+    gap_start,
+    last_gap,
+)
 from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
@@ -42,8 +52,11 @@ class ListSchedule(NamedTuple):
 
 
 @inlined
-def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints) -> None:
-    """Write the time at which all inputs of `op` are on each device, transfers never waiting for each other."""
+def _data_ready(
+    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints
+) -> None:
+    """Write the time at which all inputs of `op` are on each device, transfers never waiting for
+    each other."""
     ready[:] = 0
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
         source, tensor = graph.predecessors.op[e], graph.predecessors.tensor[e]
@@ -55,16 +68,21 @@ def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: 
             ready[device] = max(ready[device], arrival)
 
 
-# --- list scheduling in a given order (HEFT, CPOP, PEFT) ---------------------------------------------------
+# --- list scheduling in a given order (HEFT, CPOP, PEFT)
+# ---------------------------------------------------
 
 
 @uncounted
 def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
-    """Write the in-edges of `op` to `entries` by finish of the producer; return how many there are."""
+    """Write the in-edges of `op` to `entries` by finish of the producer; return how many there
+    are."""
     count = 0
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
         at = count
-        while at > 0 and finish[graph.predecessors.op[entries[at - 1]]] > finish[graph.predecessors.op[e]]:
+        while (
+            at > 0
+            and finish[graph.predecessors.op[entries[at - 1]]] > finish[graph.predecessors.op[e]]
+        ):
             entries[at] = entries[at - 1]
             at -= 1
         entries[at] = e
@@ -79,7 +97,9 @@ TRY, KEEP = np.array([False, True])
 class Queues(NamedTuple):
     """Transfers queued on channels so far."""
 
-    arrived: Ints  # (num_tensors, num_devices) end of the tensor's transfer there, -1 until it was sent
+    arrived: (
+        Ints  # (num_tensors, num_devices) end of the tensor's transfer there, -1 until it was sent
+    )
     busy: Ints  # (num_channels,) end of the last transfer
     trial: Ints  # (num_channels,) scratch
     entries: Ints  # in-edges of the op at hand, by finish of the producer
@@ -88,14 +108,30 @@ class Queues(NamedTuple):
 @inner
 def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Queues:
     channels = costs.channel.max() + 1 if contention else 0
-    arrived = np.full((len(costs.transfer), len(costs.channel)) if contention else (0, len(costs.channel)), -1, np.int64)
+    arrived = np.full(
+        (len(costs.transfer), len(costs.channel)) if contention else (0, len(costs.channel)),
+        -1,
+        np.int64,
+    )
     most = (graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]).max()
-    return Queues(arrived, np.zeros(channels, np.int64), np.zeros(channels, np.int64), np.zeros(most, np.int64))
+    return Queues(
+        arrived,
+        np.zeros(channels, np.int64),
+        np.zeros(channels, np.int64),
+        np.zeros(most, np.int64),
+    )
 
 
 @uncounted
 def _data_ready_on_channels(
-    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, queues: Queues, count: int, device: int, commit: np.bool_
+    graph: GraphArrays,
+    costs: CostArrays,
+    device_of: Ints,
+    finish: Ints,
+    queues: Queues,
+    count: int,
+    device: int,
+    commit: np.bool_,
 ) -> int:
     """Time at which all inputs are on `device` when each is appended to the queue of its channel.
 
@@ -144,14 +180,22 @@ class Timeline(NamedTuple):
 @inner
 def _empty_timeline(n: int, k: int) -> Timeline:
     return Timeline(
-        np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
-        np.full(k, -1, np.int64), np.full(k, -1, np.int64), empty_gaps(n, k),
-    )  # fmt: skip
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.full(n, -1, np.int64),
+        np.full(n, -1, np.int64),
+        np.full(k, -1, np.int64),
+        np.full(k, -1, np.int64),
+        empty_gaps(n, k),
+    )
 
 
 @uncounted
-def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int, limit: int) -> tuple[int, int]:
-    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in; from `limit` on any later one.
+def _earliest_gap(
+    timeline: Timeline, device: int, ready: int, duration: int, limit: int
+) -> tuple[int, int]:
+    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in;
+    from `limit` on any later one.
 
     An op that takes no time also fits where two ops meet: the gap is -1 then.
     """
@@ -205,11 +249,24 @@ class Partial(NamedTuple):
 
 @uncounted
 def _schedule_ops(
-    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, partial: Partial, insertion: bool,
+    graph: GraphArrays,
+    costs: CostArrays,
+    units: Units,
+    sequence: Ints,
+    bias: Floats,
+    partial: Partial,
+    insertion: bool,
     contention: bool,
-) -> bool:  # fmt: skip
-    """Schedule the ops of `sequence` one by one; return whether a unit found no device with space."""
-    device_of, home, free, timeline, queues = partial.device, partial.home, partial.free, partial.timeline, partial.queues
+) -> bool:
+    """Schedule the ops of `sequence` one by one; return whether a unit found no device with
+    space."""
+    device_of, home, free, timeline, queues = (
+        partial.device,
+        partial.home,
+        partial.free,
+        partial.timeline,
+        partial.queues,
+    )
     finish, biased, overflow = timeline.finish, len(bias) > 0, False
     for op in sequence:
         unit = units.unit[op]
@@ -227,7 +284,9 @@ def _schedule_ops(
                     continue
                 duration, ready = costs.compute[op, device], partial.ready[device]
                 if contention:
-                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, TRY)
+                    ready = _data_ready_on_channels(
+                        graph, costs, device_of, finish, queues, count, device, TRY
+                    )
                 if not biased and ready + duration >= best_finish:
                     continue  # it cannot end earlier than the best device
                 if insertion:
@@ -246,7 +305,9 @@ def _schedule_ops(
                 forced = roomiest(units, free, unit)
         settle(units, home, free, unit, best_device)
         if contention:
-            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, KEEP)
+            _data_ready_on_channels(
+                graph, costs, device_of, finish, queues, count, best_device, KEEP
+            )
         device_of[op] = best_device
         _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
     return overflow
@@ -254,14 +315,21 @@ def _schedule_ops(
 
 @entry
 def schedule_in_order(
-    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
+    graph: GraphArrays,
+    costs: CostArrays,
+    units: Units,
+    sequence: Ints,
+    bias: Floats,
+    pinned: Ints,
+    insertion: bool,
     contention: bool,
-) -> ListSchedule:  # fmt: skip
+) -> ListSchedule:
     """Give each op of `sequence` (topological) the device of its smallest finish + bias.
 
     Parameters
     ----------
-    bias : ticks added to the finish when devices are compared, shape (num_ops, num_devices); shape (0, 0)
+    bias : ticks added to the finish when devices are compared, shape (num_ops, num_devices); shape
+    (0, 0)
         for none. Ties go to the earlier finish, then to the lower device.
     pinned : device of each unit that is fixed beforehand, -1 elsewhere.
     insertion : use idle gaps between ops already scheduled.
@@ -270,8 +338,12 @@ def schedule_in_order(
     n, k = costs.compute.shape
     home, free = reserve(units, pinned)
     partial = Partial(
-        np.full(n, -1, np.int64), home, free, np.zeros(k, np.int64), _empty_timeline(n, k),
+        np.full(n, -1, np.int64),
+        home,
+        free,
+        np.zeros(k, np.int64),
+        _empty_timeline(n, k),
         _empty_queues(graph, costs, contention),
-    )  # fmt: skip
+    )
     overflow = _schedule_ops(graph, costs, units, sequence, bias, partial, insertion, contention)
     return ListSchedule(partial.device, partial.timeline.start, partial.timeline.finish, overflow)

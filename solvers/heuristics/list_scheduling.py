@@ -2,16 +2,17 @@
 
 References
 ----------
-- HEFT, CPOP: H. Topcuoglu, S. Hariri, M.-Y. Wu, "Performance-effective and low-complexity task scheduling for
-  heterogeneous computing", IEEE TPDS 13(3), 2002.
-- PEFT: H. Arabnejad, J. Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic cost
-  table", IEEE TPDS 25(3), 2014.
+- HEFT, CPOP: H. Topcuoglu, S. Hariri, M.-Y. Wu, "Performance-effective and low-complexity task
+  scheduling for heterogeneous computing", IEEE TPDS 13(3), 2002.
+- PEFT: H. Arabnejad, J. Barbosa, "List scheduling algorithm for heterogeneous systems by an
+  optimistic cost table", IEEE TPDS 25(3), 2014.
 - ETF: J.-J. Hwang, Y.-C. Chow, F. Anger, C.-Y. Lee, "Scheduling precedence graphs in systems with
   interprocessor communication times", SIAM J. Computing 18(2), 1989.
 
-All need O(e k) to O(n k log n) time beyond the insertion of HEFT, CPOP and PEFT, whose gaps are sought from
-the end of a device's plan backwards. On problems with channels the first three make two plans, one with free
-channels (as published) and one that queues transfers, and the better one is kept.
+All need O(e k) to O(n k log n) time beyond the insertion of HEFT, CPOP and PEFT, whose gaps are
+sought from the end of a device's plan backwards. On problems with channels the first three make two
+plans, one with free channels (as published) and one that queues transfers, and the better one is
+kept.
 """
 
 from __future__ import annotations
@@ -36,28 +37,36 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 
-def heft_plan(context: Context, *, insertion: bool = True, contention: bool = False) -> ListSchedule:
+def heft_plan(
+    context: Context, *, insertion: bool = True, contention: bool = False
+) -> ListSchedule:
     """Schedule ops by decreasing upward rank, each on the device of its earliest finish."""
     rank, _ = context.upward_rank()
     sequence = context.by_decreasing(rank)
     return context.in_order(sequence, insertion=insertion, contention=contention)
 
 
-def cpop_plan(context: Context, *, insertion: bool = True, contention: bool = False) -> ListSchedule:
+def cpop_plan(
+    context: Context, *, insertion: bool = True, contention: bool = False
+) -> ListSchedule:
     """Schedule ready ops by upward + downward rank; the critical path goes to one device."""
     rank, following = context.upward_rank()
-    priority = rank + ranks.downward_rank(context.graph, context.mean_compute, context.mean_transfer)
+    priority = rank + ranks.downward_rank(
+        context.graph, context.mean_compute, context.mean_transfer
+    )
     path = critical_path(context, priority, following)
     pinned = pin_path(context, path)
     sequence = ranks.priority_list(context.graph, context.inverse(context.by_decreasing(priority)))
     return context.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
-def critical_path(context: Context, priority: NDArray[np.float64], following: NDArray[np.int64]) -> NDArray[np.int64]:
+def critical_path(
+    context: Context, priority: NDArray[np.float64], following: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Follow the longest path from the source with the largest priority.
 
-    The paper walks along equal priorities; the successor that attains the upward rank is one of those, and
-    needs no comparison of rounded sums.
+    The paper walks along equal priorities; the successor that attains the upward rank is one of
+    those, and needs no comparison of rounded sums.
     """
     sources = np.flatnonzero(np.diff(context.graph.predecessors.pointer) == 0)
     op = int(sources[np.lexsort((context.position[sources], -priority[sources]))[0]])
@@ -69,7 +78,8 @@ def critical_path(context: Context, priority: NDArray[np.float64], following: ND
 
 
 def pin_path(context: Context, path: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pin the critical path to the device that runs it fastest: as much of it as the device can hold."""
+    """Pin the critical path to the device that runs it fastest: as much of it as the device can
+    hold."""
     units = context.units
     usable = context.problem.compute[path] >= 0
     # Devices that can run more of the path come first; on most problems all can run all of it.
@@ -84,8 +94,11 @@ def pin_path(context: Context, path: NDArray[np.int64]) -> NDArray[np.int64]:
     return pinned
 
 
-def peft_plan(context: Context, *, insertion: bool = True, contention: bool = False) -> ListSchedule:
-    """Schedule ready ops by mean optimistic cost, each on the device of its smallest finish + optimistic cost."""
+def peft_plan(
+    context: Context, *, insertion: bool = True, contention: bool = False
+) -> ListSchedule:
+    """Schedule ready ops by mean optimistic cost, each on the device of its smallest finish +
+    optimistic cost."""
     table = ranks.optimistic_cost(context.graph, context.costs, context.mean_transfer)
     usable = context.problem.compute >= 0
     rank = np.where(usable, table, 0.0).sum(axis=1) / usable.sum(axis=1)  # (eq. 4)
@@ -101,21 +114,28 @@ def etf_plan(context: Context) -> ListSchedule:
 
 @dataclass(frozen=True)
 class _InsertionScheduler(Heuristic):
-    """What HEFT, CPOP and PEFT share: a plan with free channels and, where there are channels, one that queues."""
+    """What HEFT, CPOP and PEFT share: a plan with free channels and, where there are channels, one
+    that queues."""
 
     plan: ClassVar[Callable[..., ListSchedule]]
 
-    insertion: bool = option(True, meaning="whether an op may go into an idle gap before ops scheduled earlier")
+    insertion: bool = option(
+        True, meaning="whether an op may go into an idle gap before ops scheduled earlier"
+    )
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
-        """Plan with free channels and, where there are channels, with queued transfers; keep the better one."""
+        """Plan with free channels and, where there are channels, with queued transfers; keep the
+        better one."""
         for contention in (False, True)[: 1 + context.contended]:
-            yield context.fitted(type(self).plan(context, insertion=self.insertion, contention=contention))
+            yield context.fitted(
+                type(self).plan(context, insertion=self.insertion, contention=contention)
+            )
 
 
 @dataclass(frozen=True)
 class Heft(_InsertionScheduler):
-    """Heterogeneous earliest finish time: decreasing upward rank, earliest finish, insertion into gaps."""
+    """Heterogeneous earliest finish time: decreasing upward rank, earliest finish, insertion into
+    gaps."""
 
     name: ClassVar[str] = "heft"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(heft_plan)
@@ -123,7 +143,8 @@ class Heft(_InsertionScheduler):
 
 @dataclass(frozen=True)
 class Cpop(_InsertionScheduler):
-    """Critical path on a processor: the whole critical path on one device, the rest by earliest finish."""
+    """Critical path on a processor: the whole critical path on one device, the rest by earliest
+    finish."""
 
     name: ClassVar[str] = "cpop"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(cpop_plan)

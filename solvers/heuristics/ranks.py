@@ -27,9 +27,11 @@ BOTTOM = np.int64(0)
 
 @entry
 def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats, Ints]:
-    """Longest path from the start of each op to the end of the graph (b-level), and the next op on it.
+    """Longest path from the start of each op to the end of the graph (b-level), and the next op on
+    it.
 
-    `work` is ticks per op, `delay` ticks per tensor (zeros give static levels). Ties keep the first edge.
+    `work` is ticks per op, `delay` ticks per tensor (zeros give static levels). Ties keep the first
+    edge.
     """
     n = len(work)
     rank = np.zeros(n)
@@ -64,7 +66,8 @@ def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Int
 
 @entry
 def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Floats:
-    """b-levels of a given assignment: its own compute times, transfers only between different devices."""
+    """b-levels of a given assignment: its own compute times, transfers only between different
+    devices."""
     n = len(device_of)
     rank = np.zeros(n)
     for position in range(n - 1, -1, -1):
@@ -89,7 +92,9 @@ def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
         op = graph.order[position]
         for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
             source = graph.predecessors.op[e]
-            rank[op] = max(rank[op], rank[source] + work[source] + delay[graph.predecessors.tensor[e]])
+            rank[op] = max(
+                rank[op], rank[source] + work[source] + delay[graph.predecessors.tensor[e]]
+            )
     return rank
 
 
@@ -97,9 +102,10 @@ def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
 def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Floats:
     """Optimistic cost table of PEFT, shape (num_ops, num_devices).
 
-    OCT(t_i, p_k) = max over children t_j of min over p_w of OCT(t_j, p_w) + w(t_j, p_w) + c_ij [w != k] (eq. 3).
-    Since the minimum over w != k of x_w + c is only needed where it is below x_k, one minimum over all w serves
-    every k. A device that cannot run a child gives no candidate; one that cannot run t_i keeps a value (unused).
+    OCT(t_i, p_k) = max over children t_j of min over p_w of OCT(t_j, p_w) + w(t_j, p_w) + c_ij [w
+    != k] (eq. 3). Since the minimum over w != k of x_w + c is only needed where it is below x_k,
+    one minimum over all w serves every k. A device that cannot run a child gives no candidate; one
+    that cannot run t_i keeps a value (unused).
     """
     n, k = costs.compute.shape
     table = np.zeros((n, k))

@@ -1,8 +1,8 @@
 """Make a placement fit: feasibility of units (ops that share a device) against capacities.
 
-Assigning units to devices so that bytes fit is bin packing with eligibility. Repair keeps a given assignment
-where it can (move the smallest unit that cures an overload), falls back to best fit decreasing, then to an
-integer program, which also proves when nothing fits.
+Assigning units to devices so that bytes fit is bin packing with eligibility. Repair keeps a given
+assignment where it can (move the smallest unit that cures an overload), falls back to best fit
+decreasing, then to an integer program, which also proves when nothing fits.
 """
 
 from __future__ import annotations
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     from placeopt.model.units import Units
 
 MILP_NODES = 20_000
-"""Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every machine."""
+"""Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every
+machine."""
 
 MILP_CELLS = 200_000
 """Largest (units x devices) table for which the integer program is tried."""
 
 
-def repair(units: Units, home: NDArray[np.int64], work: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Return a device per unit that is allowed and fits, close to `home`; None where moving units got stuck.
+def repair(
+    units: Units, home: NDArray[np.int64], work: NDArray[np.float64]
+) -> NDArray[np.int64] | None:
+    """Return a device per unit that is allowed and fits, close to `home`; None where moving units
+    got stuck.
 
     Parameters
     ----------
     home : wanted device of each unit, shape (num_units,).
-    work : ticks of each unit per device, used to choose among devices, shape (num_units, num_devices).
+    work : ticks of each unit per device, used to choose among devices, shape (num_units,
+    num_devices).
     """
     home = home.copy()
     wrong = ~units.allowed[np.arange(len(home)), home]
@@ -39,7 +44,8 @@ def repair(units: Units, home: NDArray[np.int64], work: NDArray[np.float64]) -> 
 
 
 def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
-    """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none exists)."""
+    """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none
+    exists)."""
     home = _best_fit(units)
     return (home, False) if home is not None else _integer_program(units)
 
@@ -51,10 +57,13 @@ def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -
     free = units.capacity - used
     for device in range(len(free)):
         members = np.flatnonzero((home == device) & (units.bytes > 0))
-        # The smallest unit that cures the overload; while none does, the largest that fits elsewhere.
+        # The smallest unit that cures the overload; while none does, the largest that fits
+        # elsewhere.
         members = members[np.argsort(units.bytes[members], kind="stable")]
         while free[device] < 0 and len(members):
-            room = np.where(units.allowed[members] & (np.arange(len(free)) != device), free[None, :], -1)
+            room = np.where(
+                units.allowed[members] & (np.arange(len(free)) != device), free[None, :], -1
+            )
             movable = (room >= units.bytes[members][:, None]).any(axis=1)
             if not movable.any():
                 return False

@@ -1,4 +1,5 @@
-"""Compiled list schedulers that choose op and device by time: ETF, favourite children, critical path.
+"""Compiled list schedulers that choose op and device by time: ETF, favourite children, critical
+path.
 
 See `insertion_kernels` for the model that all list schedulers follow.
 """
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""
 
-# --- list scheduling by time (ETF, m-ETF) ------------------------------------------------------------------
+# --- list scheduling by time (ETF, m-ETF)
+# ------------------------------------------------------------------
 
 
 class Waiting(NamedTuple):
-    """Ready ops of each device in two heaps: those whose data is still to come by (time, position), the others by position."""
+    """Ready ops of each device in two heaps: those whose data is still to come by (time, position),
+    the others by position."""
 
     later: Ints  # (num_devices,) number of entries
     later_time: Ints  # (num_devices, num_ops)
@@ -59,9 +62,11 @@ class TimeSchedule(NamedTuple):
 
 @uncounted
 def _earliest_pair(units: Units, order: Ints, s: TimeSchedule) -> tuple[int, int, int]:
-    """Return (op, device, start) of the earliest start, ties by list position, then device; op -1 for none.
+    """Return (op, device, start) of the earliest start, ties by list position, then device; op -1
+    for none.
 
-    Entries of scheduled ops and of ops that no longer fit are dropped here; `order` has the op of each position.
+    Entries of scheduled ops and of ops that no longer fit are dropped here; `order` has the op of
+    each position.
     """
     w = s.waiting
     best_op, best_device, best_start, best_position = NONE, NONE, np.int64(FAR), np.int64(FAR)
@@ -77,14 +82,21 @@ def _earliest_pair(units: Units, order: Ints, s: TimeSchedule) -> tuple[int, int
             w.now[device] -= 1
         begin, position = s.open_at[device], w.now_place[device, 0]
         if w.now[device] == 0:
-            while w.later[device] > 0 and not _may_start(units, s, order[w.later_place[device, 0]], device):
+            while w.later[device] > 0 and not _may_start(
+                units, s, order[w.later_place[device, 0]], device
+            ):
                 pop(w.later_time[device], w.later_place[device], BOTTOM, w.later[device])
                 w.later[device] -= 1
             if w.later[device] == 0:
                 continue
             begin, position = w.later_time[device, 0], w.later_place[device, 0]
         if begin < best_start or (begin == best_start and position < best_position):
-            best_op, best_device, best_start, best_position = order[position], device, begin, position
+            best_op, best_device, best_start, best_position = (
+                order[position],
+                device,
+                begin,
+                position,
+            )
     return best_op, best_device, best_start
 
 
@@ -101,13 +113,25 @@ def _await(graph: GraphArrays, costs: CostArrays, position: Ints, s: TimeSchedul
         if costs.compute[op, device] >= 0:
             w = s.waiting
             arrival = data_ready(graph, costs, s.device, s.finish, op, device)
-            push(w.later_time[device], w.later_place[device], BOTTOM, w.later[device], arrival, position[op])
+            push(
+                w.later_time[device],
+                w.later_place[device],
+                BOTTOM,
+                w.later[device],
+                arrival,
+                position[op],
+            )
             w.later[device] += 1
 
 
 @uncounted
 def _schedule_ops_by_time(
-    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, order: Ints, s: TimeSchedule
+    graph: GraphArrays,
+    costs: CostArrays,
+    units: Units,
+    position: Ints,
+    order: Ints,
+    s: TimeSchedule,
 ) -> bool:
     """Schedule all ops; return whether a unit found no device with space."""
     overflow = False
@@ -136,12 +160,14 @@ def _schedule_ops_by_time(
 
 
 @entry
-def schedule_by_time(graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, pinned: Ints) -> ListSchedule:
+def schedule_by_time(
+    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, pinned: Ints
+) -> ListSchedule:
     """Earliest task first: of all ready ops and devices start the pair that can start earliest.
 
-    Ties go to the smallest `position`, a permutation, then to the lowest device. Data-ready times are fixed once
-    all producers are scheduled, so each device keeps its ready ops in two heaps: O(n k log n) instead of the
-    textbook scan of all ready ops and devices at every step.
+    Ties go to the smallest `position`, a permutation, then to the lowest device. Data-ready times
+    are fixed once all producers are scheduled, so each device keeps its ready ops in two heaps: O(n
+    k log n) instead of the textbook scan of all ready ops and devices at every step.
     """
     n, k = costs.compute.shape
     home, free = reserve(units, pinned)
@@ -150,11 +176,22 @@ def schedule_by_time(graph: GraphArrays, costs: CostArrays, units: Units, positi
         order[position[op]] = op
         missing[op] = graph.predecessors.pointer[op + 1] - graph.predecessors.pointer[op]
     waiting = Waiting(
-        np.zeros(k, np.int64), np.empty((k, n), np.int64), np.empty((k, n), np.int64),
-        np.zeros(k, np.int64), np.empty((k, n), np.int64), np.empty((k, n), np.int64),
-    )  # fmt: skip
+        np.zeros(k, np.int64),
+        np.empty((k, n), np.int64),
+        np.empty((k, n), np.int64),
+        np.zeros(k, np.int64),
+        np.empty((k, n), np.int64),
+        np.empty((k, n), np.int64),
+    )
     s = TimeSchedule(
-        np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), home, free, np.zeros(k, np.int64), missing, waiting
+        np.full(n, -1, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        home,
+        free,
+        np.zeros(k, np.int64),
+        missing,
+        waiting,
     )
     overflow = _schedule_ops_by_time(graph, costs, units, position, order, s)
     return ListSchedule(s.device, s.start, s.finish, overflow)
@@ -173,9 +210,17 @@ class Favourites(NamedTuple):
 
 @uncounted
 def _earliest_wakeful_pair(
-    graph: GraphArrays, costs: CostArrays, units: Units, home: Ints, free: Ints, state: Favourites, ready: Ints, position: Ints
+    graph: GraphArrays,
+    costs: CostArrays,
+    units: Units,
+    home: Ints,
+    free: Ints,
+    state: Favourites,
+    ready: Ints,
+    position: Ints,
 ) -> tuple[int, int, int]:
-    """Return (slot in `ready`, device, start) of the earliest start, ties by position; slot -1 for none."""
+    """Return (slot in `ready`, device, start) of the earliest start, ties by position; slot -1 for
+    none."""
     best_slot, best_device, best_start, best_position = -1, -1, np.int64(FAR), np.int64(FAR)
     for slot in range(len(ready)):
         op = ready[slot]
@@ -188,7 +233,12 @@ def _earliest_wakeful_pair(
             if waits and state.latest[op] > state.open_at[device]:  # awake, and op is not urgent
                 begin = max(begin, state.awake_until[device])
             if begin < best_start or (begin == best_start and position[op] < best_position):
-                best_slot, best_device, best_start, best_position = slot, device, begin, position[op]
+                best_slot, best_device, best_start, best_position = (
+                    slot,
+                    device,
+                    begin,
+                    position[op],
+                )
     return best_slot, best_device, best_start
 
 
@@ -200,28 +250,40 @@ def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, dev
         if graph.successors.op[e] == child:
             for there in range(len(costs.link_class)):
                 if there != device:
-                    slowest = max(slowest, costs.transfer[graph.successors.tensor[e], costs.link_class[device, there]])
+                    slowest = max(
+                        slowest,
+                        costs.transfer[graph.successors.tensor[e], costs.link_class[device, there]],
+                    )
     return slowest
 
 
 @entry
 def schedule_with_favourites(
-    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, favourite: Ints, pinned: Ints
+    graph: GraphArrays,
+    costs: CostArrays,
+    units: Units,
+    position: Ints,
+    favourite: Ints,
+    pinned: Ints,
 ) -> ListSchedule:
     """Earliest task first with favourite children (SCT, Hanen and Munier; m-SCT of Baechi).
 
-    After op i a device is *awake*: it waits for i's favourite child until that child's data could have come
-    from elsewhere. Meanwhile it takes only *urgent* ops, whose data is already everywhere when it is free.
-    `favourite[op]` is a child or -1; every op is the favourite of at most one.
+    After op i a device is *awake*: it waits for i's favourite child until that child's data could
+    have come from elsewhere. Meanwhile it takes only *urgent* ops, whose data is already everywhere
+    when it is free. `favourite[op]` is a child or -1; every op is the favourite of at most one.
     """
     n, k = costs.compute.shape
     start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
     home, free = reserve(units, pinned)
     waiting = graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]
     state = Favourites(
-        np.full(n, -1, np.int64), np.zeros(k, np.int64), np.full(k, -1, np.int64), np.zeros(k, np.int64),
-        np.zeros((n, k), np.int64), np.zeros(n, np.int64),
-    )  # fmt: skip
+        np.full(n, -1, np.int64),
+        np.zeros(k, np.int64),
+        np.full(k, -1, np.int64),
+        np.zeros(k, np.int64),
+        np.zeros((n, k), np.int64),
+        np.zeros(n, np.int64),
+    )
     device_of, open_at = state.device_of, state.open_at
     ready = np.empty(n, np.int64)
     count = 0
@@ -231,7 +293,9 @@ def schedule_with_favourites(
             count += 1
     overflow = False
     for _ in range(n):
-        slot, device, begin = _earliest_wakeful_pair(graph, costs, units, home, free, state, ready[:count], position)
+        slot, device, begin = _earliest_wakeful_pair(
+            graph, costs, units, home, free, state, ready[:count], position
+        )
         if slot < 0:  # every ready op found its devices full: take the first one all the same
             overflow = True
             slot = np.argmin(position[ready[:count]])
@@ -245,7 +309,11 @@ def schedule_with_favourites(
         open_at[device] = finish[op]
         child = favourite[op]
         state.awaited[device] = -1
-        if child >= 0 and device_of[child] < 0 and fits(units, home, free, units.unit[child], device):
+        if (
+            child >= 0
+            and device_of[child] < 0
+            and fits(units, home, free, units.unit[child], device)
+        ):
             state.awaited[device] = child
             state.awake_until[device] = finish[op] + _slowest_way(graph, costs, op, child, device)
         for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
@@ -253,14 +321,17 @@ def schedule_with_favourites(
             waiting[child] -= 1
             if waiting[child] == 0:
                 for there in range(k):
-                    state.data_ready[child, there] = data_ready(graph, costs, device_of, finish, child, there)
+                    state.data_ready[child, there] = data_ready(
+                        graph, costs, device_of, finish, child, there
+                    )
                     state.latest[child] = max(state.latest[child], state.data_ready[child, there])
                 ready[count] = child
                 count += 1
     return ListSchedule(device_of, start, finish, overflow)
 
 
-# --- critical path with random ties (Doppler) --------------------------------------------------------------
+# --- critical path with random ties (Doppler)
+# --------------------------------------------------------------
 
 
 @entry
@@ -290,7 +361,9 @@ def schedule_earliest_start(
         if best_device < 0:
             overflow = True
             best_device = roomiest(units, free, unit)
-            best_start = max(open_at[best_device], data_ready(graph, costs, device_of, finish, op, best_device))
+            best_start = max(
+                open_at[best_device], data_ready(graph, costs, device_of, finish, op, best_device)
+            )
         settle(units, home, free, unit, best_device)
         device_of[op], start[op] = best_device, best_start
         finish[op] = best_start + costs.compute[op, best_device]

@@ -1,13 +1,16 @@
-"""Kernel of `plan-ideals`: decides whether there is a plan whose stages all take at most so many ticks.
+"""Kernel of `plan-ideals`: decides whether there is a plan whose stages all take at most so many
+ticks.
 
-Stages are found from the last one backwards. A label at an ideal J says: the layers outside J are placed, on K devices
-with data degrees that sum to D. A stage J - I with degrees d, t is possible if its ticks stay within the limit while it
-keeps y = ceil((D + d) / d) micro-batches; fewer D and fewer K are never worse, so that an ideal needs only the labels
-that no other dominates. For every pair of ideals and pair of degrees the largest y is found once, by bisection.
+Stages are found from the last one backwards. A label at an ideal J says: the layers outside J are
+placed, on K devices with data degrees that sum to D. A stage J - I with degrees d, t is possible if
+its ticks stay within the limit while it keeps y = ceil((D + d) / d) micro-batches; fewer D and
+fewer K are never worse, so that an ideal needs only the labels that no other dominates. For every
+pair of ideals and pair of degrees the largest y is found once, by bisection.
 
-Which layers are recomputed is a knapsack: the memory saved must cover what is missing, for the least extra work. It is
-decided exactly: by the greedy solution, by the linear relaxation, or by branch and bound in the order of the ratio. Where
-branch and bound meets its limit of nodes, `optimistic` says what to assume, so that two runs enclose the truth.
+Which layers are recomputed is a knapsack: the memory saved must cover what is missing, for the
+least extra work. It is decided exactly: by the greedy solution, by the linear relaxation, or by
+branch and bound in the order of the ratio. Where branch and bound meets its limit of nodes,
+`optimistic` says what to assume, so that two runs enclose the truth.
 
 Numba compiles callees with their caller, which is why the whole search stands in one file.
 """
@@ -28,8 +31,8 @@ NODE_LIMIT = 20_000
 """Nodes of branch and bound per knapsack."""
 
 LABEL_D, LABEL_K, LABEL_FROM, LABEL_PARENT, LABEL_DATA, LABEL_TENSOR, LABEL_NEXT = range(7)
-"""Columns of a label: D, K, ideal J and label it came from, data degree and index of the tensor degree of the stage in
-front of which it stands, next label of the same ideal (-1: none)."""
+"""Columns of a label: D, K, ideal J and label it came from, data degree and index of the tensor
+degree of the stage in front of which it stands, next label of the same ideal (-1: none)."""
 
 LABEL_COLUMNS = 7
 ONE = np.uint64(1)
@@ -45,7 +48,9 @@ class PlanArrays(NamedTuple):
     work: NDArray[np.int64]  # (T, 2, n)
     kept: NDArray[np.int64]  # (T, 2, n)
     fixed: NDArray[np.int64]  # (T, 2, n)
-    sent_out: NDArray[np.int64]  # (T, I) ticks of the edges that leave the ideal, paid by their sources
+    sent_out: NDArray[
+        np.int64
+    ]  # (T, I) ticks of the edges that leave the ideal, paid by their sources
     cut_ptr: NDArray[np.int64]  # (I + 1,) edges that leave each ideal
     cut_edge: NDArray[np.int64]
     target: NDArray[np.int64]  # (E,)
@@ -69,7 +74,9 @@ class PlanArrays(NamedTuple):
 class Work(NamedTuple):
     """Scratch of the kernel."""
 
-    order: NDArray[np.int16]  # (T, Y, n) layers by rising extra work per unit of memory saved, per micro-batches in flight
+    order: NDArray[
+        np.int16
+    ]  # (T, Y, n) layers by rising extra work per unit of memory saved, per micro-batches in flight
     ordered: NDArray[np.bool_]  # (T, Y)
     extra: NDArray[np.int64]  # (n,) knapsack: extra work of the layers that may be recomputed
     saved: NDArray[np.int64]  # (n,) memory that saves
@@ -85,7 +92,11 @@ def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     """Order the layers by extra work per unit saved when y micro-batches are kept."""
     n = arrays.work.shape[2]
     for v in range(n):
-        saved = (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y + arrays.fixed[t, 0, v] - arrays.fixed[t, 1, v]
+        saved = (
+            (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y
+            + arrays.fixed[t, 0, v]
+            - arrays.fixed[t, 1, v]
+        )
         extra = arrays.work[t, 1, v] - arrays.work[t, 0, v]
         scratch.ratio[v] = np.inf if saved <= 0 else extra / saved
     scratch.order[t, y] = np.argsort(scratch.ratio, kind="mergesort")
@@ -99,10 +110,11 @@ def _contains(arrays, ideal, v):  # type: ignore[no-untyped-def]
 
 @inner
 def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
-    """Decide exactly whether items 0..count-1, sorted by ratio, can save `need` for `allowed`: 1, 0, or -1 unknown.
+    """Decide exactly whether items 0..count-1, sorted by ratio, can save `need` for `allowed`: 1,
+    0, or -1 unknown.
 
-    Depth first, taking an item before leaving it out; a branch is cut when even fractions of the items that are left
-    cannot save what is missing.
+    Depth first, taking an item before leaving it out; a branch is cut when even fractions of the
+    items that are left cannot save what is missing.
     """
     nodes, depth, saved, spent = 0, 0, 0, 0
     state = scratch.state
@@ -119,7 +131,9 @@ def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
                 room -= scratch.extra[i]
                 possible += scratch.saved[i]
             else:
-                possible += np.int64(np.ceil(scratch.saved[i] * (room / scratch.extra[i]))) + count + 1
+                possible += (
+                    np.int64(np.ceil(scratch.saved[i] * (room / scratch.extra[i]))) + count + 1
+                )
                 break
         if possible >= need and depth < count:
             if spent + scratch.extra[depth] <= allowed:
@@ -142,7 +156,8 @@ def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
 
 @inner
 def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
-    """Take the faster choice of every layer of a stage, marked in `taken`; list the slower but smaller ones as items.
+    """Take the faster choice of every layer of a stage, marked in `taken`; list the slower but
+    smaller ones as items.
 
     Returns (work, memory, number of items).
     """
@@ -161,8 +176,14 @@ def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
         if arrays.choices == 1 or again < 0:
             continue
         extra = again - plain
-        saved = (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y + arrays.fixed[t, 0, v] - arrays.fixed[t, 1, v]
-        if extra < 0 or (extra == 0 and saved > 0):  # start from the other choice; to leave it may save memory
+        saved = (
+            (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y
+            + arrays.fixed[t, 0, v]
+            - arrays.fixed[t, 1, v]
+        )
+        if extra < 0 or (
+            extra == 0 and saved > 0
+        ):  # start from the other choice; to leave it may save memory
             work += extra
             memory -= saved
             extra, saved = -extra, -saved
@@ -175,7 +196,8 @@ def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
 
 @inner
 def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-untyped-def]
-    """Whether the layers of a stage (inner, outer, t) fit with y micro-batches for at most `allowed` ticks of work.
+    """Whether the layers of a stage (inner, outer, t) fit with y micro-batches for at most
+    `allowed` ticks of work.
 
     If so, the items with state 1 are those whose choice in `scratch.taken` has to change.
     """
@@ -197,7 +219,9 @@ def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-un
             got += scratch.saved[i]
             scratch.state[i] = 1
         elif open_ended and got < need:
-            relaxed = got + np.int64(np.ceil(scratch.saved[i] * (left / scratch.extra[i]))) + count + 1
+            relaxed = (
+                got + np.int64(np.ceil(scratch.saved[i] * (left / scratch.extra[i]))) + count + 1
+            )
             open_ended = False
     if got >= need:
         return True
@@ -214,7 +238,8 @@ def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-un
 
 @inner
 def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
-    """Whether as many items as the largest savings need are possible at all: the cheapest of them must be allowed.
+    """Whether as many items as the largest savings need are possible at all: the cheapest of them
+    must be allowed.
 
     Decides stages of like layers, where the linear relaxation is off by less than one layer.
     """
@@ -230,7 +255,8 @@ def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def
 
 @inner
 def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
-    """Return 1 if the stage fits without recomputation, 0 if it does not even fit with all of it, else -1."""
+    """Return 1 if the stage fits without recomputation, 0 if it does not even fit with all of it,
+    else -1."""
     inner, outer, t = stage
     kept = arrays.kept_sum[t, 0, outer] - arrays.kept_sum[t, 0, inner]
     fixed = arrays.fixed_sum[t, 0, outer] - arrays.fixed_sum[t, 0, inner]
@@ -305,7 +331,8 @@ def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type:
 
 @inner
 def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
-    """Return the ticks of work that a stage may take on d replicas, -1 if even its least work is too much."""
+    """Return the ticks of work that a stage may take on d replicas, -1 if even its least work is
+    too much."""
     inner, outer, t = stage
     if arrays.lacking[t, inner] != arrays.lacking[t, outer] or not _inside(arrays, inner, outer):
         return -1
@@ -335,14 +362,18 @@ def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
 
 @inner
 def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
-    """Put the stage of `step` before every label of its outer ideal that leaves it enough memory and devices."""
+    """Put the stage of `step` before every label of its outer ideal that leaves it enough memory
+    and devices."""
     labels, head, used = table
     inner, outer, t, d = step
     row = np.zeros(LABEL_COLUMNS, np.int64)
     row[LABEL_FROM], row[LABEL_DATA], row[LABEL_TENSOR] = outer, d, t
     at = head[outer]
     while at >= 0:
-        row[LABEL_D], row[LABEL_K] = labels[at, LABEL_D] + d, labels[at, LABEL_K] + d * arrays.tensor[t]
+        row[LABEL_D], row[LABEL_K] = (
+            labels[at, LABEL_D] + d,
+            labels[at, LABEL_K] + d * arrays.tensor[t],
+        )
         row[LABEL_PARENT] = at
         at = labels[at, LABEL_NEXT]
         left = arrays.devices - row[LABEL_K]
@@ -358,7 +389,8 @@ def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
 
 @inner
 def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
-    """Return the fewest devices and the least and largest sum of data degrees of an ideal's labels."""
+    """Return the fewest devices and the least and largest sum of data degrees of an ideal's
+    labels."""
     fewest, least, most = arrays.devices, arrays.samples, 0
     while at >= 0:
         fewest = min(fewest, labels[at, LABEL_K])
@@ -369,7 +401,8 @@ def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
 
 @entry
 def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped-def]
-    """Return (labels, label of the finished plan or -1): a plan whose stages take at most `limit` ticks each."""
+    """Return (labels, label of the finished plan or -1): a plan whose stages take at most `limit`
+    ticks each."""
     num_ideals = len(arrays.bits)
     head = np.full(num_ideals, -1, np.int64)
     table = (np.empty((4096, LABEL_COLUMNS), np.int64), head, 0)
@@ -387,7 +420,9 @@ def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped
                 if left < 0 or least_d + d > arrays.samples:
                     break
                 ends = ((least_d + 2 * d - 1) // d, (most_d + 2 * d - 1) // d)
-                low = np.searchsorted(arrays.rising[t], arrays.plain[t, outer] - limit * d, side="left")
+                low = np.searchsorted(
+                    arrays.rising[t], arrays.plain[t, outer] - limit * d, side="left"
+                )
                 for place in range(low, num_ideals):
                     inner = arrays.by_work[t, place]
                     if arrays.plain[t, inner] > arrays.plain[t, outer]:
@@ -406,7 +441,8 @@ def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped
 
 @entry
 def recomputed_layers(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
-    """Return the least work of a stage that fits with y micro-batches, and mark the layers recomputed; -1: none.
+    """Return the least work of a stage that fits with y micro-batches, and mark the layers
+    recomputed; -1: none.
 
     By bisection over the work allowed; `scratch.taken` marks the layers.
     """

@@ -1,14 +1,16 @@
 """`plan-ideals`: the best plan over ideals, data and tensor degrees and recomputation, with proof.
 
-The smallest limit for which there is a plan whose stages all keep to it is found by bisection; each question is
-answered exactly (see `ideal_plan_search`), so that a limit that is refuted is a bound over all plans, wherever the
-search is cut off. Plans of prefixes of the given order come first: their value lets most pairs of ideals be passed over.
+The smallest limit for which there is a plan whose stages all keep to it is found by bisection; each
+question is answered exactly (see `ideal_plan_search`), so that a limit that is refuted is a bound
+over all plans, wherever the search is cut off. Plans of prefixes of the given order come first:
+their value lets most pairs of ideals be passed over.
 
 References
 ----------
-Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization", NeurIPS 2021: the space
-and the cost model. The search by limits replaces its table over (ideal, devices, sum of data degrees).
-Kellerer, Pferschy, Pisinger: "Knapsack problems", Springer 2004, ch. 5: branch and bound by the linear relaxation.
+Tarnawski, Narayanan, Phanishayee: "Piper: multidimensional planner for DNN parallelization",
+NeurIPS 2021: the space and the cost model. The search by limits replaces its table over (ideal,
+devices, sum of data degrees). Kellerer, Pferschy, Pisinger: "Knapsack problems", Springer 2004, ch.
+5: branch and bound by the linear relaxation.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ METHOD = "ideals"
 """Name of the bound that refuted limits prove."""
 
 CLOSE = 1e-3
-"""Relative distance of bound and value below which the next question is whether the value can be beaten at all."""
+"""Relative distance of bound and value below which the next question is whether the value can be
+beaten at all."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class IdealPlanner(SearchSolver):
 
     name: ClassVar[str] = "plan-ideals"
     kernels: ClassVar[tuple[str, ...]] = ("plan-ideals",)
-    max_ideals: int = option(2_000_000, low=1, meaning="above this only prefixes of the given order are searched")
+    max_ideals: int = option(
+        2_000_000, low=1, meaning="above this only prefixes of the given order are searched"
+    )
 
     def search(self, problem: SamplePlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Plans of prefixes, then of all ideals."""
@@ -49,7 +54,9 @@ class IdealPlanner(SearchSolver):
         _bisect(problem, prefixes, tracker)
         everything = all_plans(problem, self.max_ideals)
         if everything is None:
-            tracker.message = f"more than {self.max_ideals} ideals: plans of one order of the layers only"
+            tracker.message = (
+                f"more than {self.max_ideals} ideals: plans of one order of the layers only"
+            )
         elif not tracker.stop():
             _bisect(problem, everything, tracker)
             if tracker.value is None and not tracker.stop():
@@ -57,12 +64,15 @@ class IdealPlanner(SearchSolver):
 
 
 def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
-    """Narrow bound and value; what is refuted among prefixes only is no bound, but ends that search too."""
+    """Narrow bound and value; what is refuted among prefixes only is no bound, but ends that search
+    too."""
     low, widening = tracker.lower_bound, 1.0
     high = tracker.value
     while not tracker.stop() and (high is None or low < high):
         if high is None:
-            limit = plans.most if widening > 4 else min(plans.most, int(low * (1 + 0.05 * widening)))
+            limit = (
+                plans.most if widening > 4 else min(plans.most, int(low * (1 + 0.05 * widening)))
+            )
         elif high - low <= CLOSE * high or low == tracker.lower_bound == plans.least:
             limit = high - 1
         else:

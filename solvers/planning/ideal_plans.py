@@ -1,4 +1,5 @@
-"""What `plan-ideals` searches: a problem, the lattice of its ideals, and the answers to "at most so many ticks?"."""
+"""What `plan-ideals` searches: a problem, the lattice of its ideals, and the answers to "at most so
+many ticks?"."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class IdealPlans:
 
     Attributes
     ----------
-    complete : whether the lattice holds every ideal, so that what is refuted is refuted for all plans.
+    complete : whether the lattice holds every ideal, so that what is refuted is refuted for all
+    plans.
     """
 
     def __init__(self, problem: SamplePlanProblem, lattice: Lattice, complete: bool) -> None:
@@ -43,10 +45,16 @@ class IdealPlans:
         degrees, n = len(problem.tensor_degrees), problem.num_layers
         flights = min(problem.devices, problem.samples) + 2
         self.scratch = Work(
-            np.zeros((degrees, flights, n), np.int16), np.zeros((degrees, flights), np.bool_),
-            np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n + 1, np.int8), np.zeros(n, np.bool_),
-            np.zeros(n), np.zeros(n, np.int64), np.zeros(1, np.int64),
-        )  # fmt: skip
+            np.zeros((degrees, flights, n), np.int16),
+            np.zeros((degrees, flights), np.bool_),
+            np.zeros(n, np.int64),
+            np.zeros(n, np.int64),
+            np.zeros(n + 1, np.int8),
+            np.zeros(n, np.bool_),
+            np.zeros(n),
+            np.zeros(n, np.int64),
+            np.zeros(1, np.int64),
+        )
 
     @property
     def least(self) -> int:
@@ -67,7 +75,9 @@ class IdealPlans:
         `exact` afterwards says whether every knapsack was decided.
         """
         self.scratch.unknown[0] = 0
-        labels, last = call_interruptibly(lambda: search_limit(self.arrays, self.scratch, limit, optimistic))
+        labels, last = call_interruptibly(
+            lambda: search_limit(self.arrays, self.scratch, limit, optimistic)
+        )
         self.exact = int(self.scratch.unknown[0]) == 0
         if last < 0:
             return None
@@ -81,14 +91,20 @@ class IdealPlans:
         """Read a plan off its labels, from the first stage to the last."""
         problem, inner, stages = self.problem, 0, []
         while labels[at, LABEL_PARENT] >= 0:
-            outer, degree, data = (int(labels[at, key]) for key in (LABEL_FROM, LABEL_TENSOR, LABEL_DATA))
+            outer, degree, data = (
+                int(labels[at, key]) for key in (LABEL_FROM, LABEL_TENSOR, LABEL_DATA)
+            )
             flight = -(-int(labels[at, LABEL_D]) // data)
             if recomputed_layers(self.arrays, self.scratch, (inner, outer, degree), flight) < 0:
                 return None  # only with optimistic knapsacks
-            members = self.lattice.members(outer, problem.num_layers) & ~self.lattice.members(inner, problem.num_layers)
+            members = self.lattice.members(outer, problem.num_layers) & ~self.lattice.members(
+                inner, problem.num_layers
+            )
             group = ReplicaGroup(DEVICE_KIND, problem.tensor_degrees[degree], data)
             again = np.flatnonzero(self.scratch.taken & members)
-            stages.append(PlanStage(tuple(np.flatnonzero(members).tolist()), (group,), tuple(again.tolist())))
+            stages.append(
+                PlanStage(tuple(np.flatnonzero(members).tolist()), (group,), tuple(again.tolist()))
+            )
             inner, at = outer, int(labels[at, LABEL_PARENT])
         return TrainingPlan(tuple(stages))
 
@@ -117,22 +133,38 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
     cut = (inside[:, problem.source] > 0) & (inside[:, problem.target] == 0)
     order = np.argsort(per_ideal, axis=1, kind="stable")
     return PlanArrays(
-        bits=lattice.bits, plain=per_ideal, least=inside @ device_ticks, sync=problem.sync @ inside.T,
-        work=problem.work, kept=problem.kept, fixed=problem.fixed,
+        bits=lattice.bits,
+        plain=per_ideal,
+        least=inside @ device_ticks,
+        sync=problem.sync @ inside.T,
+        work=problem.work,
+        kept=problem.kept,
+        fixed=problem.fixed,
         sent_out=problem.sent @ cut.T.astype(np.int64),
         cut_ptr=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
-        cut_edge=np.nonzero(cut)[1].astype(np.int64), target=problem.target, sent=problem.sent,
-        received=problem.received, tensor=tensor, data=np.array(problem.data_degrees, dtype=np.int64),
-        lacking=lacking @ inside.T, by_work=order, rising=np.take_along_axis(per_ideal, order, axis=1),
-        work_sum=np.maximum(plain, 0) @ inside.T, kept_sum=problem.kept @ inside.T, fixed_sum=problem.fixed @ inside.T,
+        cut_edge=np.nonzero(cut)[1].astype(np.int64),
+        target=problem.target,
+        sent=problem.sent,
+        received=problem.received,
+        tensor=tensor,
+        data=np.array(problem.data_degrees, dtype=np.int64),
+        lacking=lacking @ inside.T,
+        by_work=order,
+        rising=np.take_along_axis(per_ideal, order, axis=1),
+        work_sum=np.maximum(plain, 0) @ inside.T,
+        kept_sum=problem.kept @ inside.T,
+        fixed_sum=problem.fixed @ inside.T,
         smaller=_smaller(problem),
-        devices=problem.devices, samples=problem.samples, capacity=problem.capacity,
+        devices=problem.devices,
+        samples=problem.samples,
+        capacity=problem.capacity,
         choices=2 if problem.allow_recompute else 1,
-    )  # fmt: skip
+    )
 
 
 def _smaller(problem: SamplePlanProblem) -> bool:
-    """Whether recomputing a layer never takes more memory, whatever is in flight (one micro-batch or more)."""
+    """Whether recomputing a layer never takes more memory, whatever is in flight (one micro-batch
+    or more)."""
     if not problem.allow_recompute:
         return True
     kept = problem.kept[:, PLAIN] - problem.kept[:, RECOMPUTE]

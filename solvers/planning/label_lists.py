@@ -1,4 +1,5 @@
-"""Compiled lists of labels: rows of one array, each of which says in a column of its own which one follows."""
+"""Compiled lists of labels: rows of one array, each of which says in a column of its own which one
+follows."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from placeopt.model.compiled import inner
 
 @inner
 def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-def]
-    """Take label `at` out of the list that begins at head[where]; it follows `previous`, -1 if it is the first.
+    """Take label `at` out of the list that begins at head[where]; it follows `previous`, -1 if it
+    is the first.
 
     Parameters
     ----------
@@ -21,7 +23,8 @@ def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-
 
 @inner
 def put_first(labels, link, head, where, used, row):  # type: ignore[no-untyped-def]
-    """Write a row to labels[used] and put it in front of the list that begins at head[where]; return `used` + 1."""
+    """Write a row to labels[used] and put it in front of the list that begins at head[where];
+    return `used` + 1."""
     labels[used] = row
     labels[used, link] = head[where]
     head[where] = used

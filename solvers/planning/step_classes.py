@@ -1,4 +1,5 @@
-"""What a stage can be for a micro-batch, data degree and schedule, and the tables that `plan-stages` searches."""
+"""What a stage can be for a micro-batch, data degree and schedule, and the tables that
+`plan-stages` searches."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from placeopt.plans.step_costs import TICK_SECONDS, Load
 from placeopt.plans.step_price import pairs_of, part_of
 from placeopt.plans.step_problem import SHARES
 from placeopt.plans.step_schedules import parse_schedule
-from placeopt.solvers.planning.step_search import CLASS, COMPARED, CUT, PARENT, StepArrays, least_stage_period
+from placeopt.solvers.planning.step_search import (
+    CLASS,
+    COMPARED,
+    CUT,
+    PARENT,
+    StepArrays,
+    least_stage_period,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,16 +39,19 @@ FIRST_LABELS = 10**6
 """Labels of a kernel that has not run."""
 
 NEAR_HALF = 1e-3
-"""Seconds are rounded to ticks one by one where they are nearer to a half than this, and 1e-12 of them."""
+"""Seconds are rounded to ticks one by one where they are nearer to a half than this, and 1e-12 of
+them."""
 
 NEAR_BYTES, NEAR_PART = 64.0, 1e-9
-"""What fits is asked one by one where it is nearer to the limit than this, in bytes and in parts of them."""
+"""What fits is asked one by one where it is nearer to the limit than this, in bytes and in parts of
+them."""
 
 
 class Variant(NamedTuple):
     """What is chosen for a whole plan beside micro-batch and data degree.
 
-    `groups` numbers the replicas that all stages of an interleaved plan have, -1: any, as other schedules may.
+    `groups` numbers the replicas that all stages of an interleaved plan have, -1: any, as other
+    schedules may.
     """
 
     schedule: str
@@ -98,7 +109,12 @@ class BatchTables:
             counts = np.zeros(types.max() + 1, dtype=np.int64)
             for last in range(first + 1, self.layers + 1):
                 counts[types[last - 1]] += 1
-                key = (int(first == 0), int(last == self.layers), int(types[first]), *counts.tolist())
+                key = (
+                    int(first == 0),
+                    int(last == self.layers),
+                    int(types[first]),
+                    *counts.tolist(),
+                )
                 found.setdefault(key, []).append((first, last))
         return found
 
@@ -116,8 +132,11 @@ class BatchTables:
                 found[first, last] = value
         return found
 
-    def ticks(self, seconds: NDArray[np.float64] | None, function: Callable[[int, int], int]) -> NDArray[np.int64]:
-        """Round a table of seconds; where there is none, or rounding decides, by a function of (first, last)."""
+    def ticks(
+        self, seconds: NDArray[np.float64] | None, function: Callable[[int, int], int]
+    ) -> NDArray[np.int64]:
+        """Round a table of seconds; where there is none, or rounding decides, by a function of
+        (first, last)."""
         if seconds is None:
             return self.table(function)
         exact = seconds / TICK_SECONDS
@@ -132,7 +151,9 @@ class BatchTables:
         """Ticks of spans of layers."""
         found = {}
         for _, one, again in self.kinds:
-            ticks = self.problem.costs.layer_ticks(one.kind, one.tensor, self.micro_batch, again, one.form)
+            ticks = self.problem.costs.layer_ticks(
+                one.kind, one.tensor, self.micro_batch, again, one.form
+            )
             total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
             found[one, again] = np.where(self.inside, total[None] - total[:, None], -1)
         return found
@@ -142,7 +163,9 @@ class BatchTables:
         """Part of `compute` that gradients of weights take."""
         found = {}
         for _, one, again in self.kinds:
-            ticks = self.problem.costs.weight_ticks(one.kind, one.tensor, self.micro_batch, one.form)
+            ticks = self.problem.costs.weight_ticks(
+                one.kind, one.tensor, self.micro_batch, one.form
+            )
             total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
             found[one, again] = np.maximum(total[None] - total[:, None], 0)
         return found
@@ -158,7 +181,13 @@ class BatchTables:
         for k, group, again in self.kinds:
             room = self.problem.pools[k].memory
 
-            def most(first: int, last: int, room: int = room, group: ReplicaGroup = group, again: bool = again) -> int:
+            def most(
+                first: int,
+                last: int,
+                room: int = room,
+                group: ReplicaGroup = group,
+                again: bool = again,
+            ) -> int:
                 def fits(flight: int) -> bool:
                     load = Load(first, last, self.micro_batch, flight, again, chunks, shards)
                     return self.problem.costs.memory_bytes(load, group) <= room
@@ -175,7 +204,9 @@ class BatchTables:
             load = Load(0, self.layers, self.micro_batch, 0, again, chunks, shards)
             fixed, each = self.problem.costs.spans.memory_spans(load, group)
             left = room - fixed
-            fitting = np.where(each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)).clip(-1, many)
+            fitting = np.where(
+                each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)
+            ).clip(-1, many)
             number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
             slack = NEAR_BYTES + NEAR_PART * (np.abs(fixed) + room)
             unsure = np.abs(left - np.round(fitting) * each) <= slack
@@ -186,7 +217,8 @@ class BatchTables:
 
     @cached_property
     def sends(self) -> dict[tuple[str, int, str, int], NDArray[np.int64]]:
-        """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L + 1)."""
+        """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L +
+        1)."""
         ends, found = sorted({(one.kind, one.tensor) for _, one, _ in self.kinds}), {}
         types = self.problem.costs.layer_types
         for sender in ends:
@@ -196,7 +228,9 @@ class BatchTables:
                 for cut in range(1, self.layers):
                     key = types[cut - 1], types[cut]
                     if key not in known:
-                        known[key] = self.problem.costs.send_ticks(cut, self.micro_batch, sender, receiver)
+                        known[key] = self.problem.costs.send_ticks(
+                            cut, self.micro_batch, sender, receiver
+                        )
                     rows[:, cut] = known[key]
                 found[*sender, *receiver] = rows
         return found
@@ -208,14 +242,21 @@ class BatchTables:
             load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
             self._optimizer[group, shards] = self.ticks(
                 None if costs.spans is None else costs.spans.optimizer_spans(load, group),
-                lambda first, last: costs.optimizer_ticks(load._replace(first=first, last=last), group),
+                lambda first, last: costs.optimizer_ticks(
+                    load._replace(first=first, last=last), group
+                ),
             )
         return self._optimizer[group, shards]
 
-    def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> NDArray[np.int64]:
+    def all_reduce(
+        self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int
+    ) -> NDArray[np.int64]:
         """Ticks of the all-reduce of spans of layers."""
         if (groups, shards) not in self.sync:
-            costs, load = self.problem.costs, Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
+            costs, load = (
+                self.problem.costs,
+                Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards),
+            )
             self.sync[groups, shards] = self.ticks(
                 None if costs.spans is None else costs.spans.sync_spans(load, groups),
                 lambda first, last: costs.sync_ticks(load._replace(first=first, last=last), groups),
@@ -233,8 +274,15 @@ class BatchTables:
                     continue
                 for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
                     rest = data - count
-                    if count and rest and count * one.tensor <= pools[k].count and rest * second.tensor <= pools[other].count:
-                        yield StageClass((replace(one, count=count), replace(second, count=rest)), again)
+                    if (
+                        count
+                        and rest
+                        and count * one.tensor <= pools[k].count
+                        and rest * second.tensor <= pools[other].count
+                    ):
+                        yield StageClass(
+                            (replace(one, count=count), replace(second, count=rest)), again
+                        )
 
 
 class DegreeTables:
@@ -242,7 +290,8 @@ class DegreeTables:
 
     Attributes
     ----------
-    rounds : micro-batches per replica. turns : how often the longest period counts. classes : what a stage can be.
+    rounds : micro-batches per replica. turns : how often the longest period counts. classes : what
+    a stage can be.
     last_labels : labels that the kernel made the last time.
     """
 
@@ -279,7 +328,9 @@ class DegreeTables:
     @cached_property
     def pool(self) -> NDArray[np.int64]:
         """Devices of each kind, as often as they hold stages."""
-        return np.array([pool.count * self.schedule.chunks for pool in self.problem.pools], dtype=np.int64)
+        return np.array(
+            [pool.count * self.schedule.chunks for pool in self.problem.pools], dtype=np.int64
+        )
 
     @cached_property
     def price(self) -> NDArray[np.int64]:
@@ -293,7 +344,10 @@ class DegreeTables:
         parts = self.schedule.weight_parts
         tables = self.batch.compute
         if parts:
-            tables = {key: np.maximum(value - parts * self.batch.weights[key], 0) for key, value in tables.items()}
+            tables = {
+                key: np.maximum(value - parts * self.batch.weights[key], 0)
+                for key, value in tables.items()
+            }
         found = np.array([self._joined(tables, c, np.maximum) for c in self.classes])
         return np.asarray(part_of(found, self.schedule.chunks))  # type: ignore[arg-type]
 
@@ -312,29 +366,42 @@ class DegreeTables:
     def most_period(self) -> int:
         """A period that no stage exceeds."""
         arrays = self.arrays
-        return int(arrays.compute.max() + arrays.before.max(initial=0) + arrays.behind.max(initial=0))
+        return int(
+            arrays.compute.max() + arrays.before.max(initial=0) + arrays.behind.max(initial=0)
+        )
 
     @cached_property
     def ample(self) -> int:
         """A period in which a micro-batch passes all stages there and back."""
         arrays = self.arrays
         slowest = arrays.compute.max(axis=0, initial=1)
-        links = arrays.before.max(axis=(0, 1, 2), initial=0) + arrays.behind.max(axis=(0, 1, 2), initial=0)
+        links = arrays.before.max(axis=(0, 1, 2), initial=0) + arrays.behind.max(
+            axis=(0, 1, 2), initial=0
+        )
         return 2 * int(sum(slowest[i, i + 1] for i in range(self.batch.layers)) + links.sum())
 
     def fits(self, plan: TrainingPlan) -> bool:
         """Whether the stages of a plan of these classes have room for what they keep."""
-        flight, classes = self.spans[1], {(c.groups, c.recompute): i for i, c in enumerate(self.classes)}
+        flight, classes = (
+            self.spans[1],
+            {(c.groups, c.recompute): i for i, c in enumerate(self.classes)},
+        )
         return all(
-            flight[classes[stage.replicas, bool(stage.recompute)], stage.layers[0], stage.layers[-1] + 1]
+            flight[
+                classes[stage.replicas, bool(stage.recompute)],
+                stage.layers[0],
+                stage.layers[-1] + 1,
+            ]
             >= self.schedule.flight(len(plan.stages), i, self.rounds, plan.kept)
             for i, stage in enumerate(plan.stages)
         )
 
     def least_period(self, low: int, high: int, stages: int = 0) -> int:
-        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: above `high`.
+        """Return a bound on the longest period, at least `low`, that knows stages and memory;
+        NEVER: above `high`.
 
-        `stages` is their number, 0: any; where all stages have like replicas, they use no more devices than that.
+        `stages` is their number, 0: any; where all stages have like replicas, they use no more
+        devices than that.
         """
         if high < low:
             return NEVER
@@ -357,16 +424,34 @@ class DegreeTables:
             by_span = np.where(possible, ticks, 2**60).min(axis=0)
             floors.append(max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1)))
         before, behind = self._links()
-        numbers = [s for s in range(1, problem.max_stages + 1) if self.schedule.chunks > 1 or self.schedule.allows(s, self.rounds)]
+        numbers = [
+            s
+            for s in range(1, problem.max_stages + 1)
+            if self.schedule.chunks > 1 or self.schedule.allows(s, self.rounds)
+        ]
         stages = (numbers[0], numbers[-1]) if numbers else (1, 0)
         last_fill = part_of(compute[:, :, -1], self.schedule.chunks)  # type: ignore[arg-type]
         return StepArrays(
-            compute=compute, fill=self.fill, last_fill=np.ascontiguousarray(last_fill), flight=flight, sync=sync, update=update,
-            used=used, before=before, behind=behind, least_fill=self.least_fill,
-            least_sync=floors[0], least_update=floors[1], pool=self.pool, price=self.price, need=self.need(0),
-            least_stages=stages[0], most_stages=stages[1], compared=COMPARED[self.schedule.chooses_kept],
+            compute=compute,
+            fill=self.fill,
+            last_fill=np.ascontiguousarray(last_fill),
+            flight=flight,
+            sync=sync,
+            update=update,
+            used=used,
+            before=before,
+            behind=behind,
+            least_fill=self.least_fill,
+            least_sync=floors[0],
+            least_update=floors[1],
+            pool=self.pool,
+            price=self.price,
+            need=self.need(0),
+            least_stages=stages[0],
+            most_stages=stages[1],
+            compared=COMPARED[self.schedule.chooses_kept],
             rounds=self.rounds,
-        )  # fmt: skip
+        )
 
     def arrays_of(self, stages: int) -> StepArrays:
         """Return the tables for plans of exactly so many stages, 0: any number."""
@@ -378,19 +463,28 @@ class DegreeTables:
         """Micro-batches kept by the k-th stage from the end."""
         most = stages or self.problem.max_stages
         if not stages and self.schedule.splits_backward:  # the least of any number of stages
-            return np.array([0, *(self.schedule.flight(k, 0, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
+            return np.array(
+                [0, *(self.schedule.flight(k, 0, self.rounds) for k in range(1, most + 1))],
+                dtype=np.int64,
+            )
         if self.schedule.chooses_kept:
             return np.array([0, *[1] * most], dtype=np.int64)
-        return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
+        return np.array(
+            [0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))],
+            dtype=np.int64,
+        )
 
     def _joined(self, tables: Table, c: StageClass, join: object) -> NDArray[np.int64]:
         found = [tables[one, c.recompute] for one in c.single]
         return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
 
     def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what closes the step: all-reduce and optimizer, as one where the costs add them stage by stage."""
+        """Return what closes the step: all-reduce and optimizer, as one where the costs add them
+        stage by stage."""
         sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
-        update = np.max([self.batch.optimizer(one, c.recompute, self.shards) for one in c.single], axis=0)
+        update = np.max(
+            [self.batch.optimizer(one, c.recompute, self.shards) for one in c.single], axis=0
+        )
         if not self.problem.costs.closing_apart:
             sync, update = sync + update, np.zeros_like(update)
         inside, chunks = self.batch.inside, self.schedule.chunks
@@ -423,13 +517,20 @@ class DegreeTables:
         for (first, c), last in zip(starts, ends, strict=True):
             layers = tuple(range(first, last))
             stages.append(PlanStage(layers, c.groups, layers if c.recompute else ()))
-        return TrainingPlan(tuple(stages), self.batch.micro_batch, self.variant.schedule, self.variant.sharded)
+        return TrainingPlan(
+            tuple(stages), self.batch.micro_batch, self.variant.schedule, self.variant.sharded
+        )
 
 
-def _shares(costs: object, sends: NDArray[np.int64], chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _shares(
+    costs: object, sends: NDArray[np.int64], chunks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the shares of the stages before and behind each cut; see `StepArrays`."""
     width = sends.shape[1]
-    before, behind = np.zeros((3, 2, width), dtype=np.int64), np.zeros((2, 2, width), dtype=np.int64)
+    before, behind = (
+        np.zeros((3, 2, width), dtype=np.int64),
+        np.zeros((2, 2, width), dtype=np.int64),
+    )
     for cut in range(1, width - 1):
         forward, backward = sends[:, cut].tolist()
         for place, (first, stages) in enumerate(((False, 32), (True, 3), (True, 32))):

@@ -1,22 +1,24 @@
 """`plan-stages`: the best plan of consecutive layers on devices of one or two kinds, with proof.
 
-For every micro-batch, data degree and schedule, in the order of the area bound, the plans on the front of (longest period m, fill
-and closing f) are met one after the other: f(m) is the least f of plans whose periods keep to m, found by an exact
-dynamic program, and every plan with a period of at least a that keeps to m takes at least (n - 1) a + f(m). What cannot
-beat the best plan known is passed over, so that the bound holds wherever the search is cut off: it is the least bound of
-what was not closed. Schedules whose memory depends on the number of stages (interleaved, zero-bubble) are searched for each
-number of stages apart, interleaved ones for each kind and number of like replicas too; zero-bubble ones first for all numbers
-at once, each stage keeping what it would as the first one, which is the least, until a plan comes out that does not fit. For
-repetends, whose period is longer than that of their stages where memory is short, the dynamic program bounds all plans with a
-period in a range (`step_search` says why), and the range is halved until the bound is not below the best plan: at a single
-period it is exact.
+For every micro-batch, data degree and schedule, in the order of the area bound, the plans on the
+front of (longest period m, fill and closing f) are met one after the other: f(m) is the least f of
+plans whose periods keep to m, found by an exact dynamic program, and every plan with a period of at
+least a that keeps to m takes at least (n - 1) a + f(m). What cannot beat the best plan known is
+passed over, so that the bound holds wherever the search is cut off: it is the least bound of what
+was not closed. Schedules whose memory depends on the number of stages (interleaved, zero-bubble)
+are searched for each number of stages apart, interleaved ones for each kind and number of like
+replicas too; zero-bubble ones first for all numbers at once, each stage keeping what it would as
+the first one, which is the least, until a plan comes out that does not fit. For repetends, whose
+period is longer than that of their stages where memory is short, the dynamic program bounds all
+plans with a period in a range (`step_search` says why), and the range is halved until the bound is
+not below the best plan: at a single period it is exact.
 
 References
 ----------
-Haimes, Lasdon, Wismer: "On a bicriterion formulation of the problems of integrated system identification and system
-optimization", IEEE Trans. Systems, Man, and Cybernetics 1 (1971): the epsilon-constraint method.
-Strati et al.: "Sailor: Automating distributed training over dynamic, heterogeneous, and geo-distributed clusters",
-SOSP 2025: the space of plans.
+Haimes, Lasdon, Wismer: "On a bicriterion formulation of the problems of integrated system
+identification and system optimization", IEEE Trans. Systems, Man, and Cybernetics 1 (1971): the
+epsilon-constraint method. Strati et al.: "Sailor: Automating distributed training over dynamic,
+heterogeneous, and geo-distributed clusters", SOSP 2025: the space of plans.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ METHOD = "stages"
 """Name of the bound."""
 
 NEAR = 1e-3
-"""Relative width of the periods that are left below which they are met one by one instead of halved."""
+"""Relative width of the periods that are left below which they are met one by one instead of
+halved."""
 
 DIVES = 12
 """Micro-batches and data degrees in which a first plan is looked for."""
@@ -61,9 +64,11 @@ FEW_LABELS = 4000
 
 @dataclass(frozen=True, order=True)
 class _Range:
-    """Periods least..most of a micro-batch, data degree and variant that are open; no plan there takes less than `bound`.
+    """Periods least..most of a micro-batch, data degree and variant that are open; no plan there
+    takes less than `bound`.
 
-    `stages` is their number, 0: any. `depth` says what the bound knows: 0 area, 1 stages and memory as well, 2 all.
+    `stages` is their number, 0: any. `depth` says what the bound knows: 0 area, 1 stages and memory
+    as well, 2 all.
     """
 
     bound: int
@@ -83,7 +88,9 @@ class StepPlanner(SearchSolver):
 
     name: ClassVar[str] = "plan-stages"
     kernels: ClassVar[tuple[str, ...]] = ("plan-stages",)
-    tolerance: float = option(0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end")
+    tolerance: float = option(
+        0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end"
+    )
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""
@@ -119,7 +126,19 @@ class _Front:
                     least, rest = period_and_fill(work, data, schedule)
                     for sharded in (False, True) if problem.sharded and data > 1 else (False,):
                         if least < NEVER:
-                            self._push(_Range(0, size, data, Variant(schedule.name, sharded), 0, least, NEVER, rest, 0))
+                            self._push(
+                                _Range(
+                                    0,
+                                    size,
+                                    data,
+                                    Variant(schedule.name, sharded),
+                                    0,
+                                    least,
+                                    NEVER,
+                                    rest,
+                                    0,
+                                )
+                            )
 
     @property
     def goal(self) -> int:
@@ -127,7 +146,11 @@ class _Front:
         return NEVER if self.tracker.value is None else self.tracker.value
 
     def _push(self, part: _Range) -> None:
-        turns = self.problem.rounds(part.micro_batch, part.data) * parse_schedule(part.variant.schedule).chunks - 1
+        turns = (
+            self.problem.rounds(part.micro_batch, part.data)
+            * parse_schedule(part.variant.schedule).chunks
+            - 1
+        )
         bound = turns * part.least + part.rest
         if bound < self.goal and part.least <= part.most:
             heapq.heappush(self.ranges, replace(part, bound=bound))
@@ -142,9 +165,20 @@ class _Front:
         if part.depth == 0:
             if tables.possible:
                 most = self._most_period(tables, part)
-                least = tables.least_period(part.least, most, part.stages) if most >= part.least else NEVER
+                least = (
+                    tables.least_period(part.least, most, part.stages)
+                    if most >= part.least
+                    else NEVER
+                )
                 if least < NEVER:
-                    self._push(replace(part, least=least, rest=max(part.rest, int(tables.least_fill[-1])), depth=1))
+                    self._push(
+                        replace(
+                            part,
+                            least=least,
+                            rest=max(part.rest, int(tables.least_fill[-1])),
+                            depth=1,
+                        )
+                    )
         elif part.depth == 1:
             arrays = tables.arrays
             rest = int(arrays.least_fill[-1]) + arrays.least_sync + arrays.least_update
@@ -155,9 +189,12 @@ class _Front:
             self._split(tables, part)
 
     def _count_stages(self, part: _Range) -> None:
-        """Put back a range for every number of stages and, where stages share devices, for every kind of replicas."""
+        """Put back a range for every number of stages and, where stages share devices, for every
+        kind of replicas."""
         tables, schedule = self._tables(part), parse_schedule(part.variant.schedule)
-        groups: list[tuple[ReplicaGroup, ...]] = list(dict.fromkeys(c.groups for c in tables.classes))
+        groups: list[tuple[ReplicaGroup, ...]] = list(
+            dict.fromkeys(c.groups for c in tables.classes)
+        )
         for stages in range(2, min(self.problem.max_stages, self.problem.costs.num_layers) + 1):
             if not schedule.allows(stages, tables.rounds):
                 continue
@@ -167,15 +204,20 @@ class _Front:
             for number, held in enumerate(groups):
                 room = min(self.problem.pool(g.kind).count // (g.count * g.tensor) for g in held)
                 if stages // schedule.chunks <= room:
-                    self._push(replace(part, stages=stages, variant=part.variant._replace(groups=number)))
+                    self._push(
+                        replace(part, stages=stages, variant=part.variant._replace(groups=number))
+                    )
 
     def dive(self) -> None:
-        """Look for a first plan where the degree divides all devices, least bounds first, not far above their bounds."""
+        """Look for a first plan where the degree divides all devices, least bounds first, not far
+        above their bounds."""
         found = []
         for part in self.ranges:
             if self.tracker.stop():
                 return
-            if part.variant.schedule == "1f1b" and all(pool.count % part.data == 0 for pool in self.problem.pools):
+            if part.variant.schedule == "1f1b" and all(
+                pool.count % part.data == 0 for pool in self.problem.pools
+            ):
                 tables = self._tables(part)
                 least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
                 if least < NEVER:
@@ -185,7 +227,9 @@ class _Front:
             cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
-            labels, at, _ = self._ask(tables, 0, (least, min(least + least // GUESS, tables.most_period)), cutoff)
+            labels, at, _ = self._ask(
+                tables, 0, (least, min(least + least // GUESS, tables.most_period)), cutoff
+            )
             if at >= 0:
                 self._offer(tables.plan(labels, int(at)))
 
@@ -210,7 +254,9 @@ class _Front:
         key = part.micro_batch, part.data, part.variant
         if key not in self.tables:
             if part.micro_batch not in self.batches:
-                self.batches[part.micro_batch] = BatchTables(self.problem, part.micro_batch, self.sync)
+                self.batches[part.micro_batch] = BatchTables(
+                    self.problem, part.micro_batch, self.sync
+                )
             self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data, part.variant)
         return self.tables[key]
 
@@ -228,13 +274,15 @@ class _Front:
         return found
 
     def _most_period(self, tables: DegreeTables, part: _Range) -> int:
-        """Return the longest period of a range with which a plan could be better than the best one."""
+        """Return the longest period of a range with which a plan could be better than the best
+        one."""
         if not tables.turns or self.goal >= NEVER:
             return part.most
         return min(part.most, (self.goal - 1 - part.rest) // tables.turns)
 
     def _halve(self, tables: DegreeTables, part: _Range) -> None:
-        """Bound the repetends of a range of periods, offer what the bound is made of, and put back both halves."""
+        """Bound the repetends of a range of periods, offer what the bound is made of, and put back
+        both halves."""
         top = min(self._most_period(tables, part), tables.ample)
         if top < part.least:
             return
@@ -260,9 +308,12 @@ class _Front:
         else:
             limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
         limit = min(limit, top)
-        labels, at, rest = self._ask(tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least))
+        labels, at, rest = self._ask(
+            tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least)
+        )
         if at >= 0:
-            # plans with periods from here to the limit take as long in fill and closing: none of them is better
+            # plans with periods from here to the limit take as long in fill and closing: none of
+            # them is better
             plan = tables.plan(labels, int(at))
             if not part.stages and not tables.fits(plan):
                 self._count_stages(replace(part, most=limit, rest=rest))

@@ -1,17 +1,19 @@
 """Kernel of `plan-stages`: the least fill and closing of plans whose stages keep to a period.
 
-Stages are laid from the last one backwards, so that the micro-batches in flight are known. A label at (cut i, class c)
-after p stages holds the devices used, the fill, the longest all-reduce and optimizer step so far and the open period of its
-first stage, which still lacks the transfers over the cut before it; a label that is not better in any of these is dropped.
-Labels that cannot get the rest of the layers onto the devices left, at any of some prices, or cannot end below the value
-known are dropped as well.
+Stages are laid from the last one backwards, so that the micro-batches in flight are known. A label
+at (cut i, class c) after p stages holds the devices used, the fill, the longest all-reduce and
+optimizer step so far and the open period of its first stage, which still lacks the transfers over
+the cut before it; a label that is not better in any of these is dropped. Labels that cannot get the
+rest of the layers onto the devices left, at any of some prices, or cannot end below the value known
+are dropped as well.
 
-Repetends (`placeopt.plans.repetends` has the recursion) are searched for all periods P of a range low..limit at once. A
-stage has q = ceil((z + period) / P) - 1 micro-batches between its forward and its backward pass, z being what the stages
-behind it take, and waits until q P where that is later. With the limit in place of the first P and low in place of the
-second, no q and no wait is larger than for any P of the range, by induction from the last stage: the value is a lower bound
-for the whole range, and exact where low = limit. Both grow with z, the period and the pass of the stage, so that a label
-that is less in all of them, with no less room in memory, is never worse.
+Repetends (`placeopt.plans.repetends` has the recursion) are searched for all periods P of a range
+low..limit at once. A stage has q = ceil((z + period) / P) - 1 micro-batches between its forward and
+its backward pass, z being what the stages behind it take, and waits until q P where that is later.
+With the limit in place of the first P and low in place of the second, no q and no wait is larger
+than for any P of the range, by induction from the last stage: the value is a lower bound for the
+whole range, and exact where low = limit. Both grow with z, the period and the pass of the stage, so
+that a label that is less in all of them, with no less room in memory, is never worse.
 """
 
 from __future__ import annotations
@@ -27,16 +29,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FILL, SYNC, UPDATE, OPEN, PASS, ROOM, CUT, CLASS, PARENT, NEXT, USED = range(11)
-"""Columns of a label: ticks, where its first stage begins and its class, links, and from USED on devices used of each kind.
+"""Columns of a label: ticks, where its first stage begins and its class, links, and from USED on
+devices used of each kind.
 
-With repetends FILL leaves the first stage out, PASS is its part, and ROOM less the micro-batches that fit; 0 otherwise.
+With repetends FILL leaves the first stage out, PASS is its part, and ROOM less the micro-batches
+that fit; 0 otherwise.
 """
 
 COMPARED = {False: 4, True: 6}
-"""So many first columns, less being better as it is in the devices used, are compared without and with repetends."""
+"""So many first columns, less being better as it is in the devices used, are compared without and
+with repetends."""
 
 MIDDLE, FIRST_SHORT, FIRST_LONG = range(3)
-"""Third index of `before`: the stage before the cut is inside, or first of at most three stages, or first of more."""
+"""Third index of `before`: the stage before the cut is inside, or first of at most three stages, or
+first of more."""
 
 INSIDE, LAST = range(2)
 """Third index of `behind`: whether the stage behind the cut is the last one."""
@@ -51,17 +57,24 @@ NONE = 2**62
 class StepArrays(NamedTuple):
     """What the kernel reads (C classes, L layers, K kinds of devices, P prices).
 
-    Plans have least_stages..most_stages stages. The k-th stage from the end, k >= 1, keeps need[k] micro-batches.
+    Plans have least_stages..most_stages stages. The k-th stage from the end, k >= 1, keeps need[k]
+    micro-batches.
     """
 
-    compute: NDArray[np.int64]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
+    compute: NDArray[
+        np.int64
+    ]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
     fill: NDArray[np.int64]  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
     last_fill: NDArray[np.int64]  # (C, L + 1) the same of a last stage that begins at a layer
     flight: NDArray[np.int64]  # (C, L + 1, L + 1) most micro-batches that fit
-    sync: NDArray[np.int64]  # (C, L + 1, L + 1) all-reduce, or all-reduce and optimizer where these are not apart
+    sync: NDArray[
+        np.int64
+    ]  # (C, L + 1, L + 1) all-reduce, or all-reduce and optimizer where these are not apart
     update: NDArray[np.int64]  # (C, L + 1, L + 1) optimizer, where it is apart
     used: NDArray[np.int64]  # (C, K) devices of each kind
-    before: NDArray[np.int64]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
+    before: NDArray[
+        np.int64
+    ]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
     behind: NDArray[np.int64]  # (C, C, 2, 2, L + 1)
     least_fill: NDArray[np.int64]  # (L + 1,) of the layers before each cut
     least_sync: int
@@ -95,10 +108,11 @@ def _too_many(pool, row):  # type: ignore[no-untyped-def]
 
 @inner
 def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
-    """Return the least priced devices for the layers before each cut, per price, with stages of compute <= limit.
+    """Return the least priced devices for the layers before each cut, per price, with stages of
+    compute <= limit.
 
-    `spans` is (compute, flight, used) as in `StepArrays`. Transfers and the micro-batches in flight beyond one are left
-    out, so that no plan needs less.
+    `spans` is (compute, flight, used) as in `StepArrays`. Transfers and the micro-batches in flight
+    beyond one are left out, so that no plan needs less.
     """
     compute, flight, used = spans
     classes, width = compute.shape[0], compute.shape[1]
@@ -120,7 +134,8 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
 
 @entry
 def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untyped-def]
-    """Return a limit in low..high below which the devices do not do, near the largest one; `high` + 1 if none does."""
+    """Return a limit in low..high below which the devices do not do, near the largest one; `high` +
+    1 if none does."""
     middle, top = high, high
     while True:
         found = least_prices(spans, price, middle)
@@ -141,7 +156,8 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
 
 @inner
 def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
-    """Whether a label cannot become a plan below `cutoff`; `left`: what it may spend at each price before each cut."""
+    """Whether a label cannot become a plan below `cutoff`; `left`: what it may spend at each price
+    before each cut."""
     cut = row[CUT]
     if _too_many(arrays.pool, row):
         return True
@@ -156,7 +172,8 @@ def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
 
 @inner
 def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
-    """Add a label to the list of its cut and class unless one there is as good; drop those that it beats."""
+    """Add a label to the list of its cut and class unless one there is as good; drop those that it
+    beats."""
     cut, c = row[CUT], row[CLASS]
     previous, at = -1, head[cut, c]
     while at >= 0:
@@ -204,7 +221,8 @@ def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped
 
 @inner
 def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
-    """Return the fill of a label whose first stage has a period, waits of a repetend included; NONE: too many in flight."""
+    """Return the fill of a label whose first stage has a period, waits of a repetend included;
+    NONE: too many in flight."""
     if arrays.compared <= ROOM:
         return label[FILL]
     between = (label[FILL] + period - 1) // max(1, limit)
@@ -215,7 +233,8 @@ def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
 
 @inner
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
-    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: left, low, limit, cutoff."""
+    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`:
+    left, low, limit, cutoff."""
     labels, head, used = table
     left, low, limit, cutoff = bounds
     cut, c = labels[at, CUT], labels[at, CLASS]
@@ -239,7 +258,11 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
             row[OPEN] = ticks + arrays.before[d, c, place, PERIOD, cut]
             if row[OPEN] > limit:
                 continue
-            row[FILL] = passed + arrays.behind[d, c, end, FILLING, cut] + arrays.before[d, c, place, FILLING, cut]
+            row[FILL] = (
+                passed
+                + arrays.behind[d, c, end, FILLING, cut]
+                + arrays.before[d, c, place, FILLING, cut]
+            )
             if arrays.compared > ROOM:
                 row[PASS], row[ROOM] = arrays.fill[d, first, cut], -arrays.flight[d, first, cut]
             else:
@@ -259,7 +282,8 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
 
 @entry
 def search_period(arrays, low, limit, cutoff):  # type: ignore[no-untyped-def]
-    """Return (labels, best label or -1, its fill + closing): the least one below `cutoff` with periods of at most `limit`.
+    """Return (labels, best label or -1, its fill + closing): the least one below `cutoff` with
+    periods of at most `limit`.
 
     With repetends, whose period is low..limit, that is a lower bound.
     """

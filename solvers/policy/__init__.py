@@ -6,38 +6,75 @@ from placeopt.solving.registry import SolverSpec
 
 
 def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.policy.{target}", "placement", ("makespan",), summary, True, paper, use)
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.policy.{target}",
+        "placement",
+        ("makespan",),
+        summary,
+        True,
+        paper,
+        use,
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("dual-policy", "dual_policy:DualPolicy",
-          "select an op, place it; starts as critical path, learns by policy gradient",
-          "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025",
-          "learning from a simulator, a real system, or several graphs"),
-    _spec("grouper-placer", "grouper_placer:GrouperPlacer", "softmax grouper and softmax placer, learned together",
-          "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
-          "ICLR 2018", "the published method, to compare with"),
-    _spec("graph-parsing", "graph_parsing:GraphParsing",
-          "learned edge scores parse the graph into groups, which are placed",
-          "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
-          "the published method, to compare with"),
-    _spec("neural-parsing", "neural_parsing:NeuralParsing",
-          "graph parsing with edge scores from a graph network (torch)",
-          "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
-          "the published method, to compare with"),
-    _spec("recurrent-placer", "network_placer:RecurrentPlacer",
-          "LSTM encoder and attentive LSTM decoder over groups of ops (torch)",
-          "Mirhoseini et al.: Device placement optimization with reinforcement learning, ICML 2017",
-          "the published method, to compare with"),
-    _spec("graph-placer", "network_placer:GraphPlacer",
-          "message passing and attention, a device for every op at once (torch)",
-          "Zhou et al.: GDP: generalized device placement for dataflow graphs, 2019", "the published method, to compare with"),
-    _spec("visiting-placer", "visiting_placer:VisitingPlacer",
-          "a graph network moves one op after the other, judged after each move (torch)",
-          "Addanki et al.: Placeto: learning generalizable device placement algorithms, NeurIPS 2019",
-          "the published method, to compare with"),
-    _spec("soft-grouper", "network_placer:SoftGrouper",
-          "grouper and recurrent placer learned jointly through soft groups, by PPO or REINFORCE (torch)",
-          "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
-          "ICLR 2018", "the published method, to compare with"),
-)  # fmt: skip
+    _spec(
+        "dual-policy",
+        "dual_policy:DualPolicy",
+        "select an op, place it; starts as critical path, learns by policy gradient",
+        "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025",
+        "learning from a simulator, a real system, or several graphs",
+    ),
+    _spec(
+        "grouper-placer",
+        "grouper_placer:GrouperPlacer",
+        "softmax grouper and softmax placer, learned together",
+        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
+        "ICLR 2018",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "graph-parsing",
+        "graph_parsing:GraphParsing",
+        "learned edge scores parse the graph into groups, which are placed",
+        "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "neural-parsing",
+        "neural_parsing:NeuralParsing",
+        "graph parsing with edge scores from a graph network (torch)",
+        "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "recurrent-placer",
+        "network_placer:RecurrentPlacer",
+        "LSTM encoder and attentive LSTM decoder over groups of ops (torch)",
+        "Mirhoseini et al.: Device placement optimization with reinforcement learning, ICML 2017",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "graph-placer",
+        "network_placer:GraphPlacer",
+        "message passing and attention, a device for every op at once (torch)",
+        "Zhou et al.: GDP: generalized device placement for dataflow graphs, 2019",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "visiting-placer",
+        "visiting_placer:VisitingPlacer",
+        "a graph network moves one op after the other, judged after each move (torch)",
+        "Addanki et al.: Placeto: learning generalizable device placement algorithms, NeurIPS 2019",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "soft-grouper",
+        "network_placer:SoftGrouper",
+        "grouper and recurrent placer learned jointly through soft groups, by PPO or REINFORCE (torch)",
+        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
+        "ICLR 2018",
+        "the published method, to compare with",
+    ),
+)

@@ -1,4 +1,5 @@
-"""Adam, the step rule of every policy here, on one array or on several that learn at their own rates.
+"""Adam, the step rule of every policy here, on one array or on several that learn at their own
+rates.
 
 References
 ----------
@@ -21,7 +22,10 @@ class Adam:
     """Steps uphill for one array (Kingma and Ba 2015, algorithm 1)."""
 
     def __init__(
-        self, shape: int | tuple[int, ...], learning_rate: float, decay: tuple[float, float] = (0.9, 0.999)
+        self,
+        shape: int | tuple[int, ...],
+        learning_rate: float,
+        decay: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         self.learning_rate, self.decay = learning_rate, decay
         self.first = np.zeros(shape)
@@ -47,7 +51,9 @@ class Parameters:
     steps : the Adam of each array, by name.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[np.float64]], rates: Mapping[str, float]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, NDArray[np.float64]], rates: Mapping[str, float]
+    ) -> None:
         self._arrays = dict(arrays)
         self.steps = {name: Adam(array.shape, rates[name]) for name, array in arrays.items()}
 

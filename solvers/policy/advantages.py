@@ -1,10 +1,14 @@
-"""How good an outcome was: returns, baselines and advantages of what policies sampled; larger is better.
+"""How good an outcome was: returns, baselines and advantages of what policies sampled; larger is
+better.
 
 References
 ----------
-- W. Kool, H. van Hoof, M. Welling. Buy 4 REINFORCE samples, get a baseline for free! ICLR workshop, 2019.
-- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device placement. ICLR 2018.
-- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution strategies. JMLR 15, 2014.
+- W. Kool, H. van Hoof, M. Welling. Buy 4 REINFORCE samples, get a baseline for free! ICLR workshop,
+  2019.
+- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device
+  placement. ICLR 2018.
+- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
+  strategies. JMLR 15, 2014.
 """
 
 from __future__ import annotations
@@ -28,10 +32,11 @@ def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray
 
 
 def peer_advantages(returns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each rollout's return minus the mean of its peers (leave-one-out), along the first axis.
+    """Return each rollout's return minus the mean of its peers (leave-one-out), along the first
+    axis.
 
-    Rollouts of the same instance are each other's baseline: unbiased, because a rollout is not in its own baseline
-    (Kool et al. 2019). One rollout alone keeps its return.
+    Rollouts of the same instance are each other's baseline: unbiased, because a rollout is not in
+    its own baseline (Kool et al. 2019). One rollout alone keeps its return.
     """
     count = len(returns)
     if count < 2:
@@ -49,15 +54,19 @@ class MovingBaseline:
     def advantage(self, value: float) -> float:
         """Return `value` minus the average so far, and take it into the average."""
         baseline = value if self.value is None else self.value
-        self.value = value if self.value is None else self.decay * self.value + (1 - self.decay) * value
+        self.value = (
+            value if self.value is None else self.decay * self.value + (1 - self.decay) * value
+        )
         return value - baseline
 
 
 def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is zero.
+    """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is
+    zero.
 
-    The utilities of natural evolution strategies (Wierstra et al. 2014): only the better half pushes, so that
-    neither a failed rollout nor the scale of the costs matters. Equal costs get equal utilities.
+    The utilities of natural evolution strategies (Wierstra et al. 2014): only the better half
+    pushes, so that neither a failed rollout nor the scale of the costs matters. Equal costs get
+    equal utilities.
     """
     count = len(values)
     order = np.argsort(values, kind="stable")
@@ -70,9 +79,11 @@ def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def relative_advantage(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how much better each episode is than the mean, as a share of it; failures count as the worst.
+    """Return how much better each episode is than the mean, as a share of it; failures count as the
+    worst.
 
-    A graph on which decisions hardly matter then hardly pulls; ranks would make it pull as much as any other.
+    A graph on which decisions hardly matter then hardly pulls; ranks would make it pull as much as
+    any other.
     """
     good = values != INFEASIBLE
     if not good.any():
@@ -81,7 +92,10 @@ def relative_advantage(values: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(logs.mean() - logs)
 
 
-def square_root_rewards(values: NDArray[np.int64], scale: float, penalty: float) -> NDArray[np.float64]:
-    """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et al. 2018)."""
+def square_root_rewards(
+    values: NDArray[np.int64], scale: float, penalty: float
+) -> NDArray[np.float64]:
+    """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et
+    al. 2018)."""
     failed = values == INFEASIBLE
     return np.where(failed, -penalty, -np.sqrt(np.where(failed, 0, values) / max(1.0, scale)))

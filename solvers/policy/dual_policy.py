@@ -1,22 +1,29 @@
-"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic or pretrained (Doppler).
+"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic or
+pretrained (Doppler).
 
-Log-linear policies with a small hidden layer, which sees what message passing says of the graph, take the place of Doppler's
-graph networks: stage I imitates a teacher (maximum likelihood), stage II is policy gradient on the simulator, stage III on a real
-system (`measure`). The policy *starts as* a heuristic, so what it returns is
-never worse than its first episode and its teacher's placement.
+Log-linear policies with a small hidden layer, which sees what message passing says of the graph,
+take the place of Doppler's graph networks: stage I imitates a teacher (maximum likelihood), stage
+II is policy gradient on the simulator, stage III on a real system (`measure`). The policy *starts
+as* a heuristic, so what it returns is never worse than its first episode and its teacher's
+placement.
 
-First a distribution per group of ops learns where groups go, by cross-entropy and proximal policy optimisation as in Post; then a
-part of the budget is spent on whole episodes of the two policies. The rest goes to local steps: a policy places a window of ops
-around a critical op anew, the others stay (see `local_steps`). Where transfers do not contend, the last part of these are
-moves that another policy draws (see `move_policy`): all of them, if whole episodes only repeat what the seed gave.
+First a distribution per group of ops learns where groups go, by cross-entropy and proximal policy
+optimisation as in Post; then a part of the budget is spent on whole episodes of the two policies.
+The rest goes to local steps: a policy places a window of ops around a critical op anew, the others
+stay (see `local_steps`). Where transfers do not contend, the last part of these are moves that
+another policy draws (see `move_policy`): all of them, if whole episodes only repeat what the seed
+gave.
 
 References
 ----------
-- X. Yao et al. DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs. ICLR 2026.
-- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
-  Learning 8, 1992.
-- Y. Gao, L. Chen, B. Li. Post: Device placement with cross-entropy minimization and proximal policy optimization. NeurIPS 2018.
-- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS 2019.
+- X. Yao et al. DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs.
+  ICLR 2026.
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
+  learning. Machine Learning 8, 1992.
+- Y. Gao, L. Chen, B. Li. Post: Device placement with cross-entropy minimization and proximal policy
+  optimization. NeurIPS 2018.
+- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS
+  2019.
 """
 
 from __future__ import annotations
@@ -55,7 +62,8 @@ STARTS = ("critical-path", "eft", "scratch")
 """What whole episodes may begin as."""
 
 MEASURED_BATCH = 8
-"""Episodes per gradient step where every one is measured: a real system is a thousand times slower than the simulator."""
+"""Episodes per gradient step where every one is measured: a real system is a thousand times slower
+than the simulator."""
 
 WINDOW_RATE = 0.05
 """Step of the preferences for kinds and sizes of windows."""
@@ -70,11 +78,12 @@ APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
 STUCK = 0.002
-"""Part of the value by which a chain must be below where it began by then, and whole episodes below the seed, to go on where
-moves may follow."""
+"""Part of the value by which a chain must be below where it began by then, and whole episodes below
+the seed, to go on where moves may follow."""
 
 PATIENCE = 2
-"""Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of the budget to moves."""
+"""Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of
+the budget to moves."""
 
 SETTLED = 0.85
 """Part after which it goes on from the best placement met, or moves do."""
@@ -82,56 +91,102 @@ SETTLED = 0.85
 
 @dataclass(frozen=True)
 class DualPolicy(LearnedPlacer):
-    """Doppler's dual policy: pick an op, then its device; starts as a heuristic, learns by policy gradient.
+    """Doppler's dual policy: pick an op, then its device; starts as a heuristic, learns by policy
+    gradient.
 
-    The teacher is what stage I imitates. Ops are grouped along their most expensive edges, because where communication is
-    dear an op hardly ever does well to move alone; the ops of a group share their residual scores.
+    The teacher is what stage I imitates. Ops are grouped along their most expensive edges, because
+    where communication is dear an op hardly ever does well to move alone; the ops of a group share
+    their residual scores.
     """
 
     name: ClassVar[str] = "dual-policy"
 
     start: str = option(
-        "critical-path", choices=STARTS, meaning="heuristic that whole episodes begin as (eft: HEFT)"
+        "critical-path",
+        choices=STARTS,
+        meaning="heuristic that whole episodes begin as (eft: HEFT)",
     )
     moving: float = option(
-        0.4, low=0, high=1, meaning="share of the local steps that are moves of a walk, at the end; all, where episodes are stuck"
+        0.4,
+        low=0,
+        high=1,
+        meaning="share of the local steps that are moves of a walk, at the end; all, where episodes are stuck",
     )
     moves: str = option(
-        "pretrained", choices=("pretrained", "untrained"), meaning="policy that draws these: the package's, or all alike"
+        "pretrained",
+        choices=("pretrained", "untrained"),
+        meaning="policy that draws these: the package's, or all alike",
     )
-    adapt: bool = option(True, meaning="learn on this graph how often each kind of move should come")
-    hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
+    adapt: bool = option(
+        True, meaning="learn on this graph how often each kind of move should come"
+    )
+    hidden: int = option(
+        8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features"
+    )
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
-    learn: str = option("both", choices=tuple(FROZEN), meaning="which of the two policies learns; the other stays greedy")
-    residual: bool = option(
-        True, meaning="learn a score per op and per (op, device) too: better on this graph, nothing to transfer"
+    learn: str = option(
+        "both",
+        choices=tuple(FROZEN),
+        meaning="which of the two policies learns; the other stays greedy",
     )
-    groups: int = option(48, low=0, meaning="groups of ops that share their scores per device; 0: every op on its own")
+    residual: bool = option(
+        True,
+        meaning="learn a score per op and per (op, device) too: better on this graph, nothing to transfer",
+    )
+    groups: int = option(
+        48,
+        low=0,
+        meaning="groups of ops that share their scores per device; 0: every op on its own",
+    )
     learning_rate: float = option(0.15, above=0, meaning="Adam's step for the weights of features")
     residual_rate: float = option(0.25, low=0, meaning="Adam's step for the residual")
-    elite: float = option(0.5, low=0, meaning="weight of repeating the best episodes so far in every step")
+    elite: float = option(
+        0.5, low=0, meaning="weight of repeating the best episodes so far in every step"
+    )
     memory: int = option(1, low=1, meaning="best episodes that are repeated")
-    entropy: float = option(0.0, low=0, meaning="advantage of episodes with more entropy: keeps the policy random")
+    entropy: float = option(
+        0.0, low=0, meaning="advantage of episodes with more entropy: keeps the policy random"
+    )
     credit: str = option(
-        "all", choices=("all", "critical"), meaning="decisions that earn an advantage: all, or those about critical ops"
+        "all",
+        choices=("all", "critical"),
+        meaning="decisions that earn an advantage: all, or those about critical ops",
     )
     grouped: float = option(
-        0.1, low=0, high=1, meaning="share of the budget in which a policy per group places groups of ops, and learns as Post's"
+        0.1,
+        low=0,
+        high=1,
+        meaning="share of the budget in which a policy per group places groups of ops, and learns as Post's",
     )
-    local: float = option(0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only")
-    local_batch: int = option(8, low=1, meaning="local steps from the same incumbent, of which the best is taken")
-    local_temperature: float = option(3.0, above=0, meaning="temperature of the softmaxes in local steps")
+    local: float = option(
+        0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only"
+    )
+    local_batch: int = option(
+        8, low=1, meaning="local steps from the same incumbent, of which the best is taken"
+    )
+    local_temperature: float = option(
+        3.0, above=0, meaning="temperature of the softmaxes in local steps"
+    )
     local_rate: float = option(
-        0.0, low=0, meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as it was trained"
+        0.0,
+        low=0,
+        meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as it was trained",
     )
-    heat: float = option(0.15, above=0, meaning="first temperature of accepting worse local steps, as a share of the value")
+    heat: float = option(
+        0.15,
+        above=0,
+        meaning="first temperature of accepting worse local steps, as a share of the value",
+    )
     queue: str = option(
-        "priority", choices=("priority", "fifo"), meaning="execution that values episodes; priority: the order SEL chose"
+        "priority",
+        choices=("priority", "fifo"),
+        meaning="execution that values episodes; priority: the order SEL chose",
     )
     policy: str = option("", meaning="policy file to start from")
     save_policy: str = option("", meaning="file to write the trained policy to")
     measure: Callable[..., float] | None = option(
-        None, meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a true `ordered`)"
+        None,
+        meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a true `ordered`)",
     )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -141,7 +196,9 @@ class DualPolicy(LearnedPlacer):
             self.improve(learner, problem, tracker)
         finally:  # also after Ctrl-C
             if self.save_policy:
-                learner.model(f"{problem.name}: {learner.episodes} episodes, seed {tracker.seed}").save(self.save_policy)
+                learner.model(
+                    f"{problem.name}: {learner.episodes} episodes, seed {tracker.seed}"
+                ).save(self.save_policy)
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> DualLearner:
         """Ask the teacher, try the policy as it starts, then imitate the teacher (stage I)."""
@@ -175,55 +232,92 @@ class DualPolicy(LearnedPlacer):
         return pretrained() if self.moves == "pretrained" else MovePolicy.untrained()
 
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Place groups, take steps on whole episodes, then local ones, until the budget is spent."""
+        """Place groups, take steps on whole episodes, then local ones, until the budget is
+        spent."""
         taught = tracker.value, tracker.solution
         if self.grouped > 0 and self.measure is None and not tracker.stop():
             self._place_groups(tracker, taught[0], policy.rng)
         moving = self.moving > 0 and self.local > 0 and self.measure is None and walkable(problem)
-        ahead = self._place_whole_graphs(policy, problem, tracker, taught[0], PATIENCE if moving else None)
+        ahead = self._place_whole_graphs(
+            policy, problem, tracker, taught[0], PATIENCE if moving else None
+        )
         if not tracker.stop() and (ahead or not moving):
-            rewriter = DualLearner(policy.ordered, DualPolicyModel.heuristic("rewriting"), self, policy.rng, residual=False)
+            rewriter = DualLearner(
+                policy.ordered,
+                DualPolicyModel.heuristic("rewriting"),
+                self,
+                policy.rng,
+                residual=False,
+            )
             until = 1 - self.local * self.moving if moving else 1.0
-            self._walk(rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until)
+            self._walk(
+                rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until
+            )
         if moving and not tracker.stop():
             walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng, learn=self.adapt)
 
-    def _place_groups(self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator) -> None:
-        """Learn where groups go, and end at half of the share if nothing is ahead of the seed's value by then."""
+    def _place_groups(
+        self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator
+    ) -> None:
+        """Learn where groups go, and end at half of the share if nothing is ahead of the seed's
+        value by then."""
         search = Post().sampling(BudgetedEvaluator(tracker), tracker.solution, rng)
         share = self.grouped / 2
         evaluations, seconds = int(tracker.evaluations_left * share), tracker.seconds_left * share
         for _ in range(2):
             search.run(evaluations, tracker.elapsed + seconds)
-            if seed is not None and tracker.value is not None and tracker.value >= (1 - STUCK) * seed:
+            if (
+                seed is not None
+                and tracker.value is not None
+                and tracker.value >= (1 - STUCK) * seed
+            ):
                 return
 
     def _place_whole_graphs(
-        self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement], seed: int | None, patience: int | None
+        self,
+        policy: Any,
+        problem: PlacementProblem,
+        tracker: Tracker[Placement],
+        seed: int | None,
+        patience: int | None,
     ) -> bool:
-        """Learn from whole episodes; return whether one is ahead of the seed's value, and end early if none is soon."""
+        """Learn from whole episodes; return whether one is ahead of the seed's value, and end early
+        if none is soon."""
         ahead, batches = False, 0
         while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
             if batches == patience and not ahead:
                 break
-            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
+            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(
+                tracker
+            )
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
             ahead, batches = seed is None or policy.elite[0][0] < (1 - STUCK) * seed, batches + 1
         return ahead
 
     def _chains(
-        self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement], value: int | None,
+        self,
+        learner: DualLearner,
+        problem: PlacementProblem,
+        tracker: Tracker[Placement],
+        value: int | None,
         taught: Placement | None,
     ) -> list[Chain]:
         """Return walks from the best own episode and from what groups gave, if that is better.
 
         Where the teacher is still ahead: from its placement and the first episode.
         """
-        own = [(value, devices[None, :], ranks[None, :]) for value, devices, ranks in (*learner.elite, *learner.first_episode)]
+        own = [
+            (value, devices[None, :], ranks[None, :])
+            for value, devices, ranks in (*learner.elite, *learner.first_episode)
+        ]
         if taught is None or value is None or own[0][0] < (1 - STUCK) * value:
             starts = own[:1]
-            if tracker.solution is not None and tracker.value is not None and tracker.value < own[0][0]:
+            if (
+                tracker.solution is not None
+                and tracker.value is not None
+                and tracker.value < own[0][0]
+            ):
                 starts.append((tracker.value, *teaching_order(problem, tracker.solution)))
         else:
             starts = [(value, *teaching_order(problem, taught)), own[-1]]
@@ -231,14 +325,26 @@ class DualPolicy(LearnedPlacer):
         return [self._chain(learner, *start, choice) for start in starts]
 
     def _chain(
-        self, learner: DualLearner, value: int, devices: NDArray[Any], ranks: NDArray[np.int64], choice: WindowChoice
+        self,
+        learner: DualLearner,
+        value: int,
+        devices: NDArray[Any],
+        ranks: NDArray[np.int64],
+        choice: WindowChoice,
     ) -> Chain:
         rows = Episodes.given(learner.ordered, devices, ranks).rows
         graph = learner.ordered.graph
-        return Chain(graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat)
+        return Chain(
+            graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat
+        )
 
     def _walk(
-        self, learner: DualLearner, chains: list[Chain], problem: PlacementProblem, tracker: Tracker[Placement], until: float
+        self,
+        learner: DualLearner,
+        chains: list[Chain],
+        problem: PlacementProblem,
+        tracker: Tracker[Placement],
+        until: float,
     ) -> None:
         """Take local steps, one chain after the other, until a share of the budget is spent."""
         began, turn, settling = spent(tracker), 0, False
@@ -251,13 +357,20 @@ class DualPolicy(LearnedPlacer):
                 chains = [min(moved or chains, key=lambda chain: chain.best)]
             if progress > SETTLED and until < 1:
                 return  # moves begin where the best chain would go on from the best placement
-            if progress > SETTLED and not settling and tracker.solution is not None and tracker.value is not None:
+            if (
+                progress > SETTLED
+                and not settling
+                and tracker.solution is not None
+                and tracker.value is not None
+            ):
                 best, settling = (tracker.value, *teaching_order(problem, tracker.solution)), True
                 chains = [self._chain(learner, *best, chains[0].choice)]
                 chains[0].heat *= COOLER
             chain = chains[turn % len(chains)]
             turn += 1
-            windows, choices = chain.windows(learner.rng, int(min(self.local_batch, tracker.evaluations_left)))
+            windows, choices = chain.windows(
+                learner.rng, int(min(self.local_batch, tracker.evaluations_left))
+            )
             steps = learner.rewrite(chain.incumbent, windows, self.local_temperature)
             values = self.value(steps, problem, tracker)
             if self.local_rate > 0:
@@ -282,7 +395,8 @@ class DualPolicy(LearnedPlacer):
         return values
 
     def _teacher(self, tracker: Tracker[Placement]) -> Placement | None:
-        """Return the teacher's placement, offered; simulating is free where the budget counts measurements."""
+        """Return the teacher's placement, offered; simulating is free where the budget counts
+        measurements."""
         result = self.ask_teacher(tracker, adopt=self.measure is None)
         if result is None or result.solution is None:
             return None
@@ -292,9 +406,13 @@ class DualPolicy(LearnedPlacer):
 
     def _offer_measured(self, tracker: Tracker[Placement], placement: Placement) -> None:
         tracker.count()
-        tracker.offer(self._measured(tracker.problem, placement.device, placement.priority), placement)
+        tracker.offer(
+            self._measured(tracker.problem, placement.device, placement.priority), placement
+        )
 
-    def _measured(self, problem: PlacementProblem, devices: NDArray[Any], ranks: NDArray[np.int64] | None) -> int:
+    def _measured(
+        self, problem: PlacementProblem, devices: NDArray[Any], ranks: NDArray[np.int64] | None
+    ) -> int:
         """Ticks that the callable measures."""
         measure: Any = self.measure
         own = devices.astype(np.int64)

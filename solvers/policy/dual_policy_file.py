@@ -1,4 +1,5 @@
-"""The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it can start as, its file."""
+"""The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it
+can start as, its file."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SEL_FEATURES, PLC_FEATURES = (tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc))
+SEL_FEATURES, PLC_FEATURES = (
+    tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)
+)
 HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
 SHARPNESS = 12.0
 """Weight of a heuristic's own feature in the policy that starts as that heuristic."""
@@ -35,8 +38,10 @@ class DualPolicyModel(PolicyFile):
 
     Attributes
     ----------
-    sel_inside, sel_context, sel_out : the hidden layer of SEL: weights of the features, of the op's context, and of what
-        comes out, shapes (features, hidden), (NUM_COLUMNS, hidden) and (hidden,). Those of PLC likewise.
+    sel_inside, sel_context, sel_out : the hidden layer of SEL: weights of the features, of the op's
+    context, and of what
+        comes out, shapes (features, hidden), (NUM_COLUMNS, hidden) and (hidden,). Those of PLC
+        likewise.
     provenance : the graphs and the number of episodes the policy was trained on.
     """
 
@@ -69,7 +74,9 @@ class DualPolicyModel(PolicyFile):
         if array.size == 0 and 0 in shape:
             array = np.zeros(shape)
         if array.shape != shape or not np.isfinite(array).all():
-            raise InputError(f"dual policy: {name} must be finite numbers of shape {shape}, received shape {array.shape}")
+            raise InputError(
+                f"dual policy: {name} must be finite numbers of shape {shape}, received shape {array.shape}"
+            )
         array.setflags(write=False)
         object.__setattr__(self, name, array)
 
@@ -82,9 +89,10 @@ class DualPolicyModel(PolicyFile):
     def heuristic(cls, name: str) -> DualPolicyModel:
         """Return the policy that is a heuristic when it acts greedily.
 
-        "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish (HEFT without
-        insertion). "scratch": uniform over ready ops and devices. "rewriting", for local steps: what the guide leaves most to be
-        done after first, where it starts and ends early, near its neighbours.
+        "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish
+        (HEFT without insertion). "scratch": uniform over ready ops and devices. "rewriting", for
+        local steps: what the guide leaves most to be done after first, where it starts and ends
+        early, near its neighbours.
         """
         sel, plc = np.zeros(len(SEL_FEATURES)), np.zeros(len(PLC_FEATURES))
         if name in ("critical-path", "eft"):
@@ -97,11 +105,14 @@ class DualPolicyModel(PolicyFile):
             plc[Plc.COMMUNICATION], plc[Plc.SIBLING_PULL], plc[Plc.CONSUMER_PULL] = -6.0, 6.0, 6.0
             plc[Plc.LOAD] = -3.0
         elif name != "scratch":
-            raise InputError(f"dual policy: expected one of {', '.join(HEURISTICS)}, received '{name}'")
+            raise InputError(
+                f"dual policy: expected one of {', '.join(HEURISTICS)}, received '{name}'"
+            )
         return cls(sel, plc, provenance=(name,))
 
     def with_hidden(self, hidden: int, rng: np.random.Generator) -> DualPolicyModel:
-        """Return the same policy with hidden layers that do not matter yet: nothing comes out of them."""
+        """Return the same policy with hidden layers that do not matter yet: nothing comes out of
+        them."""
         layers: dict[str, Any] = {}
         for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
             layers[f"{kind}_inside"] = rng.normal(size=(len(names), hidden)) / len(names) ** 0.5
@@ -122,7 +133,7 @@ class DualPolicyModel(PolicyFile):
             "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
             "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
             "provenance": list(self.provenance),
-        }  # fmt: skip
+        }
         if self.hidden:
             data["layers"] = {name: _rounded(getattr(self, name)) for name in LAYERS}
         return data
@@ -131,18 +142,21 @@ class DualPolicyModel(PolicyFile):
     def from_content(cls, data: Any, path: str | Path) -> DualPolicyModel:
         """Return the policy of a file's JSON; see `PolicyFile`."""
         if not isinstance(data, dict) or data.get("format") != cls.format:
-            raise InputError(f"policy '{path}': expected a file with \"format\": \"{cls.format}\"")
+            raise InputError(f'policy \'{path}\': expected a file with "format": "{cls.format}"')
         if data.get("version") != cls.version:
-            raise InputError(f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}")
+            raise InputError(
+                f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}"
+            )
         layers = data.get("layers", {})
         if not isinstance(layers, dict) or (layers and sorted(layers) != sorted(LAYERS)):
             raise InputError(f"policy '{path}': \"layers\" must give each of {', '.join(LAYERS)}")
         return cls(
-            _column(data, "sel", SEL_FEATURES, path), _column(data, "plc", PLC_FEATURES, path),
+            _column(data, "sel", SEL_FEATURES, path),
+            _column(data, "plc", PLC_FEATURES, path),
             _number(data.get("temperature", 1.0), "temperature", path),
             tuple(str(line) for line in data.get("provenance", ())),
             **{name: _array(layers[name], f"layers.{name}", path) for name in layers},
-        )  # fmt: skip
+        )
 
 
 def _rounded(array: NDArray[np.float64]) -> Any:
@@ -159,10 +173,14 @@ def _array(rows: Any, where: str, path: str | Path) -> NDArray[np.float64]:
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
-def _column(data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path) -> NDArray[np.float64]:
+def _column(
+    data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path
+) -> NDArray[np.float64]:
     table = data.get(key)
     if not isinstance(table, dict) or sorted(table) != sorted(names):
-        raise InputError(f"policy '{path}': \"{key}\" must give a weight for each of {', '.join(names)}")
+        raise InputError(
+            f"policy '{path}': \"{key}\" must give a weight for each of {', '.join(names)}"
+        )
     return np.array([_number(table[name], f"{key}.{name}", path) for name in names])
 
 

@@ -1,4 +1,5 @@
-"""The arrays of an episode of a dual policy: the problem, the guide, the weights, what comes back, and what is kept on the way."""
+"""The arrays of an episode of a dual policy: the problem, the guide, the weights, what comes back,
+and what is kept on the way."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-# The features are compiled into the kernels of `select_and_place`, whose cache does not notice a change here: save that
+# The features are compiled into the kernels of `select_and_place`, whose cache does not notice a
+# change here: save that
 # file too.
 
 
@@ -54,7 +56,8 @@ class Plc(IntEnum):
 
 
 class Graph(NamedTuple):
-    """What an episode needs of a problem, ops in topological order; times are float64 ticks, exact below 2^53."""
+    """What an episode needs of a problem, ops in topological order; times are float64 ticks, exact
+    below 2^53."""
 
     compute: Floats  # (n, k), negative where incompatible
     transfer: Floats  # (m, c)
@@ -62,7 +65,9 @@ class Graph(NamedTuple):
     predecessors: Edges
     successors: Edges
     weight: Floats  # (m,) mean transfer ticks of each tensor
-    sel_static: Floats  # (n, SEL features) READY_TIME is filled in when an op becomes ready, the last ones from the guide
+    # (n, SEL features) READY_TIME is filled in when an op becomes ready, the last ones from the
+    # guide
+    sel_static: Floats
     horizon: float  # scale of ready times
     unit: Ints  # (n,) ops of one unit share a device
     unit_allowed: NDArray[np.bool_]  # (units, k)
@@ -74,7 +79,8 @@ class Graph(NamedTuple):
 
 
 class Guide(NamedTuple):
-    """A placement that episodes look at; they keep it but for the ops of their windows. Without one, `device` is -1."""
+    """A placement that episodes look at; they keep it but for the ops of their windows. Without
+    one, `device` is -1."""
 
     device: Ints  # (n,)
     order: Ints  # (n,) ops in the order in which they run
@@ -83,7 +89,8 @@ class Guide(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Parameters of a dual policy: linear in the features, plus a hidden layer, plus what is learned for one graph.
+    """Parameters of a dual policy: linear in the features, plus a hidden layer, plus what is
+    learned for one graph.
 
     A score is w . f + out . max(0, inside f + context of the op) + residual.
     """
@@ -104,7 +111,8 @@ class Weights(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Sum over decisions of credit times d log-probability / d parameter, field by field as in `Weights`."""
+    """Sum over decisions of credit times d log-probability / d parameter, field by field as in
+    `Weights`."""
 
     sel: Floats
     sel_inside: Floats
@@ -121,8 +129,8 @@ class Gradient(NamedTuple):
 class Rows(NamedTuple):
     """What a batch of episodes fills in, one row each; replays read devices, ranks and credits.
 
-    `window` says which ops an episode places: the others keep the guide's device and turn. `credit` is that of the
-    decisions about an op.
+    `window` says which ops an episode places: the others keep the guide's device and turn. `credit`
+    is that of the decisions about an op.
     """
 
     window: NDArray[np.bool_]  # (batch, n)

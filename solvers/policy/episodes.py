@@ -36,10 +36,12 @@ STEPS_PER_OP = 20
 """Steps of an episode for each op, to decide whether a batch is worth several threads."""
 
 CHUNK = 8
-"""Episodes whose score functions are added up in one place: fixed, so that sums do not depend on the number of threads."""
+"""Episodes whose score functions are added up in one place: fixed, so that sums do not depend on
+the number of threads."""
 
 CLUSTERS = 48
-"""Groups of ops joined along their most expensive edges, for the feature that draws an op to its group."""
+"""Groups of ops joined along their most expensive edges, for the feature that draws an op to its
+group."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,9 @@ class OrderedProblem:
     problem: PlacementProblem
     graph: Graph
     order: NDArray[np.int64]  # (num_ops,)
-    own: NDArray[np.float64]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
+    own: NDArray[
+        np.float64
+    ]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
 
     @classmethod
     def of(cls, problem: PlacementProblem) -> OrderedProblem:
@@ -103,9 +107,13 @@ class OrderedProblem:
 
 
 def _ready_op_features(
-    problem: PlacementProblem, level: NDArray[np.float64], mean: NDArray[np.float64], delay: NDArray[np.float64]
+    problem: PlacementProblem,
+    level: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    delay: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return SEL's features of every op over their maxima; the others are filled in by the episode."""
+    """Return SEL's features of every op over their maxima; the others are filled in by the
+    episode."""
     table = np.zeros((problem.num_ops, len(Sel)))
     table[:, Sel.B_LEVEL] = level
     table[:, Sel.T_LEVEL] = _t_level(problem, mean, delay)
@@ -117,7 +125,10 @@ def _ready_op_features(
 
 
 def _own_features(
-    problem: PlacementProblem, view: Context, static: NDArray[np.float64], cluster: NDArray[np.int64]
+    problem: PlacementProblem,
+    view: Context,
+    static: NDArray[np.float64],
+    cluster: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Return the features named in `message_passing.OWN`."""
     fastest = problem.min_compute.astype(np.float64)
@@ -130,12 +141,24 @@ def _own_features(
     share = view.mean_compute.sum() / problem.num_devices
     in_degree = np.diff(problem.predecessors[0])
     columns = (
-        *(static[:, f] for f in (Sel.B_LEVEL, Sel.T_LEVEL, Sel.COMPUTE, Sel.INCOMING, Sel.OUTGOING, Sel.OUT_DEGREE)),
-        1.0 - paid / max(1e-300, float(paid.max())), np.round(1.0 - free / max(1e-300, float(free.max())), 12),
+        *(
+            static[:, f]
+            for f in (
+                Sel.B_LEVEL,
+                Sel.T_LEVEL,
+                Sel.COMPUTE,
+                Sel.INCOMING,
+                Sel.OUTGOING,
+                Sel.OUT_DEGREE,
+            )
+        ),
+        1.0 - paid / max(1e-300, float(paid.max())),
+        np.round(1.0 - free / max(1e-300, float(free.max())), 12),
         in_degree / max(1, int(in_degree.max())),
         np.minimum(2.0, np.bincount(cluster, view.mean_compute)[cluster] / max(1e-300, share)) / 2,
-        outgoing / (outgoing + view.mean_compute + 1e-300), fastest / np.maximum(1e-300, view.mean_compute),
-    )  # fmt: skip
+        outgoing / (outgoing + view.mean_compute + 1e-300),
+        fastest / np.maximum(1e-300, view.mean_compute),
+    )
     return np.column_stack([*columns, type_numbers(problem.op_types)])
 
 
@@ -148,7 +171,9 @@ def _renumber(edges: Edges, order: NDArray[np.int64], place: NDArray[np.int64]) 
     return Edges(new, place[op[flat]], tensor[flat])
 
 
-def _t_level(problem: PlacementProblem, work: NDArray[np.float64], delay: NDArray[np.float64]) -> NDArray[np.float64]:
+def _t_level(
+    problem: PlacementProblem, work: NDArray[np.float64], delay: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Longest path from a source to the start of each op, with mean costs."""
     pointer, source, tensor = problem.predecessors
     level = np.zeros(problem.num_ops)
@@ -175,15 +200,20 @@ def weights_of(
     context = ordered.contexts if hidden else np.zeros((n, 0))
     empty = np.zeros((0, 0))
     return Weights(
-        sel=np.array(model.sel), sel_inside=np.array(model.sel_inside),
-        sel_context=np.ascontiguousarray(context @ (model.sel_context if hidden else empty)), sel_out=np.array(model.sel_out),
+        sel=np.array(model.sel),
+        sel_inside=np.array(model.sel_inside),
+        sel_context=np.ascontiguousarray(context @ (model.sel_context if hidden else empty)),
+        sel_out=np.array(model.sel_out),
         sel_residual=np.zeros(0) if sel_residual is None else sel_residual,
-        plc=np.array(model.plc), plc_inside=np.array(model.plc_inside),
-        plc_context=np.ascontiguousarray(context @ (model.plc_context if hidden else empty)), plc_out=np.array(model.plc_out),
+        plc=np.array(model.plc),
+        plc_inside=np.array(model.plc_inside),
+        plc_context=np.ascontiguousarray(context @ (model.plc_context if hidden else empty)),
+        plc_out=np.array(model.plc_out),
         plc_residual=np.zeros((0, k)) if plc_residual is None else plc_residual,
         temperature=float(model.temperature if temperature is None else temperature),
-        sel_random=sel_random, plc_random=plc_random,
-    )  # fmt: skip
+        sel_random=sel_random,
+        plc_random=plc_random,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,15 +251,29 @@ class Episodes:
 
     @classmethod
     def given(cls, ordered: OrderedProblem, devices: NDArray[Any], ranks: NDArray[Any]) -> Episodes:
-        """Return placements as episodes that placed every op; `ranks` (by op) must follow the graph."""
-        place = np.argsort(np.argsort(ordered.from_ops(ranks), axis=1, kind="stable"), axis=1, kind="stable")
+        """Return placements as episodes that placed every op; `ranks` (by op) must follow the
+        graph."""
+        place = np.argsort(
+            np.argsort(ordered.from_ops(ranks), axis=1, kind="stable"), axis=1, kind="stable"
+        )
         rows = _new_rows(len(devices), len(ordered.order))
-        return cls(ordered, rows._replace(device=ordered.from_ops(devices).astype(np.int32), rank=place.astype(np.int64)))
+        return cls(
+            ordered,
+            rows._replace(
+                device=ordered.from_ops(devices).astype(np.int32), rank=place.astype(np.int64)
+            ),
+        )
 
 
 def _new_rows(batch: int, n: int) -> Rows:
-    return Rows(np.ones((batch, n), np.bool_), np.zeros((batch, n), np.int32), np.zeros((batch, n), np.int64),
-                np.zeros((batch, n)), np.zeros(batch), np.zeros(batch))  # fmt: skip
+    return Rows(
+        np.ones((batch, n), np.bool_),
+        np.zeros((batch, n), np.int32),
+        np.zeros((batch, n), np.int64),
+        np.zeros((batch, n)),
+        np.zeros(batch),
+        np.zeros(batch),
+    )
 
 
 def roll(
@@ -246,7 +290,8 @@ def roll(
     Parameters
     ----------
     mode : SAMPLE or GREEDY.
-    guide, windows : what the episodes follow, and the ops that each of them places, shape (batch, num_ops), both by topological
+    guide, windows : what the episodes follow, and the ops that each of them places, shape (batch,
+    num_ops), both by topological
         place; None for all ops.
     """
     n, batch = len(ordered.order), len(seeds)
@@ -257,16 +302,22 @@ def roll(
     return Episodes(ordered, rows, guide)
 
 
-def score_functions(weights: Weights, episodes: Episodes, credit: NDArray[np.float64]) -> tuple[Gradient, Episodes]:
-    """Return the sum of credit times score function over all decisions, and the episodes with their present probabilities.
+def score_functions(
+    weights: Weights, episodes: Episodes, credit: NDArray[np.float64]
+) -> tuple[Gradient, Episodes]:
+    """Return the sum of credit times score function over all decisions, and the episodes with their
+    present probabilities.
 
     Parameters
     ----------
-    credit : of the decisions about each op in each episode, by topological place, shape (batch, num_ops).
+    credit : of the decisions about each op in each episode, by topological place, shape (batch,
+    num_ops).
     """
     count = len(credit)
     rows = episodes.rows._replace(
-        credit=np.ascontiguousarray(credit), log_probability=np.zeros(count), entropy=np.zeros(count)
+        credit=np.ascontiguousarray(credit),
+        log_probability=np.zeros(count),
+        entropy=np.zeros(count),
     )
     seeds = np.zeros(count, np.uint64)
     parts = _run(episodes.ordered, weights, rows, episodes.guide, seeds, select_and_place.REPLAY)
@@ -275,7 +326,12 @@ def score_functions(weights: Weights, episodes: Episodes, credit: NDArray[np.flo
 
 
 def _run(
-    ordered: OrderedProblem, weights: Weights, rows: Rows, guide: Guide | None, seeds: NDArray[np.uint64], mode: int
+    ordered: OrderedProblem,
+    weights: Weights,
+    rows: Rows,
+    guide: Guide | None,
+    seeds: NDArray[np.uint64],
+    mode: int,
 ) -> list[Gradient]:
     """Run the episodes in chunks; return the gradient of each chunk (zeros but in replays)."""
     n, batch = len(ordered.order), len(seeds)
@@ -289,7 +345,9 @@ def _run(
         state = new_state(ordered.graph, weights)
         for part, gradient in zip(chunks[which], gradients[which], strict=True):
             own = Rows._make(array[part] for array in rows)
-            select_and_place.episodes(ordered.graph, follow, weights, state, seeds[part], own, gradient, mode)
+            select_and_place.episodes(
+                ordered.graph, follow, weights, state, seeds[part], own, gradient, mode
+            )
 
     parallel_slices(run, len(chunks), batch * n * STEPS_PER_OP)
     return gradients

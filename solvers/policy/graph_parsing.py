@@ -1,14 +1,15 @@
 """`graph-parsing`: learn which edges to keep; what stays connected is placed together (HSDAG).
 
-Every edge gets a score from structure-aware features of its ends, each op keeps one of its edges, connected components
-become groups (as many as there are), a softmax places the groups, and one policy gradient trains both. Scores are linear
-in the features, where HSDAG learns graph networks.
+Every edge gets a score from structure-aware features of its ends, each op keeps one of its edges,
+connected components become groups (as many as there are), a softmax places the groups, and one
+policy gradient trains both. Scores are linear in the features, where HSDAG learns graph networks.
 
 References
 ----------
-- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
-- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution strategies. JMLR 15, 2014.
-  (The advantages: utilities of ranks.)
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs
+  (HSDAG). NeurIPS 2024.
+- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
+  strategies. JMLR 15, 2014. (The advantages: utilities of ranks.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import numpy as np
 
 from placeopt.solvers.policy.adam import Parameters
 from placeopt.solvers.policy.advantages import rank_utilities
-from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Place, Placer, new_sampling, parse_and_place
+from placeopt.solvers.policy.group_and_place import (
+    ParsedSamples,
+    Parser,
+    Place,
+    Placer,
+    new_sampling,
+    parse_and_place,
+)
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
@@ -33,8 +41,21 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-ABLATIONS = ("none", "spectral", "position", "fractal_dimension", "centrality", "structure", "parsing", "placing")
-EDGE_FEATURES = ("cost", *(f"mean_{name}" for name in STRUCTURE), *(f"difference_{name}" for name in STRUCTURE))
+ABLATIONS = (
+    "none",
+    "spectral",
+    "position",
+    "fractal_dimension",
+    "centrality",
+    "structure",
+    "parsing",
+    "placing",
+)
+EDGE_FEATURES = (
+    "cost",
+    *(f"mean_{name}" for name in STRUCTURE),
+    *(f"difference_{name}" for name in STRUCTURE),
+)
 STEPS_PER_OP = 40
 """Steps of a sample for each op, to decide whether a batch is worth several threads."""
 
@@ -45,14 +66,19 @@ class GraphParsing(LearnedPlacer):
 
     name: ClassVar[str] = "graph-parsing"
 
-    final_temperature: float = option(0.3, above=0, meaning="temperature of the softmaxes at the end of the budget")
+    final_temperature: float = option(
+        0.3, above=0, meaning="temperature of the softmaxes at the end of the budget"
+    )
     residual: bool = option(True, meaning="learn a score per edge besides the weights of features")
     without: str = option(
-        "none", choices=ABLATIONS, meaning="leave a part out: a kind of feature, all structure, or what learns"
+        "none",
+        choices=ABLATIONS,
+        meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> ParsingPolicy:
-        """Ask the teacher for an incumbent; the policy starts by keeping the most expensive edges."""
+        """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
+        edges."""
         self.ask_teacher(tracker)
         return ParsingPolicy(problem, self, tracker.rng())
 
@@ -62,10 +88,13 @@ class ParsingPolicy:
 
     Attributes
     ----------
-    parameters : "edge" (weights of EDGE_FEATURES), "residual" (a score per edge), "place" (weights of `Place`).
+    parameters : "edge" (weights of EDGE_FEATURES), "residual" (a score per edge), "place" (weights
+    of `Place`).
     """
 
-    def __init__(self, problem: PlacementProblem, config: GraphParsing, rng: np.random.Generator) -> None:
+    def __init__(
+        self, problem: PlacementProblem, config: GraphParsing, rng: np.random.Generator
+    ) -> None:
         self.config, self.rng = config, rng
         self.graph = grouping_graph(problem)
         self.ranks = b_level_ranks(problem)
@@ -125,10 +154,15 @@ class ParsingPolicy:
         self.parameters.ascend(gradient)
 
 
-def edge_features(problem: PlacementProblem, graph: GroupingGraph, without: str) -> NDArray[np.float64]:
-    """Return the EDGE_FEATURES of every edge: its cost, then mean and difference of its ends; (edges, features)."""
+def edge_features(
+    problem: PlacementProblem, graph: GroupingGraph, without: str
+) -> NDArray[np.float64]:
+    """Return the EDGE_FEATURES of every edge: its cost, then mean and difference of its ends;
+    (edges, features)."""
     structure = structure_features(problem)
-    left_out = [i for i, name in enumerate(STRUCTURE) if without == "structure" or name.startswith(without)]
+    left_out = [
+        i for i, name in enumerate(STRUCTURE) if without == "structure" or name.startswith(without)
+    ]
     structure[:, left_out] = 0.0
     cost = graph.cost
     own = cost / max(1e-300, float(cost.max())) if len(cost) else cost

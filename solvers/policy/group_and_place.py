@@ -1,8 +1,9 @@
 """Sample groups of ops and place them, in numba, with the score function of every decision.
 
-Groups are placed one after the other, heaviest first, by softmax(w . f / T) over devices; f says how full a device
-would be, how much communication stays inside, how fast it is for the group, how much memory is left. One setting
-of w is longest processing time with affinity, the heuristic to start from.
+Groups are placed one after the other, heaviest first, by softmax(w . f / T) over devices; f says
+how full a device would be, how much communication stays inside, how fast it is for the group, how
+much memory is left. One setting of w is longest processing time with affinity, the heuristic to
+start from.
 """
 
 from __future__ import annotations
@@ -148,11 +149,19 @@ def _draw(score: Floats, count: int, how: Sampling) -> int:
 
 
 @njit(cache=True, nogil=True)
-def parse(graph: GroupingGraph, parser: Parser, how: Sampling, label: Ints, gradient: Floats, residual: Floats) -> int:
-    """Each op keeps one of its edges by softmax(score); connected components are groups. Return their number.
+def parse(
+    graph: GroupingGraph,
+    parser: Parser,
+    how: Sampling,
+    label: Ints,
+    gradient: Floats,
+    residual: Floats,
+) -> int:
+    """Each op keeps one of its edges by softmax(score); connected components are groups. Return
+    their number.
 
-    Adds d log-probability / d weights to `gradient` (features,) and / d score to `residual` (edges,), where that
-    has a size.
+    Adds d log-probability / d weights to `gradient` (features,) and / d score to `residual`
+    (edges,), where that has a size.
     """
     n = graph.resident.shape[0]
     parent = np.arange(n)
@@ -185,8 +194,11 @@ def parse(graph: GroupingGraph, parser: Parser, how: Sampling, label: Ints, grad
 
 
 @njit(cache=True, nogil=True)
-def assign(graph: GroupingGraph, logits: Floats, how: Sampling, label: Ints, gradient: Floats) -> int:
-    """Each op draws one of G groups by softmax(logits); the ops of a unit follow their first. Return G.
+def assign(
+    graph: GroupingGraph, logits: Floats, how: Sampling, label: Ints, gradient: Floats
+) -> int:
+    """Each op draws one of G groups by softmax(logits); the ops of a unit follow their first.
+    Return G.
 
     Adds d log-probability / d logits to `gradient`, shape (n, G).
     """
@@ -250,7 +262,8 @@ def _sum_up(graph: GroupingGraph, label: Ints, groups: int) -> Groups:
 
 @njit(cache=True, nogil=True, inline="always")
 def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, share: float) -> None:
-    """Fill the features of group g on every device, and mark where it may go: where it fits, if it fits anywhere."""
+    """Fill the features of group g on every device, and mark where it may go: where it fits, if it
+    fits anywhere."""
     k = devices.load.shape[0]
     devices.near[:] = 0.0
     all_near = 0.0
@@ -274,7 +287,9 @@ def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, sh
         devices.feature[d, Place.LOAD] = (devices.load[d] + work) / share
         devices.feature[d, Place.AFFINITY] = devices.near[d] / all_near if all_near > 0 else 0.0
         devices.feature[d, Place.SLOWNESS] = 1.0 - fastest / work if work > 0 else 0.0
-        devices.feature[d, Place.MEMORY_USED] = (1.0 - left / graph.capacity[d]) if graph.capacity[d] > 0 else 1.0
+        devices.feature[d, Place.MEMORY_USED] = (
+            (1.0 - left / graph.capacity[d]) if graph.capacity[d] > 0 else 1.0
+        )
         clash = 0.0
         for level in range(graph.num_levels):
             clash += min(devices.busy[d, level], groups.depth[g, level])
@@ -282,7 +297,9 @@ def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, sh
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _choose(placer: Placer, devices: Devices, g: int, how: Sampling, gradient: Floats, bias_gradient: Floats) -> int:
+def _choose(
+    placer: Placer, devices: Devices, g: int, how: Sampling, gradient: Floats, bias_gradient: Floats
+) -> int:
     """Draw the device of group g; add the score function to the gradients."""
     k = devices.load.shape[0]
     for d in range(k):
@@ -304,9 +321,15 @@ def _choose(placer: Placer, devices: Devices, g: int, how: Sampling, gradient: F
 
 @njit(cache=True, nogil=True)
 def place(
-    graph: GroupingGraph, placer: Placer, how: Sampling, label: Ints, count: int, device: NDArray[np.int32],
-    gradient: Floats, bias_gradient: Floats,
-) -> None:  # fmt: skip
+    graph: GroupingGraph,
+    placer: Placer,
+    how: Sampling,
+    label: Ints,
+    count: int,
+    device: NDArray[np.int32],
+    gradient: Floats,
+    bias_gradient: Floats,
+) -> None:
     """Place groups, heaviest first; the groups of the ops are `label`.
 
     Adds d log-probability / d weights to `gradient` (features,) and / d bias to `bias_gradient`.
@@ -314,12 +337,22 @@ def place(
     n, k = graph.compute.shape
     groups = _sum_up(graph, label, count)
     devices = Devices(
-        np.full(count, -1, np.int64), np.zeros(k), graph.capacity.copy(), np.zeros((k, graph.num_levels)), np.empty(k),
-        np.empty(k, np.bool_), np.zeros((k, NUM_PLACE)), np.empty(k),
-    )  # fmt: skip
+        np.full(count, -1, np.int64),
+        np.zeros(k),
+        graph.capacity.copy(),
+        np.zeros((k, graph.num_levels)),
+        np.empty(k),
+        np.empty(k, np.bool_),
+        np.zeros((k, NUM_PLACE)),
+        np.empty(k),
+    )
     share = max(1e-300, groups.mean.sum() / k)
     for g in np.argsort(-groups.mean, kind="mergesort"):
-        if groups.mean[g] == 0.0 and groups.size[g] == 0.0 and groups.pointer[g] == groups.pointer[g + 1]:
+        if (
+            groups.mean[g] == 0.0
+            and groups.size[g] == 0.0
+            and groups.pointer[g] == groups.pointer[g + 1]
+        ):
             # An empty group, or one that costs nothing and touches nothing.
             for d in range(k):
                 if groups.work[g, d] >= 0:
@@ -339,7 +372,12 @@ def place(
 
 @njit(cache=True, nogil=True)
 def parse_and_place(
-    graph: GroupingGraph, parser: Parser, placer: Placer, how: Sampling, seeds: NDArray[np.uint64], samples: ParsedSamples
+    graph: GroupingGraph,
+    parser: Parser,
+    placer: Placer,
+    how: Sampling,
+    seeds: NDArray[np.uint64],
+    samples: ParsedSamples,
 ) -> None:
     """Sample one placement per seed by graph parsing."""
     n, k = graph.compute.shape
@@ -354,11 +392,18 @@ def parse_and_place(
 
 @njit(cache=True, nogil=True)
 def assign_and_place(
-    graph: GroupingGraph, logits: Floats, placer: Placer, how: Sampling, seeds: NDArray[np.uint64], samples: AssignedSamples
+    graph: GroupingGraph,
+    logits: Floats,
+    placer: Placer,
+    how: Sampling,
+    seeds: NDArray[np.uint64],
+    samples: AssignedSamples,
 ) -> None:
     """Sample one placement per seed by assigning ops to groups."""
     label = np.empty(graph.compute.shape[0], np.int64)
     for b in range(seeds.shape[0]):
         how.random[0] = seeds[b]
         count = assign(graph, logits, how, label, samples.logits[b])
-        place(graph, placer, how, label, count, samples.devices[b], samples.place[b], samples.bias[b])
+        place(
+            graph, placer, how, label, count, samples.devices[b], samples.place[b], samples.bias[b]
+        )

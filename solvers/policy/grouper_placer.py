@@ -1,13 +1,15 @@
-"""`grouper-placer`: a softmax grouper and a softmax placer, learned together (Mirhoseini et al. 2018).
+"""`grouper-placer`: a softmax grouper and a softmax placer, learned together (Mirhoseini et al.
+2018).
 
-Ops draw one of G groups from a softmax over their features (type, output size, adjacency), groups draw a device; both
-learn by policy gradient on the running time with a moving-average baseline, a square-root reward and a penalty for
-placements that fail. The placer is a softmax per group, as in the grouper-placer of Liu et al. (2019), where Mirhoseini
-et al. learn a recurrent network.
+Ops draw one of G groups from a softmax over their features (type, output size, adjacency), groups
+draw a device; both learn by policy gradient on the running time with a moving-average baseline, a
+square-root reward and a penalty for placements that fail. The placer is a softmax per group, as in
+the grouper-placer of Liu et al. (2019), where Mirhoseini et al. learn a recurrent network.
 
 References
 ----------
-- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device placement. ICLR 2018.
+- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device
+  placement. ICLR 2018.
 """
 
 from __future__ import annotations
@@ -19,10 +21,20 @@ import numpy as np
 
 from placeopt.solvers.policy.adam import Parameters
 from placeopt.solvers.policy.advantages import MovingBaseline, square_root_rewards
-from placeopt.solvers.policy.group_and_place import AssignedSamples, Place, Placer, assign_and_place, new_sampling
+from placeopt.solvers.policy.group_and_place import (
+    AssignedSamples,
+    Place,
+    Placer,
+    assign_and_place,
+    new_sampling,
+)
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples, ticks_of_unit_reward
-from placeopt.solvers.policy.structure_features import neighbour_means, structure_features, type_features
+from placeopt.solvers.policy.structure_features import (
+    neighbour_means,
+    structure_features,
+    type_features,
+)
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -41,9 +53,11 @@ RATES = {"weights": 0.3, "residual": 2.0, "place": 0.5, "bias": 1.0}
 
 @dataclass(frozen=True)
 class GrouperPlacer(LearnedPlacer):
-    """Softmax grouper over op features, softmax placer over groups, one policy gradient (Mirhoseini et al. 2018).
+    """Softmax grouper over op features, softmax placer over groups, one policy gradient (Mirhoseini
+    et al. 2018).
 
-    A placement that breaks a constraint is rewarded with minus `penalty`; the first incumbent's reward is -1.
+    A placement that breaks a constraint is rewarded with minus `penalty`; the first incumbent's
+    reward is -1.
     """
 
     name: ClassVar[str] = "grouper-placer"
@@ -53,14 +67,20 @@ class GrouperPlacer(LearnedPlacer):
     warm_start: bool = option(
         True, meaning="begin with the teacher's devices as groups; otherwise uniform, as published"
     )
-    penalty: float = option(3.0, above=0, meaning="negative reward of a placement that breaks a constraint")
-    residual: bool = option(True, meaning="learn a logit per (op, group) besides the weights of features")
+    penalty: float = option(
+        3.0, above=0, meaning="negative reward of a placement that breaks a constraint"
+    )
+    residual: bool = option(
+        True, meaning="learn a logit per (op, group) besides the weights of features"
+    )
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> GroupingPolicy:
         """Ask the teacher for an incumbent, from which the policy begins if it is to be warm."""
         self.ask_teacher(tracker)
         scale = ticks_of_unit_reward(problem, tracker)
-        return GroupingPolicy(problem, self, scale, tracker.solution if self.warm_start else None, tracker.rng())
+        return GroupingPolicy(
+            problem, self, scale, tracker.solution if self.warm_start else None, tracker.rng()
+        )
 
 
 class GroupingPolicy:
@@ -68,36 +88,46 @@ class GroupingPolicy:
 
     Attributes
     ----------
-    parameters : "weights" of the ops' features for each group, "residual" logits of each op, "place" (weights of `Place`),
+    parameters : "weights" of the ops' features for each group, "residual" logits of each op,
+    "place" (weights of `Place`),
         "bias" of each group towards each device.
     scale : ticks of the reward -1.
     """
 
     def __init__(
-        self, problem: PlacementProblem, config: GrouperPlacer, scale: float, start: Placement | None,
+        self,
+        problem: PlacementProblem,
+        config: GrouperPlacer,
+        scale: float,
+        start: Placement | None,
         rng: np.random.Generator,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.rng, self.scale = config, rng, scale
         self.baseline = MovingBaseline(0.9)
         self.graph: GroupingGraph = grouping_graph(problem)
         self.ranks = b_level_ranks(problem)
         own = np.column_stack([type_features(problem), structure_features(problem)])
-        self.features = np.column_stack([np.ones(problem.num_ops), own, neighbour_means(problem, own)])
+        self.features = np.column_stack(
+            [np.ones(problem.num_ops), own, neighbour_means(problem, own)]
+        )
         n, k, groups = problem.num_ops, problem.num_devices, config.groups
         place = np.zeros(len(Place))
         place[Place.LOAD], place[Place.AFFINITY] = -2.0, 4.0
         self.parameters = Parameters(
             {
-                "weights": np.zeros((self.features.shape[1], groups)), "residual": np.zeros((n, groups)),
-                "place": place, "bias": np.zeros((groups, k)),
+                "weights": np.zeros((self.features.shape[1], groups)),
+                "residual": np.zeros((n, groups)),
+                "place": place,
+                "bias": np.zeros((groups, k)),
             },
             {name: config.learning_rate * rate for name, rate in RATES.items()},
-        )  # fmt: skip
+        )
         if start is not None and groups >= k:
             self._begin_as(start, k)
 
     def _begin_as(self, start: Placement, k: int) -> None:
-        """Give each op the groups of its device (one per level bucket), and each group its device."""
+        """Give each op the groups of its device (one per level bucket), and each group its
+        device."""
         per_device = self.config.groups // k
         bucket = self.graph.level * per_device // self.graph.num_levels
         group = start.device * per_device + bucket
@@ -123,16 +153,20 @@ class GroupingPolicy:
 
         return fill_samples(samples, self.rng, draw, count * n * groups)
 
-    def learn(self, samples: AssignedSamples, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(
+        self, samples: AssignedSamples, values: NDArray[np.int64], temperature: float
+    ) -> None:
         """Take one step along sum of advantage times score function."""
         advantage = self._advantages(values)
         logits = np.tensordot(advantage, samples.logits, axes=1)
-        self.parameters.ascend({
-            "weights": self.features.T @ logits / len(self.features) ** 0.5,
-            "residual": logits if self.config.residual else np.zeros_like(logits),
-            "place": advantage @ samples.place,
-            "bias": np.tensordot(advantage, samples.bias, axes=1),
-        })  # fmt: skip
+        self.parameters.ascend(
+            {
+                "weights": self.features.T @ logits / len(self.features) ** 0.5,
+                "residual": logits if self.config.residual else np.zeros_like(logits),
+                "place": advantage @ samples.place,
+                "bias": np.tensordot(advantage, samples.bias, axes=1),
+            }
+        )
 
     def _advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return square-root rewards over their moving average, scaled by their deviation."""

@@ -1,4 +1,5 @@
-"""What the grouping placers need of a problem: edges with their costs, ops that share a device, depths."""
+"""What the grouping placers need of a problem: edges with their costs, ops that share a device,
+depths."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
     ends = np.concatenate([source, target])
     order = np.argsort(ends, kind="stable")
     rank, _ = view.upward_rank()
-    bucket = np.minimum(NUM_LEVELS - 1, (1 - rank / max(1e-300, float(rank.max()))) * NUM_LEVELS).astype(np.int64)
+    bucket = np.minimum(
+        NUM_LEVELS - 1, (1 - rank / max(1e-300, float(rank.max()))) * NUM_LEVELS
+    ).astype(np.int64)
     return GroupingGraph(
         compute=problem.compute.astype(np.float64),
         resident=problem.resident.astype(np.float64),
@@ -60,7 +63,8 @@ def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
 
 
 def b_level_ranks(problem: PlacementProblem) -> Ints:
-    """Return the rank of every op by decreasing b-level: the order in which the samples of groupings run."""
+    """Return the rank of every op by decreasing b-level: the order in which the samples of
+    groupings run."""
     view = Context(problem)
     level, _ = view.upward_rank()
     return view.inverse(view.by_decreasing(level))

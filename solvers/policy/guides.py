@@ -1,12 +1,14 @@
-"""Guides of local steps: an incumbent with its critical ops, and the windows of ops that are placed anew.
+"""Guides of local steps: an incumbent with its critical ops, and the windows of ops that are placed
+anew.
 
-A window begins at an op of a longest chain of the incumbent's schedule, where something has to change if the makespan is to
-fall, and grows: along expensive edges, along any edges, or over ops that run at about the same time.
+A window begins at an op of a longest chain of the incumbent's schedule, where something has to
+change if the makespan is to fall, and grows: along expensive edges, along any edges, or over ops
+that run at about the same time.
 
 References
 ----------
-- P. Shaw. Using constraint programming and local search methods to solve vehicle routing problems. CP 1998. (Large
-  neighbourhoods of related decisions.)
+- P. Shaw. Using constraint programming and local search methods to solve vehicle routing problems.
+  CP 1998. (Large neighbourhoods of related decisions.)
 - J. E. Kelley, M. R. Walker. Critical-path planning and scheduling. 1959.
 """
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from placeopt.solvers.policy.episode_arrays import Floats, Graph, Ints
 
 HEAVY, NEAR, SAME_TIME = range(3)
-"""How a window grows: along expensive edges, along any edges, over ops that run at the same time."""
+"""How a window grows: along expensive edges, along any edges, over ops that run at the same
+time."""
 
 NUM_KINDS = 3
 
@@ -38,7 +41,8 @@ class Incumbent:
 
     Attributes
     ----------
-    value : ticks. start, finish : of every op, when the ops run in the guide's order without contention.
+    value : ticks. start, finish : of every op, when the ops run in the guide's order without
+    contention.
     critical : whether an op is on a chain that ends last.
     """
 
@@ -58,17 +62,29 @@ class Incumbent:
         home = device.astype(np.int64)
         start, finish, tail, critical = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, np.bool_)
         follow(graph, home, order, start, finish, tail, critical)
-        return cls(value, Guide(home, order, place, tail / max(1e-300, float(tail.max()))), start, finish, critical)
+        return cls(
+            value,
+            Guide(home, order, place, tail / max(1e-300, float(tail.max()))),
+            start,
+            finish,
+            critical,
+        )
 
 
 def no_guide(num_ops: int) -> Guide:
     """Return the guide of an episode that has none."""
-    return Guide(np.full(num_ops, -1, np.int64), np.zeros(num_ops, np.int64), np.zeros(num_ops), np.zeros(num_ops))
+    return Guide(
+        np.full(num_ops, -1, np.int64),
+        np.zeros(num_ops, np.int64),
+        np.zeros(num_ops),
+        np.zeros(num_ops),
+    )
 
 
 @uncounted
 def _run(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats) -> float:
-    """Let the ops run in `order`, each as early as it can behind what its device runs before it; return the makespan."""
+    """Let the ops run in `order`, each as early as it can behind what its device runs before it;
+    return the makespan."""
     last = 0.0
     for i in range(order.shape[0]):
         v = order[i]
@@ -79,7 +95,11 @@ def _run(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats)
         if j >= 0:
             begin = finish[order[j]]
         for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
-            begin = max(begin, finish[graph.predecessors.op[e]] + _delay(graph, device, graph.predecessors.op[e], v, e))
+            begin = max(
+                begin,
+                finish[graph.predecessors.op[e]]
+                + _delay(graph, device, graph.predecessors.op[e], v, e),
+            )
         start[v] = begin
         finish[v] = begin + graph.compute[v, device[v]]
         last = max(last, finish[v])
@@ -95,8 +115,16 @@ def _delay(graph: Graph, device: Ints, u: int, v: int, e: int) -> float:
 
 
 @uncounted
-def _mark(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats, critical: NDArray[np.bool_]) -> None:
-    """Mark the ops of the chains that end last: whatever an op of a chain waited for longest is on it, too."""
+def _mark(
+    graph: Graph,
+    device: Ints,
+    order: Ints,
+    start: Floats,
+    finish: Floats,
+    critical: NDArray[np.bool_],
+) -> None:
+    """Mark the ops of the chains that end last: whatever an op of a chain waited for longest is on
+    it, too."""
     last = 0.0
     for v in range(order.shape[0]):
         last = max(last, finish[v])
@@ -119,9 +147,16 @@ def _mark(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats
 
 @uncounted_entry
 def follow(
-    graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats, tail: Floats, critical: NDArray[np.bool_]
+    graph: Graph,
+    device: Ints,
+    order: Ints,
+    start: Floats,
+    finish: Floats,
+    tail: Floats,
+    critical: NDArray[np.bool_],
 ) -> None:
-    """Fill when the ops start and finish, the longest path from each start to the end, and which ops are critical."""
+    """Fill when the ops start and finish, the longest path from each start to the end, and which
+    ops are critical."""
     _run(graph, device, order, start, finish)
     for v in range(order.shape[0] - 1, -1, -1):
         tail[v] = 0.0
@@ -129,7 +164,9 @@ def follow(
             x = graph.successors.op[e]
             path = tail[x]
             if device[x] != device[v]:
-                path += graph.transfer[graph.successors.tensor[e], graph.link_class[device[v], device[x]]]
+                path += graph.transfer[
+                    graph.successors.tensor[e], graph.link_class[device[v], device[x]]
+                ]
             tail[v] = max(tail[v], path)
         tail[v] += graph.compute[v, device[v]]
     _mark(graph, device, order, start, finish, critical)
@@ -140,7 +177,12 @@ def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> NDAr
     """Return which ops of every row are critical, shape (batch, n)."""
     batch, n = devices.shape
     critical = np.zeros((batch, n), np.bool_)
-    order, device, start, finish = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n), np.empty(n)
+    order, device, start, finish = (
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n),
+        np.empty(n),
+    )
     for b in range(batch):
         for v in range(n):
             order[ranks[b, v]] = v
@@ -163,8 +205,11 @@ def _reach(graph: Graph, v: int, near: Floats, window: NDArray[np.bool_]) -> Non
 
 
 @inlined
-def _draw_neighbour(near: Floats, window: NDArray[np.bool_], heavy: bool, random: NDArray[np.uint64]) -> int:
-    """Draw an op next to the window: by the cost of the edge (with a little for all), or uniformly; -1 if there is none."""
+def _draw_neighbour(
+    near: Floats, window: NDArray[np.bool_], heavy: bool, random: NDArray[np.uint64]
+) -> int:
+    """Draw an op next to the window: by the cost of the edge (with a little for all), or uniformly;
+    -1 if there is none."""
     top, count, total = 0.0, 0, 0.0
     for v in range(near.shape[0]):
         if near[v] > 0 and not window[v]:
@@ -186,13 +231,18 @@ def _draw_neighbour(near: Floats, window: NDArray[np.bool_], heavy: bool, random
 
 
 @inlined
-def _grow_over_time(start: Floats, finish: Floats, op: int, size: int, window: NDArray[np.bool_]) -> None:
+def _grow_over_time(
+    start: Floats, finish: Floats, op: int, size: int, window: NDArray[np.bool_]
+) -> None:
     """Add the ops whose middle is nearest to that of `op`."""
     middle = start[op] + finish[op]
     for _ in range(size):
         best = -1
         for v in range(window.shape[0]):
-            if not window[v] and (best < 0 or abs(start[v] + finish[v] - middle) < abs(start[best] + finish[best] - middle)):
+            if not window[v] and (
+                best < 0
+                or abs(start[v] + finish[v] - middle) < abs(start[best] + finish[best] - middle)
+            ):
                 best = v
         if best < 0:
             break
@@ -201,9 +251,16 @@ def _grow_over_time(start: Floats, finish: Floats, op: int, size: int, window: N
 
 @entry
 def grow_windows(
-    graph: Graph, start: Floats, finish: Floats, seeds: Ints, sizes: Ints, kinds: Ints, random: NDArray[np.uint64]
+    graph: Graph,
+    start: Floats,
+    finish: Floats,
+    seeds: Ints,
+    sizes: Ints,
+    kinds: Ints,
+    random: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """Return a window for each op of `seeds`, of about `sizes` ops, grown in a way of `kinds`; whole units only.
+    """Return a window for each op of `seeds`, of about `sizes` ops, grown in a way of `kinds`;
+    whole units only.
 
     Parameters
     ----------

@@ -1,12 +1,14 @@
-"""What the learned placers share: a teacher's placement to begin with, and one main loop of policy gradient.
+"""What the learned placers share: a teacher's placement to begin with, and one main loop of policy
+gradient.
 
-Every placer samples a batch of placements from its policy, values them, keeps the best one met, and moves its policy
-along sum_i A_i d log pi(placement_i) / d parameters: REINFORCE (Williams 1992), with an advantage A of its own.
+Every placer samples a batch of placements from its policy, values them, keeps the best one met, and
+moves its policy along sum_i A_i d log pi(placement_i) / d parameters: REINFORCE (Williams 1992),
+with an advantage A of its own.
 
 References
 ----------
-- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
-  Learning 8, 1992.
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
+  learning. Machine Learning 8, 1992.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ TEACHER_SHARE = 0.5
 
 
 def ticks_of_unit_reward(problem: PlacementProblem, tracker: Tracker[Placement]) -> float:
-    """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops, at least one."""
+    """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops,
+    at least one."""
     return max(1.0, float(tracker.value or problem.min_compute.sum()))
 
 
@@ -70,7 +73,8 @@ class Policy(Protocol):
         ...
 
     def learn(self, samples: Any, values: NDArray[np.int64], temperature: float) -> None:
-        """Take one step towards the better ones of these samples; `values` in ticks, INFEASIBLE where refused."""
+        """Take one step towards the better ones of these samples; `values` in ticks, INFEASIBLE
+        where refused."""
         ...
 
 
@@ -78,18 +82,29 @@ class Policy(Protocol):
 class LearnedPlacer(SearchSolver):
     """A policy that is trained on the problem at hand by policy gradient.
 
-    `begin` makes it, warm-started perhaps from the placement of a teacher. The best placement met is the answer, so
-    what comes back is never worse than the teacher's.
+    `begin` makes it, warm-started perhaps from the placement of a teacher. The best placement met
+    is the answer, so what comes back is never worse than the teacher's.
     """
 
     endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "policies")
+    kernels: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "lists",
+        "lists-by-time",
+        "clusterings",
+        "walks",
+        "policies",
+    )
 
-    teacher: str = option("edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none")
+    teacher: str = option(
+        "edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none"
+    )
     batch: int = option(64, low=2, meaning="samples per step of the policy gradient")
     learning_rate: float = option(0.1, above=0, meaning="Adam's step for the weights of features")
     temperature: float = option(1.0, above=0, meaning="temperature of the softmaxes at the start")
-    final_temperature: float = option(0.5, above=0, meaning="temperature of the softmaxes at the end of the budget")
+    final_temperature: float = option(
+        0.5, above=0, meaning="temperature of the softmaxes at the end of the budget"
+    )
 
     @abstractmethod
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Policy:
@@ -99,10 +114,14 @@ class LearnedPlacer(SearchSolver):
         """Learn on `problem` within the budget, offering the best placement met."""
         self.improve(self.begin(problem, tracker), problem, tracker)
 
-    def improve(self, policy: Policy, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def improve(
+        self, policy: Policy, problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> None:
         """Take policy-gradient steps until the budget is spent."""
         while not tracker.stop():
-            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
+            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(
+                tracker
+            )
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
 
@@ -110,21 +129,29 @@ class LearnedPlacer(SearchSolver):
         """Samples of the next step."""
         return int(min(self.batch, tracker.evaluations_left))
 
-    def value(self, samples: Samples, problem: PlacementProblem, tracker: Tracker[Placement]) -> NDArray[np.int64]:
+    def value(
+        self, samples: Samples, problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> NDArray[np.int64]:
         """Return the value of every sample, counted, the best one offered."""
         values = self.values(problem, samples)
         tracker.count(len(values))
         best = int(values.argmin())
         if values[best] != INFEASIBLE:
-            tracker.offer(int(values[best]), Placement(samples.devices[best].astype(np.int64), samples.ranks[best]))
+            tracker.offer(
+                int(values[best]),
+                Placement(samples.devices[best].astype(np.int64), samples.ranks[best]),
+            )
         return values
 
     def values(self, problem: PlacementProblem, samples: Samples) -> NDArray[np.int64]:
         """Return the ticks of every sample, INFEASIBLE where it breaks a constraint."""
         return evaluate_batch(problem, samples.devices, samples.ranks, "priority")
 
-    def ask_teacher(self, tracker: Tracker[Placement], *, adopt: bool = True) -> Result[Placement] | None:
-        """Run the teacher on a part of the budget; its placement is offered if it is to be adopted."""
+    def ask_teacher(
+        self, tracker: Tracker[Placement], *, adopt: bool = True
+    ) -> Result[Placement] | None:
+        """Run the teacher on a part of the budget; its placement is offered if it is to be
+        adopted."""
         if not self.teacher or tracker.stop():
             return None
         seconds = None if tracker.budget.seconds is None else TEACHER_SHARE * tracker.seconds_left
@@ -132,7 +159,8 @@ class LearnedPlacer(SearchSolver):
 
 
 def spent(tracker: Tracker[Any]) -> float:
-    """Share of the budget that is spent: by evaluations where those are limited, so that schedules repeat."""
+    """Share of the budget that is spent: by evaluations where those are limited, so that schedules
+    repeat."""
     budget = tracker.budget
     if budget.evaluations is not None:
         return min(1.0, tracker.evaluations / budget.evaluations)
@@ -140,9 +168,13 @@ def spent(tracker: Tracker[Any]) -> float:
 
 
 def fill_samples(
-    samples: Rows, rng: np.random.Generator, draw: Callable[[NDArray[np.uint64], Rows], None], steps: int
+    samples: Rows,
+    rng: np.random.Generator,
+    draw: Callable[[NDArray[np.uint64], Rows], None],
+    steps: int,
 ) -> Rows:
-    """Draw every row of `samples` (a NamedTuple of arrays) from a seed of its own, on all cores; return them.
+    """Draw every row of `samples` (a NamedTuple of arrays) from a seed of its own, on all cores;
+    return them.
 
     Parameters
     ----------

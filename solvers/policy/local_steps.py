@@ -1,16 +1,18 @@
-"""Local steps of a policy from an incumbent: it places a window of ops anew, keeps the rest, and learns from what follows.
+"""Local steps of a policy from an incumbent: it places a window of ops anew, keeps the rest, and
+learns from what follows.
 
-A chain of local steps is a walk: a step that is not worse is taken, a worse one with Metropolis' probability at a temperature
-that falls with the budget. The kinds and sizes of windows are drawn from preferences, which a gradient bandit learns from what
-improved the incumbent.
+A chain of local steps is a walk: a step that is not worse is taken, a worse one with Metropolis'
+probability at a temperature that falls with the budget. The kinds and sizes of windows are drawn
+from preferences, which a gradient bandit learns from what improved the incumbent.
 
 References
 ----------
-- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS 2019. (A policy picks a region
-  of a solution and rewrites it.)
-- N. Metropolis, A. W. Rosenbluth, M. N. Rosenbluth, A. H. Teller, E. Teller. Equation of state calculations by fast computing
-  machines. Journal of Chemical Physics 21, 1953.
-- R. S. Sutton, A. G. Barto. Reinforcement learning: an introduction, 2nd edition, section 2.8 (gradient bandits). 2018.
+- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS
+  2019. (A policy picks a region of a solution and rewrites it.)
+- N. Metropolis, A. W. Rosenbluth, M. N. Rosenbluth, A. H. Teller, E. Teller. Equation of state
+  calculations by fast computing machines. Journal of Chemical Physics 21, 1953.
+- R. S. Sutton, A. G. Barto. Reinforcement learning: an introduction, 2nd edition, section 2.8
+  (gradient bandits). 2018.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class WindowChoice:
 
     Attributes
     ----------
-    preference : of each kind and size; the probability of a choice is proportional to its exponential.
+    preference : of each kind and size; the probability of a choice is proportional to its
+    exponential.
     """
 
     def __init__(self, num_ops: int, rate: float) -> None:
@@ -81,13 +84,17 @@ class Chain:
     heat : first temperature of Metropolis' rule, as a share of the incumbent's value.
     """
 
-    def __init__(self, graph: Graph, incumbent: Incumbent, choice: WindowChoice, heat: float) -> None:
+    def __init__(
+        self, graph: Graph, incumbent: Incumbent, choice: WindowChoice, heat: float
+    ) -> None:
         self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
         self.first = self.best = incumbent.value
         self._pull = _pull(graph, incumbent)
         self.rank = np.argsort(incumbent.guide.order)
 
-    def windows(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def windows(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return windows, most of which begin at a critical op, and the choices behind them."""
         now = self.incumbent
         choices = self.choice.draw(rng, count)
@@ -97,7 +104,12 @@ class Chain:
         return grow_windows(self.graph, now.start, now.finish, seeds, sizes, kinds, random), choices
 
     def move(
-        self, episodes: Episodes, values: NDArray[np.int64], choices: NDArray[np.int64], heat: float, rng: np.random.Generator
+        self,
+        episodes: Episodes,
+        values: NDArray[np.int64],
+        choices: NDArray[np.int64],
+        heat: float,
+        rng: np.random.Generator,
     ) -> None:
         """Go to the best of some local steps, or stay.
 
@@ -110,8 +122,12 @@ class Chain:
         self.choice.learn(choices, rewards)
         rows = episodes.rows
         i = int(values.argmin())
-        if values[i] >= now:  # no step is better: Metropolis' rule for one of those that change something
-            changed = (rows.device != self.incumbent.guide.device).any(axis=1) | (rows.rank != self.rank).any(axis=1)
+        if (
+            values[i] >= now
+        ):  # no step is better: Metropolis' rule for one of those that change something
+            changed = (rows.device != self.incumbent.guide.device).any(axis=1) | (
+                rows.rank != self.rank
+            ).any(axis=1)
             some = np.flatnonzero(changed & (values != INFEASIBLE))
             if len(some) == 0:
                 return
@@ -121,13 +137,20 @@ class Chain:
         value = int(values[i])
         self.best = min(self.best, value)
         self.rank = rows.rank[i].copy()
-        self.incumbent = Incumbent.of(self.graph, value, episodes.rows.device[i], episodes.rows.rank[i])
+        self.incumbent = Incumbent.of(
+            self.graph, value, episodes.rows.device[i], episodes.rows.rank[i]
+        )
         self._pull = _pull(self.graph, self.incumbent)
 
 
 def _pull(graph: Graph, incumbent: Incumbent) -> NDArray[np.float64]:
-    """Return the probability that a window begins at each op: critical ops by the time they take, the others a little."""
+    """Return the probability that a window begins at each op: critical ops by the time they take,
+    the others a little."""
     length = incumbent.finish - incumbent.start
     share = np.where(incumbent.critical, length + 0.02 * length.max(), 0.0)
     n = len(length)
-    return CRITICAL_SHARE * share / share.sum() + (1 - CRITICAL_SHARE) / n if share.sum() > 0 else np.full(n, 1 / n)
+    return (
+        CRITICAL_SHARE * share / share.sum() + (1 - CRITICAL_SHARE) / n
+        if share.sum() > 0
+        else np.full(n, 1 / n)
+    )

@@ -1,18 +1,22 @@
-"""What the graph says of every op: features passed along and against the edges, for the hidden layers of a dual policy.
+"""What the graph says of every op: features passed along and against the edges, for the hidden
+layers of a dual policy.
 
-Round r takes, for each op, the mean of its producers' means and the maximum of their maxima of round r - 1 (round 0 are
-the op's own features), and the same of its consumers. All rounds stand side by side, so that one linear layer sees what
-is up to r edges away. The types of ops are embedded by their names: four numbers drawn from a hash, the same for every
-graph, passed on like the other features.
+Round r takes, for each op, the mean of its producers' means and the maximum of their maxima of
+round r - 1 (round 0 are the op's own features), and the same of its consumers. All rounds stand
+side by side, so that one linear layer sees what is up to r edges away. The types of ops are
+embedded by their names: four numbers drawn from a hash, the same for every graph, passed on like
+the other features.
 
-What is known of the optimum is among the features: the slack of each op on the critical path with mean communication and
-without any, and the work of its cluster of expensive edges over a device's share.
+What is known of the optimum is among the features: the slack of each op on the critical path with
+mean communication and without any, and the work of its cluster of expensive edges over a device's
+share.
 
 References
 ----------
-- J. Gilmer, S. S. Schoenholz, P. F. Riley, O. Vinyals, G. E. Dahl. Neural message passing for quantum chemistry. ICML 2017.
-- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed machine learning.
-  NeurIPS 2019. (Messages both ways, aggregated over a few rounds.)
+- J. Gilmer, S. S. Schoenholz, P. F. Riley, O. Vinyals, G. E. Dahl. Neural message passing for
+  quantum chemistry. ICML 2017.
+- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed
+  machine learning. NeurIPS 2019. (Messages both ways, aggregated over a few rounds.)
 """
 
 from __future__ import annotations
@@ -36,9 +40,20 @@ ROUNDS = 2
 TYPE_NUMBERS = 4
 
 OWN = (
-    "b_level", "t_level", "compute", "incoming", "outgoing", "out_degree", "slack", "free_slack", "in_degree", "cluster_work",
-    "communication_share", "best_device", *(f"type_{i}" for i in range(TYPE_NUMBERS)),
-)  # fmt: skip
+    "b_level",
+    "t_level",
+    "compute",
+    "incoming",
+    "outgoing",
+    "out_degree",
+    "slack",
+    "free_slack",
+    "in_degree",
+    "cluster_work",
+    "communication_share",
+    "best_device",
+    *(f"type_{i}" for i in range(TYPE_NUMBERS)),
+)
 """Features of an op alone, each in [0, 1] but for the types' numbers, in [-1, 1]."""
 
 WHOLE = ("one", "devices", "communication", "parallelism")
@@ -67,17 +82,22 @@ def op_contexts(problem: PlacementProblem, own: Floats) -> Floats:
                 _pass_on(edges, table, source, to, width, kind == 1)
     work = problem.compute.max(axis=1).sum() + 1e-300
     delay = problem.transfer.max(axis=1).sum() if problem.num_tensors else 0.0
-    longest = max(1e-300, float((problem.min_compute * (own[:, OWN.index("free_slack")] == 0)).sum()))
+    longest = max(
+        1e-300, float((problem.min_compute * (own[:, OWN.index("free_slack")] == 0)).sum())
+    )
     whole = (
-        1.0, np.log2(problem.num_devices) / 6, delay / (delay + work),
+        1.0,
+        np.log2(problem.num_devices) / 6,
+        delay / (delay + work),
         min(1.0, float(problem.min_compute.sum()) / longest / (4 * problem.num_devices)),
-    )  # fmt: skip
+    )
     return np.ascontiguousarray(np.hstack([np.tile(whole, (n, 1)), table]))
 
 
 @uncounted_entry
 def _pass_on(edges: Edges, table: Floats, source: int, to: int, width: int, largest: bool) -> None:
-    """Fill `width` columns from `to` on with the mean, or the largest, of each op's neighbours in the columns from `source`."""
+    """Fill `width` columns from `to` on with the mean, or the largest, of each op's neighbours in
+    the columns from `source`."""
     for v in range(table.shape[0]):
         count = edges.pointer[v + 1] - edges.pointer[v]
         for e in range(edges.pointer[v], edges.pointer[v + 1]):

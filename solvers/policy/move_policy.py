@@ -1,8 +1,10 @@
-"""A policy of moves as data: how often a walk tries each kind of move, and how warm it is, on a graph and as the walk goes on.
+"""A policy of moves as data: how often a walk tries each kind of move, and how warm it is, on a
+graph and as the walk goes on.
 
-The kinds are those of annealing (`walk_kernels.MOVES`). Each gets a score, linear in what is said of the whole graph (`WHOLE`), to
-which something is added as the walk goes on; a move is drawn by the softmax of the scores. The temperature falls geometrically
-between two values that depend on the graph likewise.
+The kinds are those of annealing (`walk_kernels.MOVES`). Each gets a score, linear in what is said
+of the whole graph (`WHOLE`), to which something is added as the walk goes on; a move is drawn by
+the softmax of the scores. The temperature falls geometrically between two values that depend on the
+graph likewise.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 WHOLE = ("one", "communication", "parallelism")
-"""What is said of the whole graph: communication as a part of all time, work over the longest path and the devices."""
+"""What is said of the whole graph: communication as a part of all time, work over the longest path
+and the devices."""
 
 PRETRAINED = Path(__file__).resolve().parent / "pretrained_moves.json"
-"""What training on families of generated graphs left, which may be what it began from: see results/policy/pretrain.py."""
+"""What training on families of generated graphs left, which may be what it began from: see
+results/policy/pretrain.py."""
 
 TABLES = {"kind": MOVES, "kind_late": MOVES, "walk": ("log_heat", "log_cooling")}
 """Names of the rows of every table; each row has a number for each of WHOLE."""
@@ -62,13 +66,16 @@ class MovePolicy(PolicyFile):
             array = np.array(self.tables.get(name, ()), dtype=np.float64)
             if array.shape != (len(rows), len(WHOLE)) or not np.isfinite(array).all():
                 expected = f"finite numbers of shape {(len(rows), len(WHOLE))}"
-                raise InputError(f"move policy: {name} must be {expected}, received shape {array.shape}")
+                raise InputError(
+                    f"move policy: {name} must be {expected}, received shape {array.shape}"
+                )
             array.setflags(write=False)
             self.tables[name] = array
 
     @classmethod
     def untrained(cls, *likely: str) -> MovePolicy:
-        """Return the policy before any training: all kinds of moves alike, those named ten times as often as the others."""
+        """Return the policy before any training: all kinds of moves alike, those named ten times as
+        often as the others."""
         tables = {name: np.zeros((len(rows), len(WHOLE))) for name, rows in TABLES.items()}
         tables["kind"][[MOVES.index(name) for name in likely], 0] = np.log(10.0)
         tables["walk"][:, 0] = np.log(0.001), np.log(0.01)
@@ -89,38 +96,60 @@ class MovePolicy(PolicyFile):
         return MovePolicy(tables, (*self.provenance, *notes))
 
     def chances(self, whole: Floats, progress: float) -> Floats:
-        """Return the probability of each kind of move on a graph, when a walk has come so far, in [0, 1]."""
-        score = np.clip((self.tables["kind"] + progress * self.tables["kind_late"]) @ whole, -MOST, MOST)
+        """Return the probability of each kind of move on a graph, when a walk has come so far, in
+        [0, 1]."""
+        score = np.clip(
+            (self.tables["kind"] + progress * self.tables["kind_late"]) @ whole, -MOST, MOST
+        )
         mass = np.exp(score - score.max())
         return np.asarray(mass / mass.sum())
 
     def heats(self, whole: Floats) -> tuple[float, float]:
         """Return the first and the last temperature, as shares of the mean work of a device."""
         heat, cooling = (self.tables["walk"] @ whole).tolist()
-        hot, cold = np.clip(np.exp(np.clip([heat, heat + cooling], -30.0, 0.0)), COLDEST, HOTTEST).tolist()
+        hot, cold = np.clip(
+            np.exp(np.clip([heat, heat + cooling], -30.0, 0.0)), COLDEST, HOTTEST
+        ).tolist()
         return hot, min(hot, cold)
 
     def content(self) -> dict[str, Any]:
         """Return the policy as JSON, in six digits."""
-        return {"whole": list(WHOLE)} | {
-            name: {row: [float(f"{x:.6g}") for x in values] for row, values in zip(rows, self.tables[name], strict=True)}
-            for name, rows in TABLES.items()
-        } | {"provenance": list(self.provenance)}  # fmt: skip
+        return (
+            {"whole": list(WHOLE)}
+            | {
+                name: {
+                    row: [float(f"{x:.6g}") for x in values]
+                    for row, values in zip(rows, self.tables[name], strict=True)
+                }
+                for name, rows in TABLES.items()
+            }
+            | {"provenance": list(self.provenance)}
+        )
 
     @classmethod
     def from_content(cls, data: Any, path: str | Path) -> MovePolicy:
         """Return the policy of a file's JSON; see `PolicyFile`."""
-        if not isinstance(data, dict) or data.get("format") != cls.format or data.get("version") != cls.version:
-            raise InputError(f"policy '{path}': expected a file with \"format\": \"{cls.format}\" and version {cls.version}")
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != cls.format
+            or data.get("version") != cls.version
+        ):
+            raise InputError(
+                f'policy \'{path}\': expected a file with "format": "{cls.format}" and version {cls.version}'
+            )
         tables: dict[str, Any] = {}
         for name, rows in TABLES.items():
             table = data.get(name)
             if not isinstance(table, dict) or sorted(table) != sorted(rows):
-                raise InputError(f"policy '{path}': \"{name}\" must give a row for each of {', '.join(rows)}")
+                raise InputError(
+                    f"policy '{path}': \"{name}\" must give a row for each of {', '.join(rows)}"
+                )
             try:
                 tables[name] = np.array([table[row] for row in rows], dtype=np.float64)
             except (TypeError, ValueError):
-                raise InputError(f"policy '{path}': \"{name}\" must be a table of numbers") from None
+                raise InputError(
+                    f"policy '{path}': \"{name}\" must be a table of numbers"
+                ) from None
         return cls(tables, tuple(str(line) for line in data.get("provenance", ())))
 
 
@@ -136,4 +165,6 @@ def said_of(space: SearchSpace) -> Floats:
     total = float(context.mean_compute.sum()) + 1e-300
     delay = float(context.mean_transfer[problem.edge_tensor].sum()) if problem.num_edges else 0.0
     path = max(1e-300, float(context.upward_rank(communication=False)[0].max()))
-    return np.array([1.0, delay / (delay + total), min(1.0, total / path / (2 * problem.num_devices))])
+    return np.array(
+        [1.0, delay / (delay + total), min(1.0, total / path / (2 * problem.num_devices))]
+    )

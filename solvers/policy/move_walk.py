@@ -1,13 +1,16 @@
-"""Walks whose moves a policy draws: on a graph, and within a solver's budget in cycles from the best placement so far.
+"""Walks whose moves a policy draws: on a graph, and within a solver's budget in cycles from the
+best placement so far.
 
-Within a budget they learn which moves pay on this graph: a kind comes as often as the policy says, times what its proposals gained
-over what all did (probability matching), by new best placements per evaluated proposal, of which older ones count less.
+Within a budget they learn which moves pay on this graph: a kind comes as often as the policy says,
+times what its proposals gained over what all did (probability matching), by new best placements per
+evaluated proposal, of which older ones count less.
 
 References
 ----------
-- D. Thierens. An adaptive pursuit strategy for allocating operator probabilities. GECCO 2005. (Probability matching, section 2.)
-- A. Fialho. Adaptive operator selection for optimization. PhD thesis, Universite Paris-Sud, 2010. (Credit by what was gained
-  lately.)
+- D. Thierens. An adaptive pursuit strategy for allocating operator probabilities. GECCO 2005.
+  (Probability matching, section 2.)
+- A. Fialho. Adaptive operator selection for optimization. PhD thesis, Universite Paris-Sud, 2010.
+  (Credit by what was gained lately.)
 """
 
 from __future__ import annotations
@@ -66,21 +69,32 @@ class MoveWalk:
         If transfers contend or peak memory counts: walks do not evaluate those.
     """
 
-    def __init__(self, space: SearchSpace, sequence: Ints, device: Ints, rng: np.random.Generator) -> None:
+    def __init__(
+        self, space: SearchSpace, sequence: Ints, device: Ints, rng: np.random.Generator
+    ) -> None:
         if not walkable(space.problem):
             raise Refused("walks of moves: transfers contend, or peak memory counts")
         self.space, self.whole = space, said_of(space)
         self._walk = AnnealingWalk(space, device, sequence, random_states(rng, 1)[0])
 
     def run(self, policy: MovePolicy, steps: int, part: tuple[float, float] = (0.0, 1.0)) -> None:
-        """Take steps; `part`: of the whole walk, how far it is at the beginning and at the end of them."""
+        """Take steps; `part`: of the whole walk, how far it is at the beginning and at the end of
+        them."""
         ends = np.linspace(0, steps, LEGS + 1).astype(int)
         for leg in range(LEGS):
             first, last = (part[0] + (part[1] - part[0]) * (leg + i) / LEGS for i in (0, 1))
-            self._step(policy, policy.chances(self.whole, (first + last) / 2), ends[leg + 1] - ends[leg], (first, last))
+            self._step(
+                policy,
+                policy.chances(self.whole, (first + last) / 2),
+                ends[leg + 1] - ends[leg],
+                (first, last),
+            )
 
-    def learn(self, policy: MovePolicy, gains: MoveGains, steps: int, part: tuple[float, float]) -> int:
-        """Take at most `steps` steps, learning what moves gain; return how many proposals were evaluated: not the empty ones."""
+    def learn(
+        self, policy: MovePolicy, gains: MoveGains, steps: int, part: tuple[float, float]
+    ) -> int:
+        """Take at most `steps` steps, learning what moves gain; return how many proposals were
+        evaluated: not the empty ones."""
         before = self._walk.tally.copy()
         self._step(policy, gains.share(policy.chances(self.whole, sum(part) / 2)), steps, part)
         new = self._walk.tally - before
@@ -88,7 +102,9 @@ class MoveWalk:
         gains.count(evaluated, new[:, BEST])
         return int(evaluated.sum())
 
-    def _step(self, policy: MovePolicy, chances: Floats, steps: int, part: tuple[float, float]) -> None:
+    def _step(
+        self, policy: MovePolicy, chances: Floats, steps: int, part: tuple[float, float]
+    ) -> None:
         hot, cold = policy.heats(self.whole)
         self._walk.weigh(chances)
         self._walk.run(steps, *(self.space.mean_load * hot * (cold / hot) ** end for end in part))
@@ -99,7 +115,8 @@ class MoveWalk:
         return self._walk.best_value
 
     def best(self) -> Placement:
-        """Return the best placement, ranked by start: its `planned` execution has the best value."""
+        """Return the best placement, ranked by start: its `planned` execution has the best
+        value."""
         return self._walk.best_placement()
 
 
@@ -142,9 +159,15 @@ def walkable(problem: PlacementProblem) -> bool:
 
 
 def walk_on(
-    space: SearchSpace, policy: MovePolicy, tracker: Tracker[Placement], rng: np.random.Generator, *, learn: bool = True
+    space: SearchSpace,
+    policy: MovePolicy,
+    tracker: Tracker[Placement],
+    rng: np.random.Generator,
+    *,
+    learn: bool = True,
 ) -> None:
-    """Walk from the tracker's best placement until the budget is spent; a step that changes nothing costs nothing.
+    """Walk from the tracker's best placement until the budget is spent; a step that changes nothing
+    costs nothing.
 
     learn : learn on the way how often each kind of move should come.
     """

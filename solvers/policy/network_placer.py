@@ -1,15 +1,19 @@
-"""The placers whose policy is a torch network: a recurrent one, a one-shot graph network, and a soft grouper.
+"""The placers whose policy is a torch network: a recurrent one, a one-shot graph network, and a
+soft grouper.
 
-They are the published learners in small, as faithfully as a comparison needs: what they see and how they decide is theirs,
-the sizes are ours. All learn on the problem at hand, from its simulated makespan; torch comes with the extra of that name.
+They are the published learners in small, as faithfully as a comparison needs: what they see and how
+they decide is theirs, the sizes are ours. All learn on the problem at hand, from its simulated
+makespan; torch comes with the extra of that name.
 
 References
 ----------
-- A. Mirhoseini, H. Pham, Q. V. Le, B. Steiner, R. Larsen, Y. Zhou, N. Kumar, M. Norouzi, S. Bengio, J. Dean. Device
-  placement optimization with reinforcement learning. ICML 2017.
-- Y. Zhou, S. Roy, A. Abdolrashidi, D. Wong, P. C. Ma, Q. Xu, M. Zhong, H. Liu, A. Goldie, A. Mirhoseini, J. Laudon. GDP:
-  generalized device placement for dataflow graphs. arXiv 1910.01578, 2019.
-- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device placement. ICLR 2018.
+- A. Mirhoseini, H. Pham, Q. V. Le, B. Steiner, R. Larsen, Y. Zhou, N. Kumar, M. Norouzi, S. Bengio,
+  J. Dean. Device placement optimization with reinforcement learning. ICML 2017.
+- Y. Zhou, S. Roy, A. Abdolrashidi, D. Wong, P. C. Ma, Q. Xu, M. Zhong, H. Liu, A. Goldie, A.
+  Mirhoseini, J. Laudon. GDP: generalized device placement for dataflow graphs. arXiv 1910.01578,
+  2019.
+- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device
+  placement. ICLR 2018.
 """
 
 from __future__ import annotations
@@ -42,18 +46,29 @@ LEAD = 3.0
 
 @dataclass(frozen=True)
 class NetworkPlacer(LearnedPlacer):
-    """A placement network, trained on the problem by REINFORCE or PPO; one torch thread, so that runs repeat."""
+    """A placement network, trained on the problem by REINFORCE or PPO; one torch thread, so that
+    runs repeat."""
 
     batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
     learning_rate: float = option(0.005, above=0, meaning="Adam's step")
-    final_temperature: float = option(1.0, above=0, meaning="temperature of the softmaxes at the end of the budget")
+    final_temperature: float = option(
+        1.0, above=0, meaning="temperature of the softmaxes at the end of the budget"
+    )
     hidden: int = option(32, low=2, meaning="width of the network")
-    learning: str = option("reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient")
-    clip: float = option(0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays")
+    learning: str = option(
+        "reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
+    )
+    clip: float = option(
+        0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays"
+    )
     epochs: int = option(3, low=1, meaning="ppo: steps per batch")
     entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
-    penalty: float = option(3.0, above=0, meaning="negative reward of a placement that breaks a constraint")
-    warm_start: bool = option(True, meaning="begin near the teacher's placement; otherwise near uniform, as published")
+    penalty: float = option(
+        3.0, above=0, meaning="negative reward of a placement that breaks a constraint"
+    )
+    warm_start: bool = option(
+        True, meaning="begin near the teacher's placement; otherwise near uniform, as published"
+    )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Learn on one torch thread."""
@@ -91,7 +106,9 @@ class RecurrentPlacer(NetworkPlacer):
 
     name: ClassVar[str] = "recurrent-placer"
 
-    length: int = option(128, low=1, meaning="groups at most; ops are grouped in topological order by equal work")
+    length: int = option(
+        128, low=1, meaning="groups at most; ops are grouped in topological order by equal work"
+    )
 
     def groups_of(self, problem: PlacementProblem) -> NDArray[np.int64]:
         """Return stretches of units in topological order."""
@@ -121,11 +138,14 @@ class GraphPlacer(NetworkPlacer):
 
 @dataclass(frozen=True)
 class SoftGrouper(NetworkPlacer):
-    """Grouper and recurrent placer, learned jointly through softly assigned groups (Liu et al. 2019)."""
+    """Grouper and recurrent placer, learned jointly through softly assigned groups (Liu et al.
+    2019)."""
 
     name: ClassVar[str] = "soft-grouper"
 
-    learning: str = option("ppo", choices=("reinforce", "ppo"), meaning="rule of the policy gradient")
+    learning: str = option(
+        "ppo", choices=("reinforce", "ppo"), meaning="rule of the policy gradient"
+    )
     groups: int = option(32, low=1, meaning="groups that ops may draw")
 
     def network(self, nodes: Nodes) -> Callable[[], Any]:
@@ -148,14 +168,17 @@ def refuse_without_torch(name: str) -> None:
 
 
 def stretches(problem: PlacementProblem, length: int) -> NDArray[np.int64]:
-    """Return the group of every op: at most `length` stretches of units in topological order, of about equal work."""
+    """Return the group of every op: at most `length` stretches of units in topological order, of
+    about equal work."""
     units = problem.units
     position = np.empty(problem.num_ops, np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)
     order = np.argsort(position[units.first_op], kind="stable")
     if len(order) > length:
         work = np.bincount(units.unit, np.maximum(1, problem.min_compute).astype(np.float64))[order]
-        bucket = np.minimum(length - 1, ((np.cumsum(work) - work / 2) / work.sum() * length).astype(np.int64))
+        bucket = np.minimum(
+            length - 1, ((np.cumsum(work) - work / 2) / work.sum() * length).astype(np.int64)
+        )
         bucket = np.unique(bucket, return_inverse=True)[1]
     else:
         bucket = np.arange(len(order))

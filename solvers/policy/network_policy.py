@@ -1,13 +1,14 @@
-"""Learning of placement networks: REINFORCE, or the clipped steps of PPO, on rewards of sampled placements.
+"""Learning of placement networks: REINFORCE, or the clipped steps of PPO, on rewards of sampled
+placements.
 
 Needs torch; only the solvers' `begin` imports this file.
 
 References
 ----------
-- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
-  Learning 8, 1992.
-- J. Schulman, F. Wolski, P. Dhariwal, A. Radford, O. Klimov. Proximal policy optimization algorithms. arXiv 1707.06347,
-  2017.
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
+  learning. Machine Learning 8, 1992.
+- J. Schulman, F. Wolski, P. Dhariwal, A. Radford, O. Klimov. Proximal policy optimization
+  algorithms. arXiv 1707.06347, 2017.
 """
 
 from __future__ import annotations
@@ -63,12 +64,17 @@ class NetworkSamples(NamedTuple):
 
 
 class NetworkPolicy:
-    """A placement network that learns from the values of its samples; `config` has the options of a `NetworkPlacer`."""
+    """A placement network that learns from the values of its samples; `config` has the options of a
+    `NetworkPlacer`."""
 
     def __init__(
-        self, problem: PlacementProblem, config: Any, scale: float, rng: np.random.Generator,
+        self,
+        problem: PlacementProblem,
+        config: Any,
+        scale: float,
+        rng: np.random.Generator,
         make: Callable[[], Network],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.scale = config, scale
         self.ranks = b_level_ranks(problem)
         self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -104,12 +110,15 @@ class NetworkPolicy:
         """Return square-root rewards over their moving average, scaled by their deviation."""
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         mean = float(rewards.mean())
-        self.baseline = mean if self.baseline is None else DECAY * self.baseline + (1 - DECAY) * mean
+        self.baseline = (
+            mean if self.baseline is None else DECAY * self.baseline + (1 - DECAY) * mean
+        )
         return np.asarray((rewards - self.baseline) / max(1e-9, float(rewards.std())))
 
 
 def seeded(make: Callable[[], Network], seed: int) -> Network:
-    """Return a network with weights drawn from a seed; the state of torch's own generator stays as it is."""
+    """Return a network with weights drawn from a seed; the state of torch's own generator stays as
+    it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

@@ -1,11 +1,14 @@
-"""`neural-parsing`: graph parsing whose edge scores come from a graph network (HSDAG), with its ablations.
+"""`neural-parsing`: graph parsing whose edge scores come from a graph network (HSDAG), with its
+ablations.
 
-Each op keeps one of its edges by learned scores and connected components are placed together, as in `graph-parsing`; here
-the score of an edge is a network's, of embeddings of its ends by message passing over structure and op types.
+Each op keeps one of its edges by learned scores and connected components are placed together, as in
+`graph-parsing`; here the score of an edge is a network's, of embeddings of its ends by message
+passing over structure and op types.
 
 References
 ----------
-- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs
+  (HSDAG). NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -32,13 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NeuralParsing(GraphParsing):
-    """Keep each op's best edge by a graph network's scores, place the connected components (HSDAG)."""
+    """Keep each op's best edge by a graph network's scores, place the connected components
+    (HSDAG)."""
 
     name: ClassVar[str] = "neural-parsing"
 
     residual: bool = option(False, meaning="learn a score per edge besides the network")
     without: str = option(
-        "none", choices=(*ABLATIONS, "types"), meaning="leave a part out: a kind of feature, all structure, or what learns"
+        "none",
+        choices=(*ABLATIONS, "types"),
+        meaning="leave a part out: a kind of feature, all structure, or what learns",
     )
     hidden: int = option(16, low=1, meaning="width of the network")
     rounds: int = option(2, low=0, meaning="rounds of message passing")
@@ -51,7 +57,8 @@ class NeuralParsing(GraphParsing):
             super().search(problem, tracker)
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
-        """Ask the teacher for an incumbent; the policy starts by keeping the most expensive edges."""
+        """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
+        edges."""
         self.ask_teacher(tracker)
         return NeuralParsingPolicy(problem, self, tracker.rng())
 
@@ -59,7 +66,9 @@ class NeuralParsing(GraphParsing):
 class NeuralParsingPolicy(ParsingPolicy):
     """Graph parsing with a network's scores on top of the edges' costs."""
 
-    def __init__(self, problem: PlacementProblem, config: NeuralParsing, rng: np.random.Generator) -> None:
+    def __init__(
+        self, problem: PlacementProblem, config: NeuralParsing, rng: np.random.Generator
+    ) -> None:
         import torch
 
         from placeopt.solvers.policy.network_policy import seeded
@@ -69,9 +78,15 @@ class NeuralParsingPolicy(ParsingPolicy):
         nodes = describe(problem, np.arange(problem.num_ops), None, 0.0)
         features = nodes.features.clone()
         features[:, left_out(config.without)] = 0.0
-        cost = torch.from_numpy((self.graph.cost / max(1e-300, float(self.graph.cost.max(initial=0)))).astype(np.float32))
+        cost = torch.from_numpy(
+            (self.graph.cost / max(1e-300, float(self.graph.cost.max(initial=0)))).astype(
+                np.float32
+            )
+        )
         ends = torch.from_numpy(self.graph.source), torch.from_numpy(self.graph.target)
-        make: Any = lambda: EdgeScores(nodes._replace(features=features), ends, cost, config.hidden, config.rounds)  # noqa: E731
+        make: Any = lambda: EdgeScores(
+            nodes._replace(features=features), ends, cost, config.hidden, config.rounds
+        )  # noqa: E731
         self.network: Any = seeded(make, int(rng.integers(2**62)))
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.network_rate)
 
@@ -88,7 +103,8 @@ class NeuralParsingPolicy(ParsingPolicy):
             return np.asarray(super().scores() + self.network().numpy().astype(np.float64))
 
     def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
-        """Take one step along sum of advantage times score function, through the scores into the network."""
+        """Take one step along sum of advantage times score function, through the scores into the
+        network."""
         import torch
 
         from placeopt.solvers.policy.network_policy import descend
@@ -103,4 +119,8 @@ class NeuralParsingPolicy(ParsingPolicy):
 def left_out(without: str) -> list[int]:
     """Return the columns of the nodes' features that an ablation blanks."""
     names = [*STRUCTURE, *("types" for _ in range(NUM_TYPES))]
-    return [i for i, name in enumerate(names) if name.startswith(without) or (without == "structure" and i < len(STRUCTURE))]
+    return [
+        i
+        for i, name in enumerate(names)
+        if name.startswith(without) or (without == "structure" and i < len(STRUCTURE))
+    ]

@@ -1,17 +1,21 @@
 """Networks that place: message passing over the graph, and a recurrent placer with attention.
 
-Each network offers `sample`, which draws choices, and `log_probability`, which values given ones; a row of choices is one
-placement. Needs torch; only the solvers' `begin` imports this file.
+Each network offers `sample`, which draws choices, and `log_probability`, which values given ones; a
+row of choices is one placement. Needs torch; only the solvers' `begin` imports this file.
 
 References
 ----------
-- A. Mirhoseini et al. Device placement optimization with reinforcement learning. ICML 2017. (`RecurrentNetwork`.)
-- Y. Zhou et al. GDP: generalized device placement for dataflow graphs. arXiv 1910.01578, 2019. (`GraphNetwork`.)
-- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed machine learning. NeurIPS
+- A. Mirhoseini et al. Device placement optimization with reinforcement learning. ICML 2017.
+  (`RecurrentNetwork`.)
+- Y. Zhou et al. GDP: generalized device placement for dataflow graphs. arXiv 1910.01578, 2019.
+  (`GraphNetwork`.)
+- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed
+  machine learning. NeurIPS
   2019. (`VisitNetwork`.)
-- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
-  (`EdgeScores`.)
-- W. Hamilton, R. Ying, J. Leskovec. Inductive representation learning on large graphs. NeurIPS 2017. (Message passing.)
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs
+  (HSDAG). NeurIPS 2024. (`EdgeScores`.)
+- W. Hamilton, R. Ying, J. Leskovec. Inductive representation learning on large graphs. NeurIPS
+  2017. (Message passing.)
 - A. Mirhoseini et al. A hierarchical model for device placement. ICLR 2018. (`SoftGrouperNetwork`.)
 """
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
+
 class Nodes(NamedTuple):
     """What is placed, m groups of ops on k devices, as tensors."""
 
@@ -41,12 +46,19 @@ class Nodes(NamedTuple):
     prior: Tensor  # (m, k) logits that the first placement is given ahead
 
 
-def describe(problem: PlacementProblem, label: NDArray[np.int64], first: NDArray[np.int64] | None, lead: float) -> Nodes:
-    """Return the groups of `label` with mean features of their ops, their shares of time and memory, and their edges.
+def describe(
+    problem: PlacementProblem,
+    label: NDArray[np.int64],
+    first: NDArray[np.int64] | None,
+    lead: float,
+) -> Nodes:
+    """Return the groups of `label` with mean features of their ops, their shares of time and
+    memory, and their edges.
 
     Parameters
     ----------
-    first : device of every op in the placement to begin with, None for none. lead : logit that it is given.
+    first : device of every op in the placement to begin with, None for none. lead : logit that it
+    is given.
     """
     m, k = int(label.max()) + 1, problem.num_devices
     op_features = np.column_stack([structure_features(problem), type_features(problem)])
@@ -61,12 +73,16 @@ def describe(problem: PlacementProblem, label: NDArray[np.int64], first: NDArray
     if first is not None:
         np.add.at(prior, (label, first), 1.0)
         prior *= lead / count
-    shares = np.column_stack([mean / count, m * time / max(1.0, time.sum() / k), m * size / max(1.0, size.sum())])
+    shares = np.column_stack(
+        [mean / count, m * time / max(1.0, time.sum() / k), m * size / max(1.0, size.sum())]
+    )
     ends = label[problem.producer[problem.edge_tensor]], label[problem.consumer]
     crossing = ends[0] != ends[1]
     source, target = (torch.from_numpy(end[crossing]) for end in ends)
     open_to = torch.from_numpy(allowed | ~allowed.any(axis=1, keepdims=True))
-    return Nodes(torch.from_numpy(label.copy()), _tensor(shares), source, target, open_to, _tensor(prior))
+    return Nodes(
+        torch.from_numpy(label.copy()), _tensor(shares), source, target, open_to, _tensor(prior)
+    )
 
 
 def _tensor(array: NDArray[np.float64]) -> Tensor:
@@ -74,7 +90,8 @@ def _tensor(array: NDArray[np.float64]) -> Tensor:
 
 
 class MessagePassing(nn.Module):
-    """Rounds of mean messages along and against the edges; input (..., m, features), output (..., m, hidden)."""
+    """Rounds of mean messages along and against the edges; input (..., m, features), output (...,
+    m, hidden)."""
 
     def __init__(self, nodes: Nodes, num_features: int, hidden: int, rounds: int) -> None:
         super().__init__()
@@ -88,7 +105,10 @@ class MessagePassing(nn.Module):
         state = torch.relu(self.enter(features))
         for message, update in zip(self.messages, self.updates, strict=True):
             down, up = torch.relu(message(state)).chunk(2, dim=-1)
-            received = [_means(down, self.source, self.target), _means(up, self.target, self.source)]
+            received = [
+                _means(down, self.source, self.target),
+                _means(up, self.target, self.source),
+            ]
             state = state + torch.relu(update(torch.cat([state, *received], dim=-1)))
         return state
 
@@ -112,7 +132,8 @@ def log_probability_of(logits: Tensor, choices: Tensor) -> Tensor:
 
 
 class GraphNetwork(nn.Module):
-    """One-shot placement: embeddings by message passing, attention among all nodes, a softmax per node (GDP)."""
+    """One-shot placement: embeddings by message passing, attention among all nodes, a softmax per
+    node (GDP)."""
 
     def __init__(self, nodes: Nodes, hidden: int, rounds: int = 3) -> None:
         super().__init__()
@@ -143,7 +164,8 @@ class GraphNetwork(nn.Module):
 
 
 class VisitNetwork(nn.Module):
-    """The device of one node, given where all nodes are now (Placeto): message passing, then a softmax for the node."""
+    """The device of one node, given where all nodes are now (Placeto): message passing, then a
+    softmax for the node."""
 
     def __init__(self, nodes: Nodes, hidden: int, rounds: int) -> None:
         super().__init__()
@@ -165,27 +187,37 @@ class VisitNetwork(nn.Module):
         marks[node, 1] = 1.0
         fixed = torch.cat([self.nodes.features, marks], dim=-1).expand(count, -1, -1)
         state = self.embed(torch.cat([fixed, nn.functional.one_hot(device, k).float()], dim=-1))
-        logits = self.leave(torch.cat([state[:, node], state.mean(dim=1)], dim=-1)) + self.nodes.prior[node]
+        logits = (
+            self.leave(torch.cat([state[:, node], state.mean(dim=1)], dim=-1))
+            + self.nodes.prior[node]
+        )
         return torch.where(self.nodes.allowed[node], logits, -torch.inf)
 
 
 class EdgeScores(nn.Module):
     """A score for every edge from its cost and from embeddings of its ends (HSDAG)."""
 
-    def __init__(self, nodes: Nodes, ends: tuple[Tensor, Tensor], cost: Tensor, hidden: int, rounds: int) -> None:
+    def __init__(
+        self, nodes: Nodes, ends: tuple[Tensor, Tensor], cost: Tensor, hidden: int, rounds: int
+    ) -> None:
         super().__init__()
         self.features, self.ends, self.cost = nodes.features, ends, cost[:, None]
         self.embed = MessagePassing(nodes, nodes.features.shape[1], hidden, rounds)
-        self.leave = nn.Sequential(nn.Linear(2 * hidden + 1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.leave = nn.Sequential(
+            nn.Linear(2 * hidden + 1, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+        )
 
     def forward(self) -> Tensor:
         """Return the scores, (edges,)."""
         state = self.embed(self.features)
-        return self.leave(torch.cat([state[self.ends[0]], state[self.ends[1]], self.cost], dim=-1))[:, 0]
+        return self.leave(torch.cat([state[self.ends[0]], state[self.ends[1]], self.cost], dim=-1))[
+            :, 0
+        ]
 
 
 class RecurrentNetwork(nn.Module):
-    """Sequence to sequence with attention: an LSTM reads the groups, another writes a device for each (2017).
+    """Sequence to sequence with attention: an LSTM reads the groups, another writes a device for
+    each (2017).
 
     The decoder sees, at each group, what the encoder made of it and the device of the group before.
     """
@@ -195,7 +227,9 @@ class RecurrentNetwork(nn.Module):
         self.nodes = nodes
         self.num_devices = nodes.allowed.shape[1]
         self.encoder = nn.LSTM(nodes.features.shape[1], hidden, batch_first=True)
-        self.before = nn.Embedding(self.num_devices + 1, hidden)  # the last row stands for "none yet"
+        self.before = nn.Embedding(
+            self.num_devices + 1, hidden
+        )  # the last row stands for "none yet"
         self.decoder = nn.LSTM(2 * hidden, hidden, batch_first=True)
         self.query = nn.Linear(hidden, hidden)
         self.leave = nn.Linear(2 * hidden, self.num_devices)
@@ -205,15 +239,20 @@ class RecurrentNetwork(nn.Module):
         return self.encoder(features[None])[0][0]
 
     def write(self, read: Tensor, written: Tensor) -> Tensor:
-        """Return the logits of every group after the decoder's states `written`, (count, groups, k)."""
+        """Return the logits of every group after the decoder's states `written`, (count, groups,
+        k)."""
         attention = torch.softmax(self.query(written) @ read.T / read.shape[1] ** 0.5, dim=-1)
         return self.leave(torch.cat([written, attention @ read], dim=-1))
 
     def masked(self, logits: Tensor, groups: slice) -> Tensor:
         """Return logits with the prior, -inf where a group cannot run."""
-        return torch.where(self.nodes.allowed[groups], logits + self.nodes.prior[groups], -torch.inf)
+        return torch.where(
+            self.nodes.allowed[groups], logits + self.nodes.prior[groups], -torch.inf
+        )
 
-    def sample(self, count: int, temperature: float, generator: torch.Generator, read: Tensor | None = None) -> Tensor:
+    def sample(
+        self, count: int, temperature: float, generator: torch.Generator, read: Tensor | None = None
+    ) -> Tensor:
         """Draw `count` placements, group by group, (count, m)."""
         read = self.read(self.nodes.features) if read is None else read
         last, state, chosen = torch.full((count,), self.num_devices), None, []
@@ -225,13 +264,17 @@ class RecurrentNetwork(nn.Module):
             chosen.append(last)
         return torch.stack(chosen, dim=1)
 
-    def log_probability(self, choices: Tensor, temperature: float, read: Tensor | None = None) -> Tensor:
+    def log_probability(
+        self, choices: Tensor, temperature: float, read: Tensor | None = None
+    ) -> Tensor:
         """Return the log-probability of every choice, (count, m)."""
         read = self.read(self.nodes.features) if read is None else read
         none = torch.full((len(choices), 1), self.num_devices)
         before = self.before(torch.cat([none, choices[:, :-1]], dim=1))
         written, _ = self.decoder(torch.cat([read.expand(len(choices), -1, -1), before], dim=-1))
-        return log_probability_of(self.masked(self.write(read, written), slice(None)) / temperature, choices)
+        return log_probability_of(
+            self.masked(self.write(read, written), slice(None)) / temperature, choices
+        )
 
     def devices(self, choices: Tensor) -> Tensor:
         """Return the device of every op, (count, n)."""
@@ -239,10 +282,12 @@ class RecurrentNetwork(nn.Module):
 
 
 class SoftGrouperNetwork(nn.Module):
-    """A grouper and a recurrent placer that learn together: the placer reads groups as softly assigned means of nodes.
+    """A grouper and a recurrent placer that learn together: the placer reads groups as softly
+    assigned means of nodes.
 
-    A row of choices is the group of every node, then the device of every group. The placer's gradient reaches the grouper
-    through the means, besides the gradient of the groups that were drawn.
+    A row of choices is the group of every node, then the device of every group. The placer's
+    gradient reaches the grouper through the means, besides the gradient of the groups that were
+    drawn.
     """
 
     def __init__(self, nodes: Nodes, hidden: int, groups: int) -> None:
@@ -253,7 +298,9 @@ class SoftGrouperNetwork(nn.Module):
             nn.Linear(nodes.features.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, groups)
         )
         self.own = nn.Parameter(torch.zeros(m, groups))
-        blank = nodes._replace(allowed=torch.ones(groups, k, dtype=torch.bool), prior=torch.zeros(groups, k))
+        blank = nodes._replace(
+            allowed=torch.ones(groups, k, dtype=torch.bool), prior=torch.zeros(groups, k)
+        )
         width = nodes.features.shape[1] + groups
         self.placer = RecurrentNetwork(blank._replace(features=torch.zeros(groups, width)), hidden)
         if groups >= k and bool(nodes.prior.any()):
@@ -262,7 +309,9 @@ class SoftGrouperNetwork(nn.Module):
     def _begin_at_prior(self, k: int) -> None:
         """Give the nodes of each device groups of its own, by turns, and each group its device."""
         lead, home = self.nodes.prior.max(dim=1)
-        rank = torch.arange(len(home)) * (self.groups // k) // len(home)  # neighbours in the order share a group
+        rank = (
+            torch.arange(len(home)) * (self.groups // k) // len(home)
+        )  # neighbours in the order share a group
         with torch.no_grad():
             self.own[torch.arange(len(home)), home * (self.groups // k) + rank] = lead
         device = (torch.arange(self.groups) // (self.groups // k)).clamp(max=k - 1)
@@ -278,7 +327,9 @@ class SoftGrouperNetwork(nn.Module):
         traffic = torch.zeros(self.groups, self.groups)
         if len(self.nodes.source):
             traffic = soft[self.nodes.source].T @ soft[self.nodes.target] / len(self.nodes.source)
-        return self.placer.read(torch.cat([soft.T @ self.nodes.features / (size + 1e-6), traffic], dim=-1))
+        return self.placer.read(
+            torch.cat([soft.T @ self.nodes.features / (size + 1e-6), traffic], dim=-1)
+        )
 
     def sample(self, count: int, temperature: float, generator: torch.Generator) -> Tensor:
         """Draw groups and their devices, (count, m + groups)."""

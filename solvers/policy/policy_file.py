@@ -1,4 +1,5 @@
-"""Policies as files: JSON that says what it is, which version wrote it, and what the policy was trained on."""
+"""Policies as files: JSON that says what it is, which version wrote it, and what the policy was
+trained on."""
 
 from __future__ import annotations
 

@@ -1,17 +1,21 @@
-"""Episodes of a dual policy, compiled: SEL picks a ready op, PLC picks its device, until all ops are placed.
+"""Episodes of a dual policy, compiled: SEL picks a ready op, PLC picks its device, until all ops
+are placed.
 
-Both policies are softmax(score / T). A score is linear in features in [0, 1], plus a small hidden layer that sees the
-features and the op's context (what message passing says of it, multiplied out once per batch), plus a residual that is
-learned for one graph. SEL's features are fixed when an op becomes ready (the present is the same for all candidates, so the
-moment of readiness says how long one waits); PLC's are computed for each candidate device and scaled over them.
+Both policies are softmax(score / T). A score is linear in features in [0, 1], plus a small hidden
+layer that sees the features and the op's context (what message passing says of it, multiplied out
+once per batch), plus a residual that is learned for one graph. SEL's features are fixed when an op
+becomes ready (the present is the same for all candidates, so the moment of readiness says how long
+one waits); PLC's are computed for each candidate device and scaled over them.
 
-An episode may follow a *guide*, a placement that is kept but for the ops of a window. The others keep their devices and the
-order among each other; at every step SEL picks one of the ready ops of the window, or the next op outside it. A window of all
-ops is an episode from scratch, a small one a local step from an incumbent, by the same policy.
+An episode may follow a *guide*, a placement that is kept but for the ops of a window. The others
+keep their devices and the order among each other; at every step SEL picks one of the ready ops of
+the window, or the next op outside it. A window of all ops is an episode from scratch, a small one a
+local step from an incumbent, by the same policy.
 
-The score function of a softmax is closed-form, d/d score(a) log pi(c) = ([a = c] - pi(a)) / T. A replay goes through given
-episodes and adds up credit times score function, back through the hidden layers; a ready op's share is summed over all
-decisions before it goes back through its features, once. See `dual_policy` for the sources.
+The score function of a softmax is closed-form, d/d score(a) log pi(c) = ([a = c] - pi(a)) / T. A
+replay goes through given episodes and adds up credit times score function, back through the hidden
+layers; a ready op's share is summed over all decisions before it goes back through its features,
+once. See `dual_policy` for the sources.
 """
 
 from __future__ import annotations
@@ -28,7 +32,15 @@ from placeopt.solvers.policy.episode_arrays import Plc, Sel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.policy.episode_arrays import Floats, Gradient, Graph, Guide, Rows, State, Weights
+    from placeopt.solvers.policy.episode_arrays import (
+        Floats,
+        Gradient,
+        Graph,
+        Guide,
+        Rows,
+        State,
+        Weights,
+    )
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
@@ -43,7 +55,8 @@ _inlined = njit(cache=True, nogil=True, inline="always")
 def _hidden_score(
     features: Floats, linear: Floats, inside: Floats, context: Floats, out: Floats, hidden: Floats
 ) -> float:
-    """Return the score of some features, linear and by the hidden layer, whose sums are kept in `hidden`."""
+    """Return the score of some features, linear and by the hidden layer, whose sums are kept in
+    `hidden`."""
     score = 0.0
     for h in range(out.shape[0]):
         hidden[h] = context[h]
@@ -59,9 +72,17 @@ def _hidden_score(
 
 @_inlined
 def _credit_features(
-    pull: float, features: Floats, back: Floats, out: Floats, linear: Floats, inside: Floats, context: Floats, slope: Floats
+    pull: float,
+    features: Floats,
+    back: Floats,
+    out: Floats,
+    linear: Floats,
+    inside: Floats,
+    context: Floats,
+    slope: Floats,
 ) -> None:
-    """Add what pulls on a score to the gradients of its weights; `back` has the sums of the hidden layer, and is used up."""
+    """Add what pulls on a score to the gradients of its weights; `back` has the sums of the hidden
+    layer, and is used up."""
     for h in range(out.shape[0]):
         slope[h] += pull * max(0.0, back[h])
         back[h] = pull * out[h] if back[h] > 0 else 0.0
@@ -87,14 +108,20 @@ def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, k
     features[Sel.PLACE] = guide.place[op]
     features[Sel.KEPT] = 1.0 if kept else 0.0
     score = _hidden_score(
-        features, policy.sel, policy.sel_inside, policy.sel_context[op], policy.sel_out, state.sel_hidden[op]
+        features,
+        policy.sel,
+        policy.sel_inside,
+        policy.sel_context[op],
+        policy.sel_out,
+        state.sel_hidden[op],
     )
     if policy.sel_residual.shape[0] > 0:
         score += policy.sel_residual[op]
     state.entered[op] = True
     state.pull_on_score[op] = 0.0
     state.score[op] = score / policy.temperature
-    # Most ops are drawn among much the same candidates: their masses are kept until they would overflow.
+    # Most ops are drawn among much the same candidates: their masses are kept until they would
+    # overflow.
     state.mass[op] = np.exp(min(300.0, state.score[op] - state.reference[0]))
 
 
@@ -104,9 +131,15 @@ def _credit_op(policy: Weights, gradient: Gradient, state: State, op: int) -> No
     pull = state.pull_on_score[op]
     if pull != 0.0:
         _credit_features(
-            pull, state.features[op], state.sel_hidden[op], policy.sel_out, gradient.sel, gradient.sel_inside,
-            gradient.sel_context[op], gradient.sel_out,
-        )  # fmt: skip
+            pull,
+            state.features[op],
+            state.sel_hidden[op],
+            policy.sel_out,
+            gradient.sel,
+            gradient.sel_inside,
+            gradient.sel_context[op],
+            gradient.sel_out,
+        )
         if policy.sel_residual.shape[0] > 0:
             gradient.sel_residual[op] += pull
 
@@ -129,17 +162,22 @@ def _total_mass(state: State, count: int, top: float) -> float:
 
 @_inlined
 def _best_ready(state: State, count: int) -> int:
-    """Place in the list of the ready op with the highest score; ties go to the first in topological order."""
+    """Place in the list of the ready op with the highest score; ties go to the first in topological
+    order."""
     best = 0
     for i in range(1, count):
         v, other = state.ready[i], state.ready[best]
-        if state.score[v] > state.score[other] or (state.score[v] == state.score[other] and v < other):
+        if state.score[v] > state.score[other] or (
+            state.score[v] == state.score[other] and v < other
+        ):
             best = i
     return best
 
 
 @_inlined
-def _select(policy: Weights, state: State, rows: Rows, b: int, count: int, mode: int, forced: int) -> int:
+def _select(
+    policy: Weights, state: State, rows: Rows, b: int, count: int, mode: int, forced: int
+) -> int:
     """Pick one of the ready ops (`forced` in replays); return its place in the list."""
     chosen = 0
     if count > 1:
@@ -172,18 +210,23 @@ def _select(policy: Weights, state: State, rows: Rows, b: int, count: int, mode:
 
 @_inlined
 def _find_candidates(graph: Graph, state: State, v: int) -> int:
-    """Mark the devices that op v may go to: its unit's, else all compatible ones with room. Return it if it is one, else -1."""
+    """Mark the devices that op v may go to: its unit's, else all compatible ones with room. Return
+    it if it is one, else -1."""
     unit, home = graph.unit[v], state.unit_home[graph.unit[v]]
     count, last, roomiest = 0, -1, -1
     for d in range(graph.compute.shape[1]):
         allowed = graph.unit_allowed[unit, d]
-        state.candidate[d] = d == home if home >= 0 else allowed and state.room[d] >= graph.unit_bytes[unit]
+        state.candidate[d] = (
+            d == home if home >= 0 else allowed and state.room[d] >= graph.unit_bytes[unit]
+        )
         if state.candidate[d]:
             count += 1
             last = d
         if allowed and (roomiest < 0 or state.room[d] > state.room[roomiest]):
             roomiest = d
-    if count == 0:  # nothing has room: the roomiest takes it, and the evaluation will refuse the placement
+    if (
+        count == 0
+    ):  # nothing has room: the roomiest takes it, and the evaluation will refuse the placement
         state.candidate[roomiest] = True
         last = roomiest
     return last if count < 2 else -1
@@ -228,8 +271,16 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
 
 
 @_inlined
-def _describe(graph: Graph, guide: Guide, state: State, device: NDArray[np.int32], window: NDArray[np.bool_], v: int) -> int:
-    """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return the only candidate."""
+def _describe(
+    graph: Graph,
+    guide: Guide,
+    state: State,
+    device: NDArray[np.int32],
+    window: NDArray[np.bool_],
+    v: int,
+) -> int:
+    """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
+    the only candidate."""
     k = graph.compute.shape[1]
     only = _find_candidates(graph, state, v)
     if only < 0:
@@ -240,7 +291,9 @@ def _describe(graph: Graph, guide: Guide, state: State, device: NDArray[np.int32
             for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
                 x = graph.successors.op[e]
                 if not window[x]:
-                    state.plc[guide.device[x], Plc.CONSUMER_PULL] += graph.weight[graph.successors.tensor[e]]
+                    state.plc[guide.device[x], Plc.CONSUMER_PULL] += graph.weight[
+                        graph.successors.tensor[e]
+                    ]
         for f in range(NUM_PLC):
             low, high = np.inf, -np.inf
             for d in range(k):
@@ -262,7 +315,12 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
         state.mass_on[d] = 0.0
         if state.candidate[d]:
             score = _hidden_score(
-                state.plc[d], policy.plc, policy.plc_inside, policy.plc_context[v], policy.plc_out, state.plc_hidden[d]
+                state.plc[d],
+                policy.plc,
+                policy.plc_inside,
+                policy.plc_context[v],
+                policy.plc_out,
+                state.plc_hidden[d],
             )
             if policy.plc_residual.shape[0] > 0:
                 score += policy.plc_residual[v, d]
@@ -273,18 +331,28 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
 
 
 @_inlined
-def _credit_device(policy: Weights, gradient: Gradient, state: State, v: int, d: int, pull: float) -> None:
+def _credit_device(
+    policy: Weights, gradient: Gradient, state: State, v: int, d: int, pull: float
+) -> None:
     """Take what pulls on the score of op v on device d back to the parameters."""
     _credit_features(
-        pull, state.plc[d], state.plc_hidden[d], policy.plc_out, gradient.plc, gradient.plc_inside, gradient.plc_context[v],
+        pull,
+        state.plc[d],
+        state.plc_hidden[d],
+        policy.plc_out,
+        gradient.plc,
+        gradient.plc_inside,
+        gradient.plc_context[v],
         gradient.plc_out,
-    )  # fmt: skip
+    )
     if policy.plc_residual.shape[0] > 0:
         gradient.plc_residual[v, d] += pull
 
 
 @_inlined
-def _place(policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int, v: int, mode: int) -> int:
+def _place(
+    policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int, v: int, mode: int
+) -> int:
     """Pick the device of op v among several candidates (that of the row in replays)."""
     k = state.candidate.shape[0]
     chosen = _score_devices(policy, state, v)
@@ -292,7 +360,9 @@ def _place(policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int
     if mode == GREEDY or (mode == SAMPLE and not policy.plc_random):
         return chosen
     if mode == REPLAY and not state.candidate[forced]:
-        return forced  # not a candidate under this policy's rules: nothing to learn from this decision
+        return (
+            forced  # not a candidate under this policy's rules: nothing to learn from this decision
+        )
     total = 0.0
     entropy = 0.0
     top = state.mass_on[chosen]
@@ -324,7 +394,8 @@ def _place(policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int
 
 @_inlined
 def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) -> int:
-    """Empty the devices and list the ops of the window without inputs; return how many are ready."""
+    """Empty the devices and list the ops of the window without inputs; return how many are
+    ready."""
     state.reference[0] = 0.0
     state.free_at[:] = 0.0
     state.load[:] = 0.0
@@ -342,7 +413,9 @@ def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) 
         if not window[v]:
             d = guide.device[v]
             state.cluster_on[graph.cluster[v], d] += graph.work[v]
-            if state.unit_home[graph.unit[v]] < 0:  # what is outside the window has its memory first
+            if (
+                state.unit_home[graph.unit[v]] < 0
+            ):  # what is outside the window has its memory first
                 state.unit_home[graph.unit[v]] = d
                 state.room[d] -= graph.unit_bytes[graph.unit[v]]
         elif state.waiting[v] == 0:
@@ -371,8 +444,11 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
 
 
 @_inlined
-def _release(graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int) -> int:
-    """Tell the consumers of op v that it sits on device d; return how many ops of the window are ready."""
+def _release(
+    graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int
+) -> int:
+    """Tell the consumers of op v that it sits on device d; return how many ops of the window are
+    ready."""
     for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
         x = graph.successors.op[e]
         state.waiting[x] -= 1
@@ -385,13 +461,22 @@ def _release(graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: i
     return count
 
 
-# Without reference counting: reading an array out of a tuple would count twice, which was most of the time. An
+# Without reference counting: reading an array out of a tuple would count twice, which was most of
+# the time. An
 # episode allocates nothing, and its caller keeps all arrays alive.
 @uncounted
 def episode(
-    graph: Graph, guide: Guide, policy: Weights, state: State, rows: Rows, b: int, gradient: Gradient, mode: int
+    graph: Graph,
+    guide: Guide,
+    policy: Weights,
+    state: State,
+    rows: Rows,
+    b: int,
+    gradient: Gradient,
+    mode: int,
 ) -> None:
-    """Place the ops of row b's window, keep the others; a replay repeats the row and credits its decisions by op."""
+    """Place the ops of row b's window, keep the others; a replay repeats the row and credits its
+    decisions by op."""
     n = graph.compute.shape[0]
     window, device = rows.window[b], rows.device[b]
     count = _begin(graph, guide, state, window)
@@ -407,7 +492,9 @@ def episode(
         for i in range(known, choices):
             if not state.entered[state.ready[i]]:
                 _enter(graph, guide, policy, state, state.ready[i], i == count)
-        at = _select(policy, state, rows, b, choices, mode, state.order[step] if mode == REPLAY else -1)
+        at = _select(
+            policy, state, rows, b, choices, mode, state.order[step] if mode == REPLAY else -1
+        )
         v = state.ready[at]
         if at < count:
             count -= 1
@@ -435,7 +522,14 @@ def episode(
 
 @entry
 def episodes(
-    graph: Graph, guide: Guide, policy: Weights, state: State, seeds: NDArray[np.uint64], rows: Rows, gradient: Gradient, mode: int
+    graph: Graph,
+    guide: Guide,
+    policy: Weights,
+    state: State,
+    seeds: NDArray[np.uint64],
+    rows: Rows,
+    gradient: Gradient,
+    mode: int,
 ) -> None:
     """Run one episode per row; replays add credit times their score functions to the gradient."""
     for b in range(seeds.shape[0]):

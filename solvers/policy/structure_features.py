@@ -1,13 +1,17 @@
-"""Structure-aware features of ops: degrees, levels, centrality, fractal dimension, spectral and positional encodings.
+"""Structure-aware features of ops: degrees, levels, centrality, fractal dimension, spectral and
+positional encodings.
 
-The features of HSDAG, each scaled to [0, 1] (encodings to [-1, 1]) over the graph, so that one set of weights serves all
-graphs.
+The features of HSDAG, each scaled to [0, 1] (encodings to [-1, 1]) over the graph, so that one set
+of weights serves all graphs.
 
 References
 ----------
-- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
-- L. Page, S. Brin, R. Motwani, T. Winograd. The PageRank citation ranking: bringing order to the Web. Stanford, 1999.
-- C. Song, S. Havlin, H. A. Makse. Self-similarity of complex networks. Nature 433, 2005. (Mass and fractal dimension.)
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs
+  (HSDAG). NeurIPS 2024.
+- L. Page, S. Brin, R. Motwani, T. Winograd. The PageRank citation ranking: bringing order to the
+  Web. Stanford, 1999.
+- C. Song, S. Havlin, H. A. Makse. Self-similarity of complex networks. Nature 433, 2005. (Mass and
+  fractal dimension.)
 """
 
 from __future__ import annotations
@@ -32,8 +36,16 @@ NUM_POSITIONAL = 4
 MAX_RADIUS = 8
 
 GRAPH_FEATURES = (
-    "in_degree", "out_degree", "level", "height", "centrality", "fractal_dimension", "compute", "output", "b_level",
-)  # fmt: skip
+    "in_degree",
+    "out_degree",
+    "level",
+    "height",
+    "centrality",
+    "fractal_dimension",
+    "compute",
+    "output",
+    "b_level",
+)
 SPECTRAL_FEATURES = tuple(f"spectral_{i}" for i in range(NUM_SPECTRAL))
 POSITION_FEATURES = tuple(f"position_{i}" for i in range(NUM_POSITIONAL))
 STRUCTURE = (*GRAPH_FEATURES, *SPECTRAL_FEATURES, *POSITION_FEATURES)
@@ -58,7 +70,9 @@ def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
         "output": output,
         "b_level": view.upward_rank()[0],
     }
-    columns = {name: column / max(1e-300, float(np.max(column))) for name, column in columns.items()}
+    columns = {
+        name: column / max(1e-300, float(np.max(column))) for name, column in columns.items()
+    }
     columns |= dict(zip(SPECTRAL_FEATURES, _spectral(adjacency).T, strict=True))
     for i, name in enumerate(POSITION_FEATURES):
         wave = np.cos if i % 2 else np.sin
@@ -68,7 +82,9 @@ def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
 
 def type_features(problem: PlacementProblem) -> NDArray[np.float64]:
     """One column per frequent op type (1 where the op has it), shape (num_ops, NUM_TYPES)."""
-    ranked = sorted(Counter(problem.op_types).items(), key=lambda item: (-item[1], item[0]))[:NUM_TYPES]
+    ranked = sorted(Counter(problem.op_types).items(), key=lambda item: (-item[1], item[0]))[
+        :NUM_TYPES
+    ]
     columns = {name: i for i, (name, _) in enumerate(ranked)}
     table = np.zeros((problem.num_ops, NUM_TYPES))
     for v, name in enumerate(problem.op_types):
@@ -77,8 +93,11 @@ def type_features(problem: PlacementProblem) -> NDArray[np.float64]:
     return table
 
 
-def neighbour_means(problem: PlacementProblem, features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean features of each op's neighbours, shape of `features`: what an op's adjacency says about it."""
+def neighbour_means(
+    problem: PlacementProblem, features: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Mean features of each op's neighbours, shape of `features`: what an op's adjacency says about
+    it."""
     adjacency = _adjacency(problem)
     degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
     return np.asarray(adjacency @ features) / degree[:, None]
@@ -110,7 +129,9 @@ def _depths(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.
     return level, height
 
 
-def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> NDArray[np.float64]:
+def _centrality(
+    adjacency: csr_array, damping: float = 0.85, steps: int = 60
+) -> NDArray[np.float64]:
     """PageRank by power iteration."""
     n = adjacency.shape[0]
     degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
@@ -121,7 +142,8 @@ def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) ->
 
 
 def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
-    """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at each op)."""
+    """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at
+    each op)."""
     n = adjacency.shape[0]
     if n > 4000:  # balls of large graphs are large: a local estimate from the degree alone
         return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
@@ -138,7 +160,8 @@ def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
 
 
 def _spectral(adjacency: csr_array) -> NDArray[np.float64]:
-    """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n, NUM_SPECTRAL)."""
+    """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n,
+    NUM_SPECTRAL)."""
     n = adjacency.shape[0]
     found = np.zeros((n, NUM_SPECTRAL))
     count = min(NUM_SPECTRAL + 1, n - 2)
@@ -148,7 +171,9 @@ def _spectral(adjacency: csr_array) -> NDArray[np.float64]:
     near_identity = diags_array(scale) @ adjacency @ diags_array(scale) + diags_array(np.ones(n))
     try:
         # A fixed start makes the vectors the same in every run.
-        _, vectors = eigsh(near_identity, k=count, which="LA", v0=np.linspace(1.0, 2.0, n), maxiter=2000)
+        _, vectors = eigsh(
+            near_identity, k=count, which="LA", v0=np.linspace(1.0, 2.0, n), maxiter=2000
+        )
     except ArpackError:
         return found
     vectors = vectors[:, ::-1][:, 1:]

@@ -1,16 +1,19 @@
 """Train one dual policy on several graphs, and apply it to others.
 
-The policy has no residual, and its features are scaled, so that the same weights mean the same on graphs of any size and on
-any number of devices. Every step rolls out episodes on each graph and adds up the graphs' policy gradients of the mean logarithm of
-the makespan, which has no unit; placements of teachers are imitated besides. Placing steps are trained in `step_training`.
+The policy has no residual, and its features are scaled, so that the same weights mean the same on
+graphs of any size and on any number of devices. Every step rolls out episodes on each graph and
+adds up the graphs' policy gradients of the mean logarithm of the makespan, which has no unit;
+placements of teachers are imitated besides. Placing steps are trained in `step_training`.
 
-The question is that of Placeto and GiPH: does what was learned on some graphs help on graphs that were not seen?
+The question is that of Placeto and GiPH: does what was learned on some graphs help on graphs that
+were not seen?
 
 References
 ----------
-- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed machine learning.
-  NeurIPS 2019.
-- Y. Hu et al. GiPH: generalizable placement learning for adaptive heterogeneous computing. MLSys 2023.
+- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed
+  machine learning. NeurIPS 2019.
+- Y. Hu et al. GiPH: generalizable placement learning for adaptive heterogeneous computing. MLSys
+  2023.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
+
 class Episode(NamedTuple):
     """The best of some episodes."""
 
@@ -61,7 +65,8 @@ def train_policy(
     Parameters
     ----------
     model : the policy to start from; by default that of the critical-path heuristic.
-    steps, batch : policy-gradient steps, and episodes per problem in each; at temperature 2, for a heuristic's own weights are
+    steps, batch : policy-gradient steps, and episodes per problem in each; at temperature 2, for a
+    heuristic's own weights are
         sharp and would explore little at 1.
     teachers : a placement of each problem to imitate besides, or None; none at all by default.
 
@@ -73,7 +78,9 @@ def train_policy(
     first = model or DualPolicyModel.heuristic("critical-path")
     learners = _learners(problems, first, seed, learning_rate)
     lessons = [
-        None if teacher is None else Episodes.given(learner.ordered, *teaching_order(learner.ordered.problem, teacher))
+        None
+        if teacher is None
+        else Episodes.given(learner.ordered, *teaching_order(learner.ordered.problem, teacher))
         for learner, teacher in zip(learners, teachers or [None] * len(learners), strict=True)
     ]
     for step in range(steps):
@@ -81,8 +88,14 @@ def train_policy(
         for learner, lesson in zip(learners, lessons, strict=True):
             weights = learner.weights(2.0)
             episodes = learner.sample(batch, 2.0)
-            values = evaluate_batch(learner.ordered.problem, episodes.devices, episodes.ranks, "priority")
-            gradients.append(learner.gradient(weights, episodes, relative_advantage(values) / batch, everywhere=True))
+            values = evaluate_batch(
+                learner.ordered.problem, episodes.devices, episodes.ranks, "priority"
+            )
+            gradients.append(
+                learner.gradient(
+                    weights, episodes, relative_advantage(values) / batch, everywhere=True
+                )
+            )
             if lesson is not None:
                 share = np.full(1, 0.3 / learner.ordered.problem.num_ops)
                 gradients.append(learner.gradient(weights, lesson, share, everywhere=True))
@@ -112,11 +125,17 @@ def _ascend(learners: list[DualLearner], gradients: list[dict[str, Any]], share:
 
 
 def _note(problems: Sequence[PlacementProblem], what: str, seed: int) -> str:
-    names = ", ".join(problem.name for problem in problems) if len(problems) < 10 else f"{len(problems)} graphs"
+    names = (
+        ", ".join(problem.name for problem in problems)
+        if len(problems) < 10
+        else f"{len(problems)} graphs"
+    )
     return f"{names}: {what}, seed {seed}"
 
 
-def apply_policy(problem: PlacementProblem, model: DualPolicyModel, *, samples: int = 0, seed: int = 0) -> Episode:
+def apply_policy(
+    problem: PlacementProblem, model: DualPolicyModel, *, samples: int = 0, seed: int = 0
+) -> Episode:
     """Act greedily on a problem, and draw `samples` episodes besides; return the best."""
     ordered = OrderedProblem.of(problem)
     weights = weights_of(model, ordered)
@@ -124,7 +143,9 @@ def apply_policy(problem: PlacementProblem, model: DualPolicyModel, *, samples: 
     if samples:
         seeds = draw_seeds(np.random.default_rng(seed), samples)
         runs.append(roll(ordered, weights, seeds))
-    devices, ranks = (np.concatenate([getattr(run, key) for run in runs]) for key in ("devices", "ranks"))
+    devices, ranks = (
+        np.concatenate([getattr(run, key) for run in runs]) for key in ("devices", "ranks")
+    )
     values = np.minimum(
         evaluate_batch(problem, devices), evaluate_batch(problem, devices, ranks, "priority")
     )

@@ -1,14 +1,16 @@
-"""`visiting-placer`: visit the ops one after the other and move each, judged after every move (Placeto).
+"""`visiting-placer`: visit the ops one after the other and move each, judged after every move
+(Placeto).
 
-An episode begins at a placement and gives every unit one visit, in topological order; a graph network that sees where all
-units are draws a device for the one that is visited. The reward of a visit is what the makespan falls by. Episodes run
-side by side, so that at each visit the others are the baseline, and learning does not wait for the end of an episode:
-after `horizon` visits the returns so far make one step of REINFORCE.
+An episode begins at a placement and gives every unit one visit, in topological order; a graph
+network that sees where all units are draws a device for the one that is visited. The reward of a
+visit is what the makespan falls by. Episodes run side by side, so that at each visit the others are
+the baseline, and learning does not wait for the end of an episode: after `horizon` visits the
+returns so far make one step of REINFORCE.
 
 References
 ----------
-- R. Addanki, S. B. Venkatakrishnan, S. Gupta, H. Mao, M. Alizadeh. Placeto: learning generalizable device placement
-  algorithms for distributed machine learning. NeurIPS 2019.
+- R. Addanki, S. B. Venkatakrishnan, S. Gupta, H. Mao, M. Alizadeh. Placeto: learning generalizable
+  device placement algorithms for distributed machine learning. NeurIPS 2019.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class VisitingPlacer(NetworkPlacer):
 
     name: ClassVar[str] = "visiting-placer"
 
-    batch: int = option(8, low=2, meaning="episodes side by side; each visit costs an evaluation of each")
+    batch: int = option(
+        8, low=2, meaning="episodes side by side; each visit costs an evaluation of each"
+    )
     rounds: int = option(2, low=0, meaning="rounds of message passing")
     horizon: int = option(16, low=1, meaning="visits between two steps of learning")
     discount: float = option(0.9, low=0, high=1, meaning="discount of rewards per visit")
@@ -63,16 +67,21 @@ class VisitingPlacer(NetworkPlacer):
             for begin in range(0, policy.num_units, self.horizon):
                 if tracker.stop():
                     return
-                policy.segment(range(begin, min(begin + self.horizon, policy.num_units)), problem, tracker)
+                policy.segment(
+                    range(begin, min(begin + self.horizon, policy.num_units)), problem, tracker
+                )
 
 
 class Visits:
     """Episodes under way, and the network that moves their units."""
 
     def __init__(
-        self, problem: PlacementProblem, config: VisitingPlacer, first: NDArray[np.int64] | None,
+        self,
+        problem: PlacementProblem,
+        config: VisitingPlacer,
+        first: NDArray[np.int64] | None,
         tracker: Tracker[Placement],
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         from placeopt.solvers.policy.network_policy import seeded
@@ -87,7 +96,9 @@ class Visits:
         self.order = np.argsort(position[self.units.first_op], kind="stable")
         nodes = describe(problem, np.array(self.units.unit), None, 0.0)
         self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
-        self.network: Any = seeded(lambda: VisitNetwork(nodes, config.hidden, config.rounds), int(self.rng.integers(2**62)))
+        self.network: Any = seeded(
+            lambda: VisitNetwork(nodes, config.hidden, config.rounds), int(self.rng.integers(2**62))
+        )
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
 
     def reset(self) -> None:
@@ -100,7 +111,9 @@ class Visits:
             self.device = np.where(self.units.allowed, keys, -1.0).argmax(axis=2)
         self.value: NDArray[np.float64] | None = None
 
-    def segment(self, visits: range, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def segment(
+        self, visits: range, problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> None:
         """Visit some units in all episodes, then take one step towards what paid."""
         import torch
 
@@ -111,7 +124,9 @@ class Visits:
         for at in visits:
             if tracker.stop():
                 break
-            if tracker.evaluations_left < 2 * len(self.device):  # values before the first visit, and after this one
+            if tracker.evaluations_left < 2 * len(
+                self.device
+            ):  # values before the first visit, and after this one
                 tracker.count(max(0, int(min(tracker.evaluations_left, len(self.device)))))
                 break
             if self.value is None:
@@ -119,7 +134,9 @@ class Visits:
             node = int(self.order[at])
             visited = torch.zeros(self.num_units)
             visited[torch.from_numpy(self.order[:at].copy())] = 1.0
-            logits = self.network(node, torch.from_numpy(self.device), visited) / self.config.temperature
+            logits = (
+                self.network(node, torch.from_numpy(self.device), visited) / self.config.temperature
+            )
             choice = draw(logits.detach(), self.generator)
             chosen.append(log_probability_of(logits, choice))
             self.device[:, node] = choice.numpy()
@@ -134,8 +151,15 @@ class Visits:
         weight = torch.from_numpy(advantage.T.astype(np.float32))
         descend(self.steps, -(torch.stack(chosen) * weight).mean())
 
-    def _values(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NDArray[np.float64]:
-        """Return the ticks of every episode's placement, counted; `penalty` times the scale where it breaks a constraint."""
+    def _values(
+        self, problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> NDArray[np.float64]:
+        """Return the ticks of every episode's placement, counted; `penalty` times the scale where
+        it breaks a constraint."""
         devices = self.device[:, self.units.unit].astype(np.int32)
-        values = self.config.value(Moved(devices, np.tile(self.ranks, (len(devices), 1))), problem, tracker)
-        return np.where(values == INFEASIBLE, self.config.penalty * self.scale, values.astype(np.float64))
+        values = self.config.value(
+            Moved(devices, np.tile(self.ranks, (len(devices), 1))), problem, tracker
+        )
+        return np.where(
+            values == INFEASIBLE, self.config.penalty * self.scale, values.astype(np.float64)
+        )

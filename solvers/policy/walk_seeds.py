@@ -1,8 +1,9 @@
 """Seeds of walks: schedules of the cheap heuristics, in a few milliseconds for 200 ops.
 
-List schedulers cost a pass over the graph each; of edge zeroing, whose sweep of caps, thresholds and mappings takes a quarter of a
-second, the few points are taken that were best on families of generated graphs (results/policy/pretrain.py names those). The linear
-program of m-SCT is left out for its greedy choice of favourites.
+List schedulers cost a pass over the graph each; of edge zeroing, whose sweep of caps, thresholds
+and mappings takes a quarter of a second, the few points are taken that were best on families of
+generated graphs (results/policy/pretrain.py names those). The linear program of m-SCT is left out
+for its greedy choice of favourites.
 """
 
 from __future__ import annotations
@@ -36,10 +37,17 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 ZEROED = (
-    (0.5, 0.55), (0.125, 0.73), (0.0625, 0.73), (0.25, 0.91), (0.67, 0.0), (0.25, 0.55), (0.0625, 0.1), (0.125, 0.36),
-)  # fmt: skip
-"""Points of edge zeroing: the cap on a cluster's work as a multiple of the work per device, and how far down the levels of cost
-edges are zeroed."""
+    (0.5, 0.55),
+    (0.125, 0.73),
+    (0.0625, 0.73),
+    (0.25, 0.91),
+    (0.67, 0.0),
+    (0.25, 0.55),
+    (0.0625, 0.1),
+    (0.125, 0.36),
+)
+"""Points of edge zeroing: the cap on a cluster's work as a multiple of the work per device, and how
+far down the levels of cost edges are zeroed."""
 
 SLACK = 0.05
 """Load limit of the clusters of Sarkar's rule, as excess over the ideal load."""
@@ -51,7 +59,8 @@ CRITICAL_PATHS = 8
 """Tie-breakings of the critical-path heuristic."""
 
 STEPS = 10_000_000
-"""Sarkar's rule is left out where edges x (ops + edges) is more: it would take longer than the rest."""
+"""Sarkar's rule is left out where edges x (ops + edges) is more: it would take longer than the
+rest."""
 
 
 class Seed(NamedTuple):
@@ -63,17 +72,24 @@ class Seed(NamedTuple):
 
 
 def seeds(context: Context) -> list[Seed]:
-    """Return the schedules that respect every capacity, best first (ties: in order of the heuristics)."""
+    """Return the schedules that respect every capacity, best first (ties: in order of the
+    heuristics)."""
     found = [
         Seed(name, plan, int(plan.finish.max()))
-        for name, plan in (*_listed(context), *_clustered(context)) if not plan.overflow
-    ]  # fmt: skip
+        for name, plan in (*_listed(context), *_clustered(context))
+        if not plan.overflow
+    ]
     return sorted(found, key=lambda seed: seed.value)
 
 
 def _listed(context: Context) -> Iterator[tuple[str, ListSchedule]]:
     """Yield list schedules."""
-    for name, make in (("heft", heft_plan), ("peft", peft_plan), ("etf", etf_plan), ("cpop", cpop_plan)):
+    for name, make in (
+        ("heft", heft_plan),
+        ("peft", peft_plan),
+        ("etf", etf_plan),
+        ("cpop", cpop_plan),
+    ):
         yield name, make(context)
     yield "m-etf", context.by_time(context.position)
     yield "m-sct", favoured_plan(context, greedy_children(context))
@@ -91,7 +107,10 @@ def _clustered(context: Context) -> Iterator[tuple[str, ListSchedule]]:
             yield "edge-zeroing", context.pinned_plan(home[context.units.unit])
     cluster, start = dsc_units(context)
     share = float(graph.mean_work.sum()) / k
-    for name, clusters in (("dsc", cut_clusters(graph, cluster, start, CUT * share)), *_zeroed(graph, share)):
+    for name, clusters in (
+        ("dsc", cut_clusters(graph, cluster, start, CUT * share)),
+        *_zeroed(graph, share),
+    ):
         plan = clustered_plan(context, clusters)
         if plan is not None:
             yield name, plan

@@ -1,7 +1,8 @@
-"""Apply a policy of moves to a graph at once: schedule it by the cheap heuristics, then walk from the best by the policy's moves.
+"""Apply a policy of moves to a graph at once: schedule it by the cheap heuristics, then walk from
+the best by the policy's moves.
 
-Nothing is learned on the graph. The number of steps follows from its size and no clock is asked: the same sample gives the same
-placement everywhere.
+Nothing is learned on the graph. The number of steps follows from its size and no clock is asked:
+the same sample gives the same placement everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from placeopt.solvers.policy.move_policy import MovePolicy
 
 WORK_PER_OP, STEP_WORK = 18_000, 300
-"""Units of work of one run for each op, and of a step besides one for each op and edge: about 8 ns each, 30 ms with 200 ops."""
+"""Units of work of one run for each op, and of a step besides one for each op and edge: about 8 ns
+each, 30 ms with 200 ops."""
 
 FEW = 8
 """Later samples begin from one of so many of the best seeds, the better ones more often."""
@@ -35,7 +37,8 @@ class Outcome:
 
     Attributes
     ----------
-    heuristic, seeded : the seed that the walk began from, and its value. value : ticks of `placement`.
+    heuristic, seeded : the seed that the walk began from, and its value. value : ticks of
+    `placement`.
     """
 
     heuristic: str
@@ -59,7 +62,9 @@ class ZeroShot:
             found.setdefault(seed.plan.device.tobytes(), seed)
         return list(found.values())
 
-    def run(self, policy: MovePolicy, *, sample: int = 0, work_per_op: int = WORK_PER_OP) -> Outcome:
+    def run(
+        self, policy: MovePolicy, *, sample: int = 0, work_per_op: int = WORK_PER_OP
+    ) -> Outcome:
         """Walk from the best seed, or, in samples other than 0, from one of the best.
 
         Raises
@@ -71,7 +76,9 @@ class ZeroShot:
             raise Refused("zero-shot: no heuristic found a placement that fits")
         rng, space = np.random.default_rng(sample), self.space
         seed = self.seeds[int(rng.random() ** 2 * min(FEW, len(self.seeds))) if sample else 0]
-        order = np.lexsort((space.context.position, seed.plan.finish, seed.plan.start)).astype(np.int64)
+        order = np.lexsort((space.context.position, seed.plan.finish, seed.plan.start)).astype(
+            np.int64
+        )
         walk = MoveWalk(space, space.topological(order), seed.plan.device, rng)
         problem, seeded = space.problem, walk.best_value
         steps = work_per_op * problem.num_ops // (STEP_WORK + problem.num_ops + problem.num_edges)

@@ -8,28 +8,61 @@ SAMPLED = ("makespan", "period", ANY_OTHER)
 """Of searches that see no more of an objective than the values of placements."""
 
 
-def _spec(name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.{target}", "placement", objectives, summary, True, paper, use)
+def _spec(
+    name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str
+) -> SolverSpec:
+    return SolverSpec(
+        name, f"placeopt.solvers.{target}", "placement", objectives, summary, True, paper, use
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("cross-entropy", "search.cross_entropy:CrossEntropy", SAMPLED,
-          "cross-entropy method on groups of ops, then refined",
-          "Rubinstein: The cross-entropy method for combinatorial and continuous optimization, 1999",
-          "any objective that only a sample can tell, also your own measurement"),
-    _spec("post", "search.cross_entropy:Post", SAMPLED, "cross-entropy joined with proximal policy optimisation",
-          "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy optimization, NeurIPS 2018",
-          "the published method, to compare with"),
-    _spec("annealing", "search.annealing:Annealing", SAMPLED, "simulated annealing with cluster and critical-path moves",
-          "Kirkpatrick, Gelatt, Vecchi: Optimization by simulated annealing, Science 1983",
-          "the strongest single search from a few hundred ops on"),
-    _spec("genetic", "search.genetic:Genetic", SAMPLED, "memetic: group-wise crossover, local search on every child",
-          "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 (memetic algorithms)",
-          "diverse good placements"),
-    _spec("lns", "search.lns:Lns", ("makespan",),
-          "re-optimise windows of the best placement with CP-SAT, for large problems",
-          "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
-          "improves a good placement of a large graph"),
-    _spec("portfolio", "portfolio:Portfolio", SAMPLED,
-          "heuristics, search and large neighbourhood search on one incumbent", "", "the default: it needs no choice"),
-)  # fmt: skip
+    _spec(
+        "cross-entropy",
+        "search.cross_entropy:CrossEntropy",
+        SAMPLED,
+        "cross-entropy method on groups of ops, then refined",
+        "Rubinstein: The cross-entropy method for combinatorial and continuous optimization, 1999",
+        "any objective that only a sample can tell, also your own measurement",
+    ),
+    _spec(
+        "post",
+        "search.cross_entropy:Post",
+        SAMPLED,
+        "cross-entropy joined with proximal policy optimisation",
+        "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy optimization, NeurIPS 2018",
+        "the published method, to compare with",
+    ),
+    _spec(
+        "annealing",
+        "search.annealing:Annealing",
+        SAMPLED,
+        "simulated annealing with cluster and critical-path moves",
+        "Kirkpatrick, Gelatt, Vecchi: Optimization by simulated annealing, Science 1983",
+        "the strongest single search from a few hundred ops on",
+    ),
+    _spec(
+        "genetic",
+        "search.genetic:Genetic",
+        SAMPLED,
+        "memetic: group-wise crossover, local search on every child",
+        "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 (memetic algorithms)",
+        "diverse good placements",
+    ),
+    _spec(
+        "lns",
+        "search.lns:Lns",
+        ("makespan",),
+        "re-optimise windows of the best placement with CP-SAT, for large problems",
+        "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
+        "improves a good placement of a large graph",
+    ),
+    _spec(
+        "portfolio",
+        "portfolio:Portfolio",
+        SAMPLED,
+        "heuristics, search and large neighbourhood search on one incumbent",
+        "",
+        "the default: it needs no choice",
+    ),
+)

@@ -1,15 +1,19 @@
-"""Simulated annealing on devices and order, with moves of clusters and of steps of the critical path.
+"""Simulated annealing on devices and order, with moves of clusters and of steps of the critical
+path.
 
-A proposal that is worse by x is accepted with probability exp(-x / T), T falling geometrically; `cooling` has other
-rules. With expensive communication single ops hardly ever move alone, so most moves take a connected cluster along.
+A proposal that is worse by x is accepted with probability exp(-x / T), T falling geometrically;
+`cooling` has other rules. With expensive communication single ops hardly ever move alone, so most
+moves take a connected cluster along.
 
-Without contention the walk is compiled and evaluates incrementally (`walk_kernels`); several walks run at
-once, in cycles: after each they all go on from the best placement, reheated. Other objectives (period, a
-measurement) and contended or peak-memory problems are walked in lockstep on the batch evaluator.
+Without contention the walk is compiled and evaluates incrementally (`walk_kernels`); several walks
+run at once, in cycles: after each they all go on from the best placement, reheated. Other
+objectives (period, a measurement) and contended or peak-memory problems are walked in lockstep on
+the batch evaluator.
 
 References
 ----------
-S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220, 1983.
+S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220,
+1983.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ MAX_CYCLES = 10
 """Most cycles: a slow cooling finds what many short ones, of the same steps together, do not."""
 
 SCATTER = 0.5
-"""Share of the cycles, the first ones, that begin where the walk began instead of at the best placement."""
+"""Share of the cycles, the first ones, that begin where the walk began instead of at the best
+placement."""
 
 REHEAT = (1.0, 0.5, 0.25)
 """Share of the initial temperature at which the cycles begin, in turn."""
@@ -59,20 +64,32 @@ class Annealing(BatchSearch):
 
     name: ClassVar[str] = "annealing"
 
-    walks: int = option(2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few")
-    hot: float = option(0.05, above=0, meaning="first temperature, as a share of the mean work of a device")
+    walks: int = option(
+        2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"
+    )
+    hot: float = option(
+        0.05, above=0, meaning="first temperature, as a share of the mean work of a device"
+    )
     cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
     cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
-    acceptance: str = option("metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted")
-    moves: str = option("all", meaning="moves of the compiled walk: all, or some of their names joined by commas")
+    acceptance: str = option(
+        "metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted"
+    )
+    moves: str = option(
+        "all", meaning="moves of the compiled walk: all, or some of their names joined by commas"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cold <= self.hot < math.inf:
-            raise InputError(f"annealing: expected 0 < cold <= hot, received cold={self.cold}, hot={self.hot}")
+            raise InputError(
+                f"annealing: expected 0 < cold <= hot, received cold={self.cold}, hot={self.hot}"
+            )
         move_weights(self.moves)
 
-    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+    def improve(
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+    ) -> None:
         """Anneal until the budget is spent."""
         if starts and not evaluator.tracker.stop():
             cooling = COOLINGS[self.cooling](self.hot, self.cold)
@@ -97,7 +114,8 @@ def anneal(
     rules: WalkRules = WalkRules(),
     cycles: int | None = None,
 ) -> None:
-    """Spend the rest of the budget on annealing from `starts`, compiled where the problem allows it.
+    """Spend the rest of the budget on annealing from `starts`, compiled where the problem allows
+    it.
 
     Parameters
     ----------
@@ -133,13 +151,19 @@ def lockstep(
         lanes = 1  # a measurement is dear: every one is used by the next step
     begin = [starts[i % len(starts)] for i in range(lanes)]
     homes = np.stack([space.homes_of(placement.device) for placement in begin])
-    rows = MutatedRows(evaluator, homes, [order_of(evaluator, p) for p in begin], random_states(rng, lanes))
+    rows = MutatedRows(
+        evaluator, homes, [order_of(evaluator, p) for p in begin], random_states(rng, lanes)
+    )
     # Measurements have a scale of their own: that of their values.
-    cooling = cooling.scaled(space.mean_load if evaluator.measure is None else float(tracker.value or 1))
+    cooling = cooling.scaled(
+        space.mean_load if evaluator.measure is None else float(tracker.value or 1)
+    )
     start_time, start_count = tracker.elapsed, tracker.evaluations
     while not tracker.stop():
         temperature = cooling.at(_progress(tracker, start_time, start_count))
-        rows.step(limits(rules.acceptance, rows.values, tracker.value, temperature, rng.random(lanes)))
+        rows.step(
+            limits(rules.acceptance, rows.values, tracker.value, temperature, rng.random(lanes))
+        )
 
 
 def anneal_in_cycles(
@@ -178,7 +202,8 @@ def anneal_in_cycles(
         done += made
         team.report(tracker, made)
         used = (tracker.elapsed - began) / seconds if seconds > 0 else 1.0
-        # The count decides, so that the walk is reproducible, unless the clock will clearly come first.
+        # The count decides, so that the walk is reproducible, unless the clock will clearly come
+        # first.
         share = done / total if by_count and 4 * done >= used * total else used
         if cycles is None:
             cycles = _cycles(done / max(share, 1e-9) / walks, num_ops)

@@ -1,4 +1,5 @@
-"""Annealing walks as objects: a compiled walk with its placements, and several of them at the same time."""
+"""Annealing walks as objects: a compiled walk with its placements, and several of them at the same
+time."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ ALL_MOVES = (1.0,) * len(MOVES)
 
 
 def move_weights(names: str) -> tuple[float, ...]:
-    """Return the relative frequency of each move: the same for those named, "all" or some joined by commas."""
+    """Return the relative frequency of each move: the same for those named, "all" or some joined by
+    commas."""
     wanted = named(names, MOVES, "annealing option moves")
     return tuple(float(name in wanted) for name in MOVES)
 
@@ -58,7 +60,10 @@ class AnnealingWalk:
         self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
         self.tally = np.zeros((len(MOVES), 4), dtype=np.int64)
         self._state = make_state(
-            space.graph, random, np.asarray(device, dtype=np.int64), np.asarray(sequence, dtype=np.int64)
+            space.graph,
+            random,
+            np.asarray(device, dtype=np.int64),
+            np.asarray(sequence, dtype=np.int64),
         )
         walk_kernels.settle(space.graph, self._state)
 
@@ -101,7 +106,8 @@ class AnnealingWalk:
         return self._state.best_device.copy(), self._state.best_sequence.copy()
 
     def best_placement(self) -> Placement:
-        """Return the best placement, ranked by start: its `planned` execution has the best value."""
+        """Return the best placement, ranked by start: its `planned` execution has the best
+        value."""
         device, sequence = self.best()
         other = make_state(self.space.graph, self._state.random, device, sequence)
         walk_kernels.settle(self.space.graph, other)
@@ -109,7 +115,8 @@ class AnnealingWalk:
 
 
 class WalkTeam:
-    """Several walks that take steps at the same time, on threads; the outcome does not depend on how many."""
+    """Several walks that take steps at the same time, on threads; the outcome does not depend on
+    how many."""
 
     def __init__(self, walks: Sequence[AnnealingWalk], threads: int | None = None) -> None:
         self.walks = list(walks)

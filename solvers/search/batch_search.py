@@ -1,4 +1,5 @@
-"""The frame of the searches on the batch evaluator: options that all have, a start, and the word at the end."""
+"""The frame of the searches on the batch evaluator: options that all have, a start, and the word at
+the end."""
 
 from __future__ import annotations
 
@@ -24,17 +25,30 @@ class MeasuringSearch(SearchSolver):
     """A search that can minimise a measurement of the caller instead of the problem's objective."""
 
     endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "populations")
+    kernels: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "lists",
+        "lists-by-time",
+        "clusterings",
+        "walks",
+        "populations",
+    )
 
-    measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
-    threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
+    measure: Measure | None = option(
+        None, meaning="callable: devices to seconds, instead of the problem's objective"
+    )
+    threads: int | None = option(
+        None, meaning="threads, one per core by default; the result does not depend on it"
+    )
 
 
 @dataclass(frozen=True)
 class BatchSearch(MeasuringSearch):
     """A search that improves the placements it starts from."""
 
-    start: str = option("edge-zeroing", meaning="solver whose placement it starts from; 'random' for none")
+    start: str = option(
+        "edge-zeroing", meaning="solver whose placement it starts from; 'random' for none"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,5 +62,8 @@ class BatchSearch(MeasuringSearch):
         evaluator.conclude()
 
     @abstractmethod
-    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
-        """Spend the budget; `starts` are the placements to start from, best first, none if none was found."""
+    def improve(
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+    ) -> None:
+        """Spend the budget; `starts` are the placements to start from, best first, none if none was
+        found."""

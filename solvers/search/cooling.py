@@ -1,17 +1,18 @@
-"""How a temperature falls over a search, and which worse values it accepts: the parts that papers on annealing vary.
+"""How a temperature falls over a search, and which worse values it accepts: the parts that papers
+on annealing vary.
 
-A cooling gives the temperature after a share of the steps. An acceptance gives the largest value that a proposal may
-have, from the current value, the best one, the temperature and a random number in [0, 1): drawn before the proposal is
-valued, so that its evaluation can be given up early.
+A cooling gives the temperature after a share of the steps. An acceptance gives the largest value
+that a proposal may have, from the current value, the best one, the temperature and a random number
+in [0, 1): drawn before the proposal is valued, so that its evaluation can be given up early.
 
 References
 ----------
-S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220, 1983 (metropolis, geometric).
-M. Lundy, A. Mees, "Convergence of an annealing algorithm", Mathematical Programming 34, 1986.
-G. Dueck, T. Scheuer, "Threshold accepting: a general purpose optimization algorithm appearing superior to simulated
-annealing", Journal of Computational Physics 90, 1990.
-G. Dueck, "New optimization heuristics: the great deluge algorithm and the record-to-record travel", Journal of
-Computational Physics 104, 1993.
+S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220, 1983
+(metropolis, geometric). M. Lundy, A. Mees, "Convergence of an annealing algorithm", Mathematical
+Programming 34, 1986. G. Dueck, T. Scheuer, "Threshold accepting: a general purpose optimization
+algorithm appearing superior to simulated annealing", Journal of Computational Physics 90, 1990.
+G. Dueck, "New optimization heuristics: the great deluge algorithm and the record-to-record travel",
+Journal of Computational Physics 104, 1993.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ class LundyMeesCooling(Cooling):
 
 
 COOLINGS: dict[str, type[Cooling]] = {
-    "geometric": GeometricCooling, "linear": LinearCooling, "lundy-mees": LundyMeesCooling,
-}  # fmt: skip
+    "geometric": GeometricCooling,
+    "linear": LinearCooling,
+    "lundy-mees": LundyMeesCooling,
+}
 
 ACCEPTANCES = {"metropolis": METROPOLIS, "threshold": THRESHOLD, "record-to-record": RECORD}
 """Rules by name: the number by which the compiled walk knows them."""
@@ -97,16 +100,21 @@ def _threshold(values: Floats, best: float, temperature: float, draw: Floats) ->
 
 
 def _record_to_record(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
-    """Accept what is worse than the best by at most the temperature, or not worse than the current value."""
+    """Accept what is worse than the best by at most the temperature, or not worse than the current
+    value."""
     return np.maximum(values, best + temperature)
 
 
 _LIMITS: dict[str, Callable[[Floats, float, float, Floats], Floats]] = {
-    "metropolis": _metropolis, "threshold": _threshold, "record-to-record": _record_to_record,
-}  # fmt: skip
+    "metropolis": _metropolis,
+    "threshold": _threshold,
+    "record-to-record": _record_to_record,
+}
 
 
-def limits(acceptance: str, values: NDArray[np.int64], best: int | None, temperature: float, draw: Floats) -> Floats:
+def limits(
+    acceptance: str, values: NDArray[np.int64], best: int | None, temperature: float, draw: Floats
+) -> Floats:
     """Return the largest value that the next proposal of each row may have.
 
     Parameters

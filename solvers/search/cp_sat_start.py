@@ -1,4 +1,5 @@
-"""Warm starts of the exact makespan solvers: the best of the fast heuristics, as long as time allows."""
+"""Warm starts of the exact makespan solvers: the best of the fast heuristics, as long as time
+allows."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "critical-path", "dsc")
-"""Tried in this order: the first always gives something, the next ones win where communication is dear."""
+"""Tried in this order: the first always gives something, the next ones win where communication is
+dear."""
 
 
 def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -31,7 +33,8 @@ def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
 
 
 def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:
-    """Evaluate a placement under its best execution and offer it; return whether it became the incumbent."""
+    """Evaluate a placement under its best execution and offer it; return whether it became the
+    incumbent."""
     if placement_violations(problem, placement):
         return False
     value, _ = best_queue(problem, placement)

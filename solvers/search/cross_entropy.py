@@ -1,14 +1,15 @@
-"""The cross-entropy method on device assignments, and Post, which joins it with proximal policy optimisation.
+"""The cross-entropy method on device assignments, and Post, which joins it with proximal policy
+optimisation.
 
-The sampling search itself is in `distribution`; here are the solvers: their configuration, how much of the budget the
-distribution gets, and the local refinement at the end.
+The sampling search itself is in `distribution`; here are the solvers: their configuration, how much
+of the budget the distribution gets, and the local refinement at the end.
 
 References
 ----------
-R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization", Methodology and Computing
-in Applied Probability 1, 1999.
-Y. Gao, L. Chen, B. Li, "Post: Device placement with cross-entropy minimization and proximal policy optimization",
-NeurIPS 2018.
+R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization",
+Methodology and Computing in Applied Probability 1, 1999.
+Y. Gao, L. Chen, B. Li, "Post: Device placement with cross-entropy minimization and proximal policy
+optimization", NeurIPS 2018.
 """
 
 from __future__ import annotations
@@ -39,27 +40,45 @@ REFINEMENT = GeometricCooling(hot=0.02, cold=1e-5)
 """Temperatures of the local refinement, as shares of the mean work of a device."""
 
 AUTO_SAMPLES, AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES = 256, 40, 32, 1024
-"""Samples per refit where none are given: without a limit of evaluations, else this part of them within limits."""
+"""Samples per refit where none are given: without a limit of evaluations, else this part of them
+within limits."""
+
 
 @dataclass(frozen=True)
 class _SamplingSolver(BatchSearch):
-    """What both solvers do: search by the distribution, which leans towards the start and never loses it, and refine."""
+    """What both solvers do: search by the distribution, which leans towards the start and never
+    loses it, and refine."""
 
-    groups: int | None = option(None, low=0, meaning="groups of ops that move together; 0: every op on its own, none: at most 48")
-    refine: float = option(0.0, low=0, high=1, meaning="share of the budget for annealing from the incumbent at the end")
+    groups: int | None = option(
+        None,
+        low=0,
+        meaning="groups of ops that move together; 0: every op on its own, none: at most 48",
+    )
+    refine: float = option(
+        0.0,
+        low=0,
+        high=1,
+        meaning="share of the budget for annealing from the incumbent at the end",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.groups is not None and self.groups < 0:
-            raise InputError(f"{self.name} option groups: expected at least 0, received {self.groups}")
+            raise InputError(
+                f"{self.name} option groups: expected at least 0, received {self.groups}"
+            )
         if not self.refine < 1:
-            raise InputError(f"{self.name} option refine: expected at least 0 and below 1, received {self.refine}")
+            raise InputError(
+                f"{self.name} option refine: expected at least 0 and below 1, received {self.refine}"
+            )
 
     @abstractmethod
     def settings(self, tracker: Tracker[Placement]) -> Settings:
         """How the distribution samples and updates."""
 
-    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+    def improve(
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+    ) -> None:
         """Search by the distribution, refine."""
         tracker = evaluator.tracker
         given = tracker.initial is not None or self.start != RANDOM
@@ -68,7 +87,11 @@ class _SamplingSolver(BatchSearch):
             anneal(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
 
     def sample(
-        self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator, share: float
+        self,
+        evaluator: BudgetedEvaluator,
+        lean_on: Placement | None,
+        rng: np.random.Generator,
+        share: float,
     ) -> None:
         """Search by the distribution for a share of what is left of the budget."""
         tracker = evaluator.tracker
@@ -76,7 +99,9 @@ class _SamplingSolver(BatchSearch):
         until = tracker.elapsed + tracker.seconds_left * share
         self.sampling(evaluator, lean_on, rng).run(evaluations, until)
 
-    def sampling(self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator) -> SamplingSearch:
+    def sampling(
+        self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator
+    ) -> SamplingSearch:
         """Return the search by the distribution, before its first sample."""
         space = evaluator.space
         count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
@@ -86,16 +111,28 @@ class _SamplingSolver(BatchSearch):
 
 @dataclass(frozen=True)
 class CrossEntropy(_SamplingSolver):
-    """Cross-entropy method: sample, keep the best, refit; on groups of ops, refined op by op at the end."""
+    """Cross-entropy method: sample, keep the best, refit; on groups of ops, refined op by op at the
+    end."""
 
     name: ClassVar[str] = "cross-entropy"
 
-    samples: int = option(0, low=0, meaning="placements per refit; 0: a fortieth of the evaluations, in 32 to 1024")
-    elite: float = option(0.1, above=0, high=1, meaning="share of the samples that the distribution is fitted to")
+    samples: int = option(
+        0, low=0, meaning="placements per refit; 0: a fortieth of the evaluations, in 32 to 1024"
+    )
+    elite: float = option(
+        0.1, above=0, high=1, meaning="share of the samples that the distribution is fitted to"
+    )
     smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
-    exploration: float = option(0.02, low=0, high=1, meaning="weight of the uniform distribution, falling")
+    exploration: float = option(
+        0.02, low=0, high=1, meaning="weight of the uniform distribution, falling"
+    )
     order: bool = option(False, meaning="sample the order of the ops too (random keys)")
-    refine: float = option(0.5, low=0, high=1, meaning="share of the budget for annealing from the incumbent at the end")
+    refine: float = option(
+        0.5,
+        low=0,
+        high=1,
+        meaning="share of the budget for annealing from the incumbent at the end",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,16 +145,25 @@ class CrossEntropy(_SamplingSolver):
         """Refit after every batch; no gradient."""
         samples, limit = self.samples, tracker.budget.evaluations
         if not samples:
-            samples = AUTO_SAMPLES if limit is None else int(np.clip(limit // AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES))
+            samples = (
+                AUTO_SAMPLES
+                if limit is None
+                else int(np.clip(limit // AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES))
+            )
         return Settings(
-            batch=samples, refit=samples, elite=self.elite, smoothing=self.smoothing, exploration=self.exploration,
+            batch=samples,
+            refit=samples,
+            elite=self.elite,
+            smoothing=self.smoothing,
+            exploration=self.exploration,
             order=self.order,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
 class Post(_SamplingSolver):
-    """Post: cross-entropy refits every `refit` samples, proximal policy gradient steps every `batch` samples.
+    """Post: cross-entropy refits every `refit` samples, proximal policy gradient steps every
+    `batch` samples.
 
     With `cross_entropy` or `policy_gradient` off, the other runs alone on the same samples.
     """
@@ -127,7 +173,9 @@ class Post(_SamplingSolver):
     cross_entropy: bool = option(True, meaning="refit the distribution to the best samples")
     policy_gradient: bool = option(True, meaning="take gradient steps between the refits")
     batch: int = option(32, low=2, meaning="samples between gradient updates (K)")
-    refit: int = option(96, low=2, meaning="samples between cross-entropy refits (N), at least `batch`")
+    refit: int = option(
+        96, low=2, meaning="samples between cross-entropy refits (N), at least `batch`"
+    )
     elite: float = option(0.15, above=0, high=1, meaning="share of the samples that the refit uses")
     smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
     epochs: int = option(4, low=1, meaning="gradient steps per batch")
@@ -140,7 +188,9 @@ class Post(_SamplingSolver):
         if not (self.cross_entropy or self.policy_gradient):
             raise InputError("post: cross_entropy and policy_gradient are both off; turn one on")
         if self.refit < self.batch:
-            raise InputError(f"post: expected batch <= refit, received batch={self.batch}, refit={self.refit}")
+            raise InputError(
+                f"post: expected batch <= refit, received batch={self.batch}, refit={self.refit}"
+            )
 
     def settings(self, tracker: Tracker[Placement]) -> Settings:
         """Both updates, unless one is off."""

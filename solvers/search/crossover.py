@@ -1,12 +1,14 @@
-"""How a genetic algorithm chooses parents, and what a child has of them: the parts that papers vary.
+"""How a genetic algorithm chooses parents, and what a child has of them: the parts that papers
+vary.
 
-A selection draws the place of a member among `count` that are sorted, best first. A crossover draws, for each group of
-ops, whether a child has it from the second parent; groups are numbered along the graph.
+A selection draws the place of a member among `count` that are sorted, best first. A crossover
+draws, for each group of ops, whether a child has it from the second parent; groups are numbered
+along the graph.
 
 References
 ----------
-D. E. Goldberg, K. Deb, "A comparative analysis of selection schemes used in genetic algorithms", FOGA 1991.
-G. Syswerda, "Uniform crossover in genetic algorithms", ICGA 1989.
+D. E. Goldberg, K. Deb, "A comparative analysis of selection schemes used in genetic algorithms",
+FOGA 1991. G. Syswerda, "Uniform crossover in genetic algorithms", ICGA 1989.
 J. H. Holland, "Adaptation in natural and artificial systems", 1975 (crossover at a point).
 """
 
@@ -39,8 +41,10 @@ def anyone(rng: np.random.Generator, count: int) -> int:
 
 
 SELECTIONS: dict[str, Callable[[np.random.Generator, int], int]] = {
-    "tournament": tournament, "linear-ranking": linear_ranking, "anyone": anyone,
-}  # fmt: skip
+    "tournament": tournament,
+    "linear-ranking": linear_ranking,
+    "anyone": anyone,
+}
 
 
 def uniform(rng: np.random.Generator, groups: int) -> NDArray[np.bool_]:
@@ -64,5 +68,7 @@ def two_point(rng: np.random.Generator, groups: int) -> NDArray[np.bool_]:
 
 
 CROSSOVERS: dict[str, Callable[[np.random.Generator, int], NDArray[np.bool_]]] = {
-    "uniform": uniform, "one-point": one_point, "two-point": two_point,
-}  # fmt: skip
+    "uniform": uniform,
+    "one-point": one_point,
+    "two-point": two_point,
+}

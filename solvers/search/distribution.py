@@ -1,23 +1,26 @@
-"""Search by a distribution over placements: cross-entropy refits and proximal policy gradients on one softmax.
+"""Search by a distribution over placements: cross-entropy refits and proximal policy gradients on
+one softmax.
 
-Every group g of ops has its own categorical distribution pi_g = softmax(theta_g) over the devices that can run
-it; a placement draws every group independently. Two updates move it towards good placements:
+Every group g of ops has its own categorical distribution pi_g = softmax(theta_g) over the devices
+that can run it; a placement draws every group independently. Two updates move it towards good
+placements:
 
 - cross-entropy: the share of the best rho of N samples that put g on d, smoothed,
   pi <- (1 - alpha) pi + alpha share, mixed with a decaying bit of the uniform distribution;
 - a few steps of proximal policy optimisation on the last K samples: advantage
-  A = (mean - value) / deviation, ratio to the distribution that drew them clipped per group, entropy bonus.
+  A = (mean - value) / deviation, ratio to the distribution that drew them clipped per group,
+  entropy bonus.
 
-Post joins them: PPO every K samples, a refit every N > K. With one of them off, the same code is plain cross-entropy or
-plain policy gradient.
+Post joins them: PPO every K samples, a refit every N > K. With one of them off, the same code is
+plain cross-entropy or plain policy gradient.
 
 References
 ----------
-R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization", Methodology and Computing
-in Applied Probability 1, 1999.
+R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization",
+Methodology and Computing in Applied Probability 1, 1999.
 J. Schulman et al., "Proximal policy optimization algorithms", arXiv:1707.06347, 2017.
-Y. Gao, L. Chen, B. Li, "Post: Device placement with cross-entropy minimization and proximal policy optimization",
-NeurIPS 2018.
+Y. Gao, L. Chen, B. Li, "Post: Device placement with cross-entropy minimization and proximal policy
+optimization", NeurIPS 2018.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 CONVERGED = 0.02
-"""Mean entropy, as a share of the uniform distribution's, below which a distribution starts anew."""
+"""Mean entropy, as a share of the uniform distribution's, below which a distribution starts
+anew."""
 
 KEY_NOISE = 0.25
 """Initial deviation of the order's keys, as a share of the number of ops."""
@@ -74,7 +78,8 @@ class Distribution:
 
     @property
     def entropy(self) -> float:
-        """Mean entropy of the groups with a choice, as a share of the uniform distribution's; 0 without any."""
+        """Mean entropy of the groups with a choice, as a share of the uniform distribution's; 0
+        without any."""
         options = self.allowed.sum(axis=1)
         free = options > 1
         if not free.any():
@@ -101,7 +106,12 @@ class Distribution:
         logits = np.where(self.allowed, np.log(np.maximum(old, 1e-6)), -np.inf)
         for _ in range(settings.epochs):
             gradient = kernels.surrogate_gradient(
-                logits, np.maximum(old, 1e-6), drawn, advantage, settings.clip, settings.entropy_weight
+                logits,
+                np.maximum(old, 1e-6),
+                drawn,
+                advantage,
+                settings.clip,
+                settings.entropy_weight,
             )
             logits = np.where(self.allowed, logits + settings.learning_rate * gradient, -np.inf)
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -154,7 +164,9 @@ class SamplingSearch:
         units = evaluator.problem.units
         self.evaluator, self.settings, self.rng = evaluator, settings, rng
         self.op_label = labels[units.unit]
-        self.allowed = np.ones((int(labels.max()) + 1, evaluator.problem.num_devices), dtype=np.bool_)
+        self.allowed = np.ones(
+            (int(labels.max()) + 1, evaluator.problem.num_devices), dtype=np.bool_
+        )
         np.logical_and.at(self.allowed, labels, units.allowed)
         _, self.first_unit = np.unique(labels, return_index=True)
         self.tight = int(units.bytes.sum()) > int(units.capacity.min())
@@ -165,10 +177,15 @@ class SamplingSearch:
         self._begin(None if lean_on is None else lean_on.device)
 
     def run(self, evaluations: int, until: float) -> None:
-        """Sample and update until `evaluations` are spent or the clock passes `until` (or the budget ends)."""
+        """Sample and update until `evaluations` are spent or the clock passes `until` (or the
+        budget ends)."""
         tracker, settings = self.evaluator.tracker, self.settings
         began = tracker.evaluations
-        while tracker.evaluations - began < evaluations and tracker.elapsed < until and not tracker.stop():
+        while (
+            tracker.evaluations - began < evaluations
+            and tracker.elapsed < until
+            and not tracker.stop()
+        ):
             batch = self._sample(min(settings.batch, evaluations - (tracker.evaluations - began)))
             self.batches.append(batch)
             if settings.epochs:
@@ -180,7 +197,9 @@ class SamplingSearch:
             if settings.restarts and self.distribution.entropy < CONVERGED:
                 # Start anew, every other time near the incumbent.
                 near = tracker.solution is not None and self.rng.random() < 0.5
-                self._begin(tracker.solution.device if near and tracker.solution is not None else None)
+                self._begin(
+                    tracker.solution.device if near and tracker.solution is not None else None
+                )
 
     def _begin(self, device: Ints | None) -> None:
         """Forget what was learnt; lean towards the placement `device`, if there is one."""
@@ -196,7 +215,9 @@ class SamplingSearch:
         space, evaluator = self.evaluator.space, self.evaluator
         states = random_states(self.rng, rows)
         devices = np.empty((rows, evaluator.problem.num_ops), dtype=np.int32)
-        drawn = kernels.sample(self.op_label, np.cumsum(self.distribution.probability, axis=1), states, devices)
+        drawn = kernels.sample(
+            self.op_label, np.cumsum(self.distribution.probability, axis=1), states, devices
+        )
         if self.tight:
             homes = space.homes_of(devices)
             kernels.fit(space.graph, homes, states)
@@ -207,7 +228,8 @@ class SamplingSearch:
         return Batch(drawn, ranks if self.joint else None, values)
 
     def _refit(self) -> None:
-        """Fit the distribution to the best of the samples since the last refit, and to the incumbent."""
+        """Fit the distribution to the best of the samples since the last refit, and to the
+        incumbent."""
         incumbent, smoothing = self.evaluator.tracker.solution, self.settings.smoothing
         values = np.concatenate([batch.values for batch in self.batches])
         good = np.argsort(values, kind="stable")[: max(1, round(self.settings.elite * len(values)))]
@@ -229,7 +251,8 @@ class SamplingSearch:
 
 
 def _advantage(values: Ints) -> Floats:
-    """How much better than the batch's mean each sample is, in deviations; failures count as the worst."""
+    """How much better than the batch's mean each sample is, in deviations; failures count as the
+    worst."""
     good = values != INFEASIBLE
     if not good.any():
         return np.zeros(len(values))

@@ -1,9 +1,10 @@
-"""Groups of units by merging along heavy edges: what talks much stays together, and no group outgrows a device.
+"""Groups of units by merging along heavy edges: what talks much stays together, and no group
+outgrows a device.
 
 References
 ----------
-Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
-Computing 1998 (heavy edges first).
+Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM
+Journal on Scientific Computing 1998 (heavy edges first).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -33,7 +34,8 @@ class Groups(NamedTuple):
 
 @uncounted
 def _merge(groups, capacity, most, first, second):
-    """Merge the groups of two units, unless that is too much work or no device can hold it; return whether it was done."""
+    """Merge the groups of two units, unless that is too much work or no device can hold it; return
+    whether it was done."""
     x, y = find_root(groups.parent, first), find_root(groups.parent, second)
     a, b = min(x, y), max(x, y)
     if a == b or groups.work[a] + groups.work[b] > most:
@@ -54,7 +56,8 @@ def _merge(groups, capacity, most, first, second):
 
 @entry
 def groups_along(source, target, order, groups, capacity, most, count):
-    """Return a label per unit: groups in the order of their first units, about `count` of them where that can be.
+    """Return a label per unit: groups in the order of their first units, about `count` of them
+    where that can be.
 
     Parameters
     ----------

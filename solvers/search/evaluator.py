@@ -1,8 +1,8 @@
 """The evaluator of the searches: values of candidates in batches, within the budget.
 
-One object counts evaluations, keeps the time, and hands every candidate to the tracker, so that no search can
-overrun its budget or lose the best it has seen. What is minimised is the problem's objective, or a user's own
-measurement.
+One object counts evaluations, keeps the time, and hands every candidate to the tracker, so that no
+search can overrun its budget or lose the best it has seen. What is minimised is the problem's
+objective, or a user's own measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 Measure = Callable[[Any], float]
-"""A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement fails."""
+"""A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement
+fails."""
 
 SLICE_SECONDS = 0.05
 """Aimed length of one call of the evaluator, between two looks at the clock."""
@@ -36,7 +37,8 @@ CHUNK_WORK = 400_000
 """Ops and edges replayed between two looks at the clock, about ten milliseconds."""
 
 DECODED: tuple[Any, ...] = (MAKESPAN,)
-"""Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers delay."""
+"""Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers
+delay."""
 
 
 class BudgetedEvaluator:
@@ -44,17 +46,23 @@ class BudgetedEvaluator:
 
     Parameters
     ----------
-    measure : replaces the problem's objective; called once per candidate that satisfies the constraints.
+    measure : replaces the problem's objective; called once per candidate that satisfies the
+    constraints.
     threads : of the evaluator; None for one per core. Results do not depend on it.
 
     Attributes
     ----------
     ordered : whether ranks matter.
-    walkable : whether the compiled walk applies: an objective that it decodes, no contention, no peak memory.
+    walkable : whether the compiled walk applies: an objective that it decodes, no contention, no
+    peak memory.
     """
 
     def __init__(
-        self, tracker: Tracker[Placement], *, measure: Measure | None = None, threads: int | None = None
+        self,
+        tracker: Tracker[Placement],
+        *,
+        measure: Measure | None = None,
+        threads: int | None = None,
     ) -> None:
         self.tracker, self.measure, self.threads = tracker, measure, threads
         self.problem = tracker.problem
@@ -67,12 +75,16 @@ class BudgetedEvaluator:
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
 
-    def values(self, devices: NDArray[Any], ranks: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or exceed the budget.
+    def values(
+        self, devices: NDArray[Any], ranks: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or
+        exceed the budget.
 
         Parameters
         ----------
-        devices : shape (batch, num_ops). ranks : one row for all, or one each; read where order matters.
+        devices : shape (batch, num_ops). ranks : one row for all, or one each; read where order
+        matters.
         """
         devices = np.ascontiguousarray(devices, dtype=np.int32)
         out = np.full(len(devices), INFEASIBLE, dtype=np.int64)
@@ -82,9 +94,13 @@ class BudgetedEvaluator:
             step = self._rows_at_once(todo - at)
             rows = slice(at, at + step)
             began = time.perf_counter()
-            out[rows] = self._batch(devices[rows], ranks if ranks is None or ranks.ndim == 1 else ranks[rows])
+            out[rows] = self._batch(
+                devices[rows], ranks if ranks is None or ranks.ndim == 1 else ranks[rows]
+            )
             spent = (time.perf_counter() - began) / step
-            if at > 0 or self._seconds_per_row > 0 or step < todo:  # the very first call may compile
+            if (
+                at > 0 or self._seconds_per_row > 0 or step < todo
+            ):  # the very first call may compile
                 self._seconds_per_row = max(spent, 1e-9)
             self.tracker.count(step)
             best = at + int(out[rows].argmin())
@@ -105,7 +121,9 @@ class BudgetedEvaluator:
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
 
-    def _batch(self, devices: NDArray[np.int32], ranks: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    def _batch(
+        self, devices: NDArray[np.int32], ranks: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
         if self.measure is not None:
             return self._measured(devices, self.measure)
         return self.objective.evaluate_batch(self.problem, devices, ranks, threads=self.threads)
@@ -135,7 +153,8 @@ class BudgetedEvaluator:
         return int(np.clip(CHUNK_WORK // (self.problem.num_ops + self.problem.num_edges), 4, 4096))
 
     def value_of(self, placement: Placement) -> int:
-        """Value of one placement in its fastest execution, counted as one evaluation and offered."""
+        """Value of one placement in its fastest execution, counted as one evaluation and
+        offered."""
         if not self.ordered:
             return int(self.values(placement.device[None, :])[0])
         self.tracker.count(1)
@@ -147,7 +166,10 @@ class BudgetedEvaluator:
         return value
 
     def conclude(self) -> None:
-        """Note why the budget ended the search; where nothing was found, try to prove that nothing fits."""
+        """Note why the budget ended the search; where nothing was found, try to prove that nothing
+        fits."""
         self.tracker.stop()
         if self.tracker.solution is None and pack(self.problem.units)[1]:
-            self.tracker.infeasible("the ops cannot be packed into the capacities (proved by an integer program)")
+            self.tracker.infeasible(
+                "the ops cannot be packed into the capacities (proved by an integer program)"
+            )

@@ -1,14 +1,15 @@
 """A memetic algorithm: crossover of assignments, then local search on every child.
 
-Crossover exchanges *groups* of ops (of a new random coarseness every time), so that clusters survive it, and
-happens after the devices of the second parent are relabelled: identical devices may be exchanged without
-changing a placement, and crossing placements that name them differently would only mix them up. Local search is
-the annealing walk at (almost) no temperature where it applies, mutation with selection in batches elsewhere.
+Crossover exchanges *groups* of ops (of a new random coarseness every time), so that clusters
+survive it, and happens after the devices of the second parent are relabelled: identical devices may
+be exchanged without changing a placement, and crossing placements that name them differently would
+only mix them up. Local search is the annealing walk at (almost) no temperature where it applies,
+mutation with selection in batches elsewhere.
 
 References
 ----------
-P. Moscato, "On evolution, search, optimization, genetic algorithms and martial arts: towards memetic algorithms",
-Caltech Concurrent Computation Program, report 826, 1989.
+P. Moscato, "On evolution, search, optimization, genetic algorithms and martial arts: towards
+memetic algorithms", Caltech Concurrent Computation Program, report 826, 1989.
 """
 
 from __future__ import annotations
@@ -60,28 +61,52 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Genetic(BatchSearch):
-    """Memetic algorithm: group-wise crossover of relabelled parents, local search on every child."""
+    """Memetic algorithm: group-wise crossover of relabelled parents, local search on every
+    child."""
 
     name: ClassVar[str] = "genetic"
 
-    population: int = option(16, low=2, meaning="most placements kept (fewer where evaluations are few)")
-    climb: int = option(0, low=0, meaning="proposals of local search per child; 0 to derive it from the budget")
+    population: int = option(
+        16, low=2, meaning="most placements kept (fewer where evaluations are few)"
+    )
+    climb: int = option(
+        0, low=0, meaning="proposals of local search per child; 0 to derive it from the budget"
+    )
     mutation: int = option(2, low=0, meaning="random moves on a child before its local search")
-    selection: str = option("tournament", choices=tuple(SELECTIONS), meaning="how parents are chosen")
-    crossover: str = option("uniform", choices=tuple(CROSSOVERS), meaning="which groups a child has from the second parent")
+    selection: str = option(
+        "tournament", choices=tuple(SELECTIONS), meaning="how parents are chosen"
+    )
+    crossover: str = option(
+        "uniform",
+        choices=tuple(CROSSOVERS),
+        meaning="which groups a child has from the second parent",
+    )
 
-    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+    def improve(
+        self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
+    ) -> None:
         """Evolve until the budget is spent."""
         if not starts:
             return
         tracker, space = evaluator.tracker, evaluator.space
         # A few generations of well-improved members beat many of hardly improved ones.
-        size = int(np.clip(tracker.evaluations_left // EVALUATIONS_PER_MEMBER, min(4, self.population), self.population))
+        size = int(
+            np.clip(
+                tracker.evaluations_left // EVALUATIONS_PER_MEMBER,
+                min(4, self.population),
+                self.population,
+            )
+        )
         share = min(tracker.evaluations_left, 10**9) // (size * GENERATIONS)
         climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
-        climber: Climber = WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
-        labels = [space.groups(level) if level else np.arange(space.num_units)
-                  for level in LEVELS if level < space.num_units]  # fmt: skip
+        climber: Climber = (
+            WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
+        )
+        labels = [
+            space.groups(level) if level else np.arange(space.num_units)
+            for level in LEVELS
+            if level < space.num_units
+        ]
         with climber:
             first = [_member(evaluator, placement) for placement in starts[:size]]
             scratch = (space.random_homes(rng) for _ in range(size - len(first)))
@@ -92,7 +117,11 @@ class Genetic(BatchSearch):
                 members = _select(members + climber.climb(children, climb), size)
 
     def child(
-        self, evaluator: BudgetedEvaluator, members: list[Member], labels: list[Ints], rng: np.random.Generator
+        self,
+        evaluator: BudgetedEvaluator,
+        members: list[Member],
+        labels: list[Ints],
+        rng: np.random.Generator,
     ) -> Member:
         """Cross two members, and mutate the outcome."""
         space, select = evaluator.space, SELECTIONS[self.selection]
@@ -121,7 +150,8 @@ class Climber(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
-        """Return the members improved by `steps` proposals each, best first; fewer if the budget ends."""
+        """Return the members improved by `steps` proposals each, best first; fewer if the budget
+        ends."""
         ...
 
 
@@ -132,8 +162,13 @@ class WalkClimber:
         self.evaluator = evaluator
         space = evaluator.space
         home = space.chunk_homes()  # any that fits: the walks restart from members
-        start = space.devices_of(home if home is not None else np.zeros(space.num_units, dtype=np.int64))
-        walks = [AnnealingWalk(space, start, space.sequence, state) for state in random_states(rng, CLIMBERS)]
+        start = space.devices_of(
+            home if home is not None else np.zeros(space.num_units, dtype=np.int64)
+        )
+        walks = [
+            AnnealingWalk(space, start, space.sequence, state)
+            for state in random_states(rng, CLIMBERS)
+        ]
         self.team = WalkTeam(walks, evaluator.threads)
 
     def __enter__(self) -> WalkClimber:
@@ -167,7 +202,10 @@ class WalkClimber:
         while steps > 0 and not tracker.stop():
             now = min(steps, self.evaluator.chunk, max(1, tracker.evaluations_left // count))
             made = self.team.run(
-                [now] * min(count, tracker.evaluations_left), heat, heat / 100, self.evaluator.target
+                [now] * min(count, tracker.evaluations_left),
+                heat,
+                heat / 100,
+                self.evaluator.target,
             )
             tracker.count(made)
             steps -= now
@@ -196,16 +234,22 @@ class RowClimber:
             if self.evaluator.tracker.stop():
                 break
             rows.step(rows.values)
-        done = [Member(*row) for row in zip(rows.values.tolist(), rows.homes, rows.orders(), strict=True)]
+        done = [
+            Member(*row)
+            for row in zip(rows.values.tolist(), rows.homes, rows.orders(), strict=True)
+        ]
         return sorted(done, key=lambda member: member.value)
 
 
 def _member(evaluator: BudgetedEvaluator, placement: Placement) -> Member:
-    return Member(INFEASIBLE, evaluator.space.homes_of(placement.device), order_of(evaluator, placement))
+    return Member(
+        INFEASIBLE, evaluator.space.homes_of(placement.device), order_of(evaluator, placement)
+    )
 
 
 def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
-    """Exchange identical devices in `b` so that it agrees with `a` as much as a greedy matching finds."""
+    """Exchange identical devices in `b` so that it agrees with `a` as much as a greedy matching
+    finds."""
     k = problem.num_devices
     overlap = np.zeros((k, k), dtype=np.int64)  # units that are on x in b and on y in a
     np.add.at(overlap, (b, a), 1)
@@ -227,7 +271,9 @@ def _select(members: list[Member], size: int) -> list[Member]:
     for member in sorted(members, key=lambda member: member.value):
         if member.value == INFEASIBLE and kept:
             break
-        if not any(np.array_equal(member.home, other.home) for other in kept if other.value == member.value):
+        if not any(
+            np.array_equal(member.home, other.home) for other in kept if other.value == member.value
+        ):
             kept.append(member)
         if len(kept) == size:
             break

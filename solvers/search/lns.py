@@ -1,11 +1,11 @@
 """`lns`: large neighbourhood search that re-optimises windows of the incumbent with CP-SAT.
 
-Each step frees some ops, keeps device and order of the rest, and lets CP-SAT look for a shorter schedule
-(Shaw 1998; for scheduling Godard, Laborie and Nuijten 2005). Windows (`windows`) are chosen by time, by a pair of
-devices, along the critical path, or as a random connected piece of the graph; a bandit prefers the kinds
-that pay, and each kind's size grows while its subproblems are easy and shrinks while they are not. Large
-problems are worked on in slices of time, whose surroundings are folded into release times and tails, so
-that a step does not grow with the graph.
+Each step frees some ops, keeps device and order of the rest, and lets CP-SAT look for a shorter
+schedule (Shaw 1998; for scheduling Godard, Laborie and Nuijten 2005). Windows (`windows`) are
+chosen by time, by a pair of devices, along the critical path, or as a random connected piece of the
+graph; a bandit prefers the kinds that pay, and each kind's size grows while its subproblems are
+easy and shrinks while they are not. Large problems are worked on in slices of time, whose
+surroundings are folded into release times and tails, so that a step does not grow with the graph.
 """
 
 from __future__ import annotations
@@ -44,19 +44,34 @@ class Lns(SearchSolver):
 
     References
     ----------
-    P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998.
-    D. Godard, P. Laborie, W. Nuijten, "Randomized large neighborhood search for cumulative scheduling", ICAPS 2005.
+    P. Shaw, "Using constraint programming and local search methods to solve vehicle routing
+    problems", CP 1998. D. Godard, P. Laborie, W. Nuijten, "Randomized large neighborhood search for
+    cumulative scheduling", ICAPS 2005.
     """
 
-    effort: float = option(0.2, low=1e-3, meaning="deterministic CP-SAT time of one subproblem (about seconds)")
-    slice_ops: int = option(300, low=2, meaning="largest number of ops in a subproblem, free or not")
+    effort: float = option(
+        0.2, low=1e-3, meaning="deterministic CP-SAT time of one subproblem (about seconds)"
+    )
+    slice_ops: int = option(
+        300, low=2, meaning="largest number of ops in a subproblem, free or not"
+    )
     first_size: int = option(24, low=2, meaning="ops freed at first")
     num_workers: int = option(1, low=1, meaning="CP-SAT threads per subproblem; 1 is reproducible")
-    windows: str = option("all", meaning="windows to free ops in: all, or some of their names joined by commas")
-    adaptive: bool = option(True, meaning="prefer the windows that pay; otherwise they are drawn alike")
+    windows: str = option(
+        "all", meaning="windows to free ops in: all, or some of their names joined by commas"
+    )
+    adaptive: bool = option(
+        True, meaning="prefer the windows that pay; otherwise they are drawn alike"
+    )
 
     name: ClassVar[str] = "lns"
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds")
+    kernels: ClassVar[tuple[str, ...]] = (
+        "ranks",
+        "lists",
+        "lists-by-time",
+        "clusterings",
+        "bounds",
+    )
     endless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -103,7 +118,11 @@ class WindowSearch:
     """The main loop and its window choices."""
 
     def __init__(
-        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], allowed: NDArray[np.bool_]
+        self,
+        settings: Lns,
+        problem: PlacementProblem,
+        tracker: Tracker[Placement],
+        allowed: NDArray[np.bool_],
     ) -> None:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
@@ -117,7 +136,8 @@ class WindowSearch:
         self.bandit = Bandit(kinds, settings.first_size, settings.adaptive)
 
     def run(self, share: float = 1.0) -> None:
-        """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time left."""
+        """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time
+        left."""
         end = self.tracker.elapsed + share * self.tracker.seconds_left
         if self.tracker.solution is None:
             return
@@ -141,7 +161,9 @@ class WindowSearch:
                     now = trial
                 offer(self.problem, self.tracker, found)
             stale = 0 if gain > 0 else stale + 1
-            self.bandit.learn(kind, gain, solved, min(self.problem.num_ops, self.settings.slice_ops))
+            self.bandit.learn(
+                kind, gain, solved, min(self.problem.num_ops, self.settings.slice_ops)
+            )
 
     def _incumbent(self, placement: Placement) -> Incumbent:
         """Execute the placement the best way and return its times."""
@@ -156,9 +178,12 @@ class WindowSearch:
                 delay[tensor, target] = end - int(run.finish[self.problem.producer[tensor]])
         return Incumbent(placement.device, run.start, run.finish, delay, order)
 
-    # --- windows -------------------------------------------------------------------------------------
+    # --- windows
+    # -------------------------------------------------------------------------------------
 
-    def _window(self, now: Incumbent, kind: str, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _window(
+        self, now: Incumbent, kind: str, size: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (ops of the slice in incumbent order, ops to free)."""
         free = WINDOWS[kind](self.problem, now, size, self.rng)
         n, most = self.problem.num_ops, self.settings.slice_ops
@@ -169,23 +194,27 @@ class WindowSearch:
     def _slice(
         self, now: Incumbent, free: NDArray[np.int64], most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it is."""
+        """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it
+        is."""
         position = np.empty(self.problem.num_ops, dtype=np.int64)
         position[now.order] = np.arange(self.problem.num_ops)
         at = np.sort(position[free])
         middle = int(at[len(at) // 2])
         low = max(0, min(middle - most // 2, self.problem.num_ops - most))
-        # `order` is by start: ops before the stretch started earlier and are fixed, those after it follow
+        # `order` is by start: ops before the stretch started earlier and are fixed, those after it
+        # follow
         inside = now.order[low : low + most]
         kept = free[(position[free] >= low) & (position[free] < low + most)]
         return inside, kept
 
-    # --- subproblem ----------------------------------------------------------------------------------
+    # --- subproblem
+    # ----------------------------------------------------------------------------------
 
     def _solve(
         self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
     ) -> tuple[Placement | None, bool]:
-        """Return (a placement that is not longer in the model, whether CP-SAT finished within its effort)."""
+        """Return (a placement that is not longer in the model, whether CP-SAT finished within its
+        effort)."""
         members = np.bincount(self.unit, minlength=len(self.allowed))
         held = np.bincount(self.unit[inside], minlength=len(self.allowed))
         units = {int(i) for i in self.unit[free].tolist() if members[i] == held[i]}
@@ -193,7 +222,9 @@ class WindowSearch:
             int(v) for v in inside.tolist() if int(self.unit[v]) in units
         }
         window = Window(inside, units, loose, compact)
-        model = WindowModel(self.problem, now, window, self.allowed, self.grid, self.tracker.lower_bound)
+        model = WindowModel(
+            self.problem, now, window, self.allowed, self.grid, self.tracker.lower_bound
+        )
         if model.infeasible:
             return None, True
         solver = cp_model.CpSolver()

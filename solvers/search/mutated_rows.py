@@ -1,6 +1,8 @@
-"""Rows of placements that change step by step: a random move each, kept where its value is within a limit.
+"""Rows of placements that change step by step: a random move each, kept where its value is within a
+limit.
 
-The local search of problems that only the batch evaluator can value: any objective, contention, peak memory.
+The local search of problems that only the batch evaluator can value: any objective, contention,
+peak memory.
 """
 
 from __future__ import annotations
@@ -36,21 +38,30 @@ class MutatedRows:
     values : of the rows in ticks, INFEASIBLE where a constraint is broken.
     """
 
-    def __init__(self, evaluator: BudgetedEvaluator, homes: Ints, orders: Sequence[Ints], states: Ints) -> None:
+    def __init__(
+        self, evaluator: BudgetedEvaluator, homes: Ints, orders: Sequence[Ints], states: Ints
+    ) -> None:
         self.evaluator, self.homes, self.states = evaluator, homes, states
         self.ranks = np.zeros((len(homes), 0), dtype=np.int64)
         if evaluator.ordered:
             inverse = evaluator.space.context.inverse
-            self.ranks = np.stack([inverse(order) for order in orders]) * population_kernels.RANK_GAP
+            self.ranks = (
+                np.stack([inverse(order) for order in orders]) * population_kernels.RANK_GAP
+            )
         self.values = self._evaluate(self.homes, self.ranks)
 
     def step(self, limit: Ints | NDArray[np.float64]) -> None:
-        """Propose one random move per row and keep those whose value is at most `limit`, one per row."""
+        """Propose one random move per row and keep those whose value is at most `limit`, one per
+        row."""
         homes, ranks = self.homes.copy(), self.ranks.copy()
         population_kernels.mutate(self.evaluator.space.graph, homes, ranks, self.states, 1)
         values = self._evaluate(homes, ranks)
         accept = (values <= limit) & (values != INFEASIBLE)
-        self.homes[accept], self.ranks[accept], self.values[accept] = homes[accept], ranks[accept], values[accept]
+        self.homes[accept], self.ranks[accept], self.values[accept] = (
+            homes[accept],
+            ranks[accept],
+            values[accept],
+        )
 
     def orders(self) -> list[Ints]:
         """Ops of each row in order; empty where order does not matter."""
@@ -62,7 +73,8 @@ class MutatedRows:
 
 
 def order_of(evaluator: BudgetedEvaluator, placement: Placement) -> Ints:
-    """Ops of a placement by its ranks, else as its fastest execution starts them; empty where order does not matter."""
+    """Ops of a placement by its ranks, else as its fastest execution starts them; empty where order
+    does not matter."""
     if not evaluator.ordered:
         return np.zeros(0, dtype=np.int64)
     if placement.priority is not None and not evaluator.walkable:

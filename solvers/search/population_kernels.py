@@ -1,7 +1,8 @@
-"""Compiled operators on populations: rows of unit homes and op ranks, each row with its own random state.
+"""Compiled operators on populations: rows of unit homes and op ranks, each row with its own random
+state.
 
-Used where candidates are evaluated in batches: any objective, any contention. Every row draws from its own
-state, so the result does not depend on how rows are spread over threads.
+Used where candidates are evaluated in batches: any objective, any contention. Every row draws from
+its own state, so the result does not depend on how rows are spread over threads.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def _count_bytes(g, home, used):
 def _try(g, home, used, unit, d):
     """Move a unit to device d if it may run there and fits; return whether it moved."""
     old = home[unit]
-    if old == d or not g.units.allowed[unit, d] or used[d] + g.units.bytes[unit] > g.units.capacity[d]:
+    if (
+        old == d
+        or not g.units.allowed[unit, d]
+        or used[d] + g.units.bytes[unit] > g.units.capacity[d]
+    ):
         return False
     home[unit] = d
     used[old] -= g.units.bytes[unit]
@@ -68,13 +73,16 @@ def _weight_between(g, op, other):
 
 @uncounted
 def _spread(g, c, op, d, room, together):
-    """Move a connected cluster of up to `room` ops around `op` to device d; return the number of units moved."""
+    """Move a connected cluster of up to `room` ops around `op` to device d; return the number of
+    units moved."""
     home, queue, seen = c.home, c.queue, c.seen
     origin = home[g.units.unit[op]]
     threshold = 0
     other = random_neighbour(g, c.random, op)
     if other >= 0 and uniform(c.random) < 0.7:
-        threshold = _weight_between(g, op, other)  # edges lighter than a random one of the first op are not followed
+        threshold = _weight_between(
+            g, op, other
+        )  # edges lighter than a random one of the first op are not followed
     queue[0] = op
     seen[op] = True
     filled, at, moved = 1, 0, 0
@@ -118,7 +126,8 @@ def _exchange(g, c, unit, other):
 
 @uncounted
 def _rank_beside(g, c, rank, op):
-    """Put an op right before or behind another one in rank, one of its own device if it is met soon."""
+    """Put an op right before or behind another one in rank, one of its own device if it is met
+    soon."""
     s, n = c.random, len(c.seen)
     other = (op + 1 + below(s, n - 1)) % n
     for _ in range(4):
@@ -130,7 +139,8 @@ def _rank_beside(g, c, rank, op):
 
 @uncounted
 def _move(g, c, op, pick):
-    """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return whether it moved."""
+    """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return
+    whether it moved."""
     s, n, k = c.random, len(c.seen), len(c.used)
     unit = g.units.unit[op]
     origin = c.home[unit]
@@ -148,15 +158,18 @@ def _move(g, c, op, pick):
 
 @entry
 def mutate(g, homes, ranks, states, strength):
-    """Change each row in place by `strength` random moves of units, or of ranks where `ranks` has columns.
+    """Change each row in place by `strength` random moves of units, or of ranks where `ranks` has
+    columns.
 
-    Moves: one unit to any device or to a neighbour's, a cluster likewise, two units exchanged, an op put right
-    before or behind another one in rank. Rows stay compatible and within static capacities if they were.
+    Moves: one unit to any device or to a neighbour's, a cluster likewise, two units exchanged, an
+    op put right before or behind another one in rank. Rows stay compatible and within static
+    capacities if they were.
 
     Parameters
     ----------
     homes : device of each unit, shape (rows, num_units).
-    ranks : multiples of RANK_GAP at first, shape (rows, num_ops); (rows, 0) where order does not matter.
+    ranks : multiples of RANK_GAP at first, shape (rows, num_ops); (rows, 0) where order does not
+    matter.
     states : random states, shape (rows, 3), advanced.
     """
     n, k = g.compute.shape
@@ -248,10 +261,10 @@ def frequencies(drawn, k):
 def surrogate_gradient(logits, old, drawn, advantage, clip, entropy_weight):
     """Gradient of the clipped surrogate plus entropy at `logits`, shape (num_groups, num_devices).
 
-    With pi_g = softmax(logits_g) and ratio r_g = pi_g(a) / old_g(a) of one group in one row, the surrogate is
-    the mean over rows of sum_g min(r_g A, clip(r_g, 1 - clip, 1 + clip) A); its gradient through one row and
-    group is r_g A (onehot(a) - pi_g) where the ratio is not clipped, else 0. The entropy's is
-    -pi_g (log pi_g + H_g). Impossible devices have logit -inf.
+    With pi_g = softmax(logits_g) and ratio r_g = pi_g(a) / old_g(a) of one group in one row, the
+    surrogate is the mean over rows of sum_g min(r_g A, clip(r_g, 1 - clip, 1 + clip) A); its
+    gradient through one row and group is r_g A (onehot(a) - pi_g) where the ratio is not clipped,
+    else 0. The entropy's is -pi_g (log pi_g + H_g). Impossible devices have logit -inf.
     """
     groups, k = logits.shape
     rows = drawn.shape[0]

@@ -1,4 +1,5 @@
-"""What the searches share: units of ops, arrays for kernels, orders, random and repaired starts, groups of units."""
+"""What the searches share: units of ops, arrays for kernels, orders, random and repaired starts,
+groups of units."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], NDArray[np.float64]]] = {
 
 @dataclass(frozen=True, eq=False)
 class SearchSpace:
-    """The placements of a problem: one device per *unit* (ops that must share one), one order of the ops."""
+    """The placements of a problem: one device per *unit* (ops that must share one), one order of
+    the ops."""
 
     problem: PlacementProblem
 
@@ -60,13 +62,19 @@ class SearchSpace:
         """The arrays that the compiled walks and moves read."""
         problem = self.problem
         return WalkGraph(
-            problem.compute, problem.successors, problem.predecessors, problem.transfer, problem.link_class,
-            frozen(np.rint(self.tensor_weight).astype(np.int64)), problem.units,
-        )  # fmt: skip
+            problem.compute,
+            problem.successors,
+            problem.predecessors,
+            problem.transfer,
+            problem.link_class,
+            frozen(np.rint(self.tensor_weight).astype(np.int64)),
+            problem.units,
+        )
 
     @cached_property
     def tensor_weight(self) -> NDArray[np.float64]:
-        """Mean ticks that each tensor costs between two devices, or to and from host memory (period)."""
+        """Mean ticks that each tensor costs between two devices, or to and from host memory
+        (period)."""
         weigh = TENSOR_WEIGHTS.get(objective_of(self.problem))
         return self.context.mean_transfer if weigh is None else weigh(self.problem)
 
@@ -88,17 +96,21 @@ class SearchSpace:
         return max(1.0, float(self.context.mean_compute.sum()) / self.problem.num_devices)
 
     def topological(self, order: Ints) -> Ints:
-        """Return `order` changed so that producers precede consumers: always the earliest op that is free."""
+        """Return `order` changed so that producers precede consumers: always the earliest op that
+        is free."""
         return np.asarray(priority_list(self.context.graph, Context.inverse(order)), dtype=np.int64)
 
     def sequence_of(self, placement: Placement) -> Ints:
-        """Ops in the order in which the fastest execution of the placement starts them (topological)."""
+        """Ops in the order in which the fastest execution of the placement starts them
+        (topological)."""
         try:
             _, queue = best_queue(self.problem, placement)
             plan = evaluate(self.problem, placement, queue, check=False)
         except InfeasiblePlacementError:
             return self.sequence
-        return self.topological(np.lexsort((self.context.position, plan.finish, plan.start)).astype(np.int64))
+        return self.topological(
+            np.lexsort((self.context.position, plan.finish, plan.start)).astype(np.int64)
+        )
 
     def homes_of(self, device: NDArray[Any]) -> Ints:
         """Device of the first op of each unit, for one or many rows of devices."""
@@ -128,13 +140,15 @@ class SearchSpace:
         return self.context.packing if fitted is None else fitted
 
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
-        """Return an allowed device per unit, uniform before repair; None if nothing was found that fits."""
+        """Return an allowed device per unit, uniform before repair; None if nothing was found that
+        fits."""
         allowed = self.problem.units.allowed
         pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
         return self.repaired(pick.astype(np.int64))
 
     def chunk_homes(self) -> Ints | None:
-        """Contiguous chunks of the topological order with equal work, one per device, repaired to fit."""
+        """Contiguous chunks of the topological order with equal work, one per device, repaired to
+        fit."""
         problem = self.problem
         work = self.context.mean_compute[problem.topological_order]
         middle = np.cumsum(work) - work / 2
@@ -146,9 +160,10 @@ class SearchSpace:
     def groups(self, count: int) -> Ints:
         """Label of each unit, at most about `count` labels, by merging along the heaviest edges.
 
-        Edges are taken by decreasing transfer time (ties in order of the tensors); two groups merge unless the
-        result would do more than half a device's share of the work, need more bytes than a device has, or have
-        no device that runs all. Groups left over are then merged along the topological order.
+        Edges are taken by decreasing transfer time (ties in order of the tensors); two groups merge
+        unless the result would do more than half a device's share of the work, need more bytes than
+        a device has, or have no device that runs all. Groups left over are then merged along the
+        topological order.
         """
         units, problem = self.problem.units, self.problem
         work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
@@ -162,8 +177,12 @@ class SearchSpace:
             target = units.unit[problem.consumer][heaviest]
         order = units.unit[problem.topological_order]
         order = order[np.sort(np.unique(order, return_index=True)[1])]
-        alone = Groups(np.arange(self.num_units), work, units.bytes.astype(np.float64), units.allowed.copy())
-        return groups_along(source, target, order, alone, problem.capacity.astype(np.float64), float(most), count)
+        alone = Groups(
+            np.arange(self.num_units), work, units.bytes.astype(np.float64), units.allowed.copy()
+        )
+        return groups_along(
+            source, target, order, alone, problem.capacity.astype(np.float64), float(most), count
+        )
 
 
 def ranked(device: Ints, start: Ints, finish: Ints, position: Ints) -> Placement:

@@ -43,11 +43,16 @@ def check_start(solver: str, start: str) -> None:
     """
     if start != RANDOM and start not in specs("placement"):
         known = ", ".join(sorted(specs("placement")))
-        raise InputError(f"{solver}: start must be 'random' or the name of a solver ({known}), received '{start}'")
+        raise InputError(
+            f"{solver}: start must be 'random' or the name of a solver ({known}), received '{start}'"
+        )
 
 
-def starting_placements(evaluator: BudgetedEvaluator, start: str, rng: np.random.Generator) -> list[Placement]:
-    """Return the placements to start from, evaluated, best first; at least one unless none was found.
+def starting_placements(
+    evaluator: BudgetedEvaluator, start: str, rng: np.random.Generator
+) -> list[Placement]:
+    """Return the placements to start from, evaluated, best first; at least one unless none was
+    found.
 
     The caller's initial placement (the incumbent of the tracker) is one of them.
 
@@ -88,7 +93,8 @@ def starting_placements(evaluator: BudgetedEvaluator, start: str, rng: np.random
 
 
 def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Placement] | None:
-    """Run a solver on a part of the budget; return (value or None if it has to be measured, placement)."""
+    """Run a solver on a part of the budget; return (value or None if it has to be measured,
+    placement)."""
     tracker, objective = evaluator.tracker, evaluator.objective
     if objective.name not in specs("placement")[name].accepted:
         name = STARTERS.get(objective, "")
@@ -99,7 +105,9 @@ def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Place
         tracker,
         make_solver(name),
         seconds=None if tracker.budget.seconds is None else tracker.seconds_left / START_SHARE,
-        evaluations=None if tracker.budget.evaluations is None else max(1, tracker.evaluations_left // START_SHARE),
+        evaluations=None
+        if tracker.budget.evaluations is None
+        else max(1, tracker.evaluations_left // START_SHARE),
         adopt=not measured,
     )
     if result is None or result.solution is None:
@@ -114,6 +122,8 @@ def _fallbacks(evaluator: BudgetedEvaluator, rng: np.random.Generator) -> list[P
     chunk = space.chunk_homes()
     # Random parts hardly ever form a pipeline.
     rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
-    rows += [space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)]
+    rows += [
+        space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)
+    ]
     rank = space.rank if evaluator.ordered else None
     return [Placement(space.devices_of(row), rank) for row in rows if row is not None]

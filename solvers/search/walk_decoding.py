@@ -1,15 +1,17 @@
-"""Compiled decoding of (device, sequence): an exact evaluation that begins where something changed and gives up early.
+"""Compiled decoding of (device, sequence): an exact evaluation that begins where something changed
+and gives up early.
 
-A sequence is a topological order. It is *decoded* by the serial schedule generation scheme: op by op, each starts
-on its device as early as its inputs allow, in a gap between the ops there if one is long enough. The schedules
-reachable are the active ones of the devices, which contain an optimal one; those of `priority` execution (never
-idle) need not. Executed as `planned`, ranked by start, such a schedule reproduces itself where transfers do not
-contend. (Kolisch, Serial and parallel resource-constrained project scheduling methods revisited, 1996.)
+A sequence is a topological order. It is *decoded* by the serial schedule generation scheme: op by
+op, each starts on its device as early as its inputs allow, in a gap between the ops there if one is
+long enough. The schedules reachable are the active ones of the devices, which contain an optimal
+one; those of `priority` execution (never idle) need not. Executed as `planned`, ranked by start,
+such a schedule reproduces itself where transfers do not contend. (Kolisch, Serial and parallel
+resource-constrained project scheduling methods revisited, 1996.)
 
 References
 ----------
-R. Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", European Journal of Operational
-Research 90, 1996.
+R. Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited",
+European Journal of Operational Research 90, 1996.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ REJECTED = -1
 
 @uncounted
 def update_tails(g, w, last):
-    """Longest path from the start of each op to the end, for the ops at positions `last` and before."""
+    """Longest path from the start of each op to the end, for the ops at positions `last` and
+    before."""
     for i in range(last, -1, -1):
         op = w.sequence[i]
         source = w.device[op]
@@ -41,10 +44,11 @@ def update_tails(g, w, last):
 
 @uncounted
 def decode(g, w, first, limit):
-    """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed `limit`.
+    """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed
+    `limit`.
 
-    The ops before keep the start they have in the current schedule. Needs `w.new_tail`; fills `w.new_start`,
-    `w.new_finish` and `w.new_table`.
+    The ops before keep the start they have in the current schedule. Needs `w.new_tail`; fills
+    `w.new_start`, `w.new_finish` and `w.new_table`.
     """
     n, k = g.compute.shape
     device, start, finish = w.device, w.new_start, w.new_finish

@@ -1,18 +1,20 @@
 """Compiled simulated annealing on (device, sequence): moves, and an incremental exact evaluation.
 
-A sequence is a topological order; `walk_decoding` says which schedule it is. A proposal changes the device or the place in
-the sequence of some ops. Two things make its value cheap, both exact:
+A sequence is a topological order; `walk_decoding` says which schedule it is. A proposal changes the
+device or the place in the sequence of some ops. Two things make its value cheap, both exact:
 
-- Nothing changes for the ops before the first changed one in the sequence: only the rest is decoded again.
-- The acceptance test is drawn before the evaluation, as a limit on the makespan; decoding is given up as soon as
-  a start plus the longest remaining path under the proposed devices passes it.
+- Nothing changes for the ops before the first changed one in the sequence: only the rest is decoded
+  again.
+- The acceptance test is drawn before the evaluation, as a limit on the makespan; decoding is given
+  up as soon as a start plus the longest remaining path under the proposed devices passes it.
 
-Random numbers come from an explicit state, a combined Tausworthe generator (L'Ecuyer 1996) in int64 arithmetic
-that never overflows, so that the walk is the same with and without compilation.
+Random numbers come from an explicit state, a combined Tausworthe generator (L'Ecuyer 1996) in int64
+arithmetic that never overflows, so that the walk is the same with and without compilation.
 
 References
 ----------
-P. L'Ecuyer, "Maximally equidistributed combined Tausworthe generators", Mathematics of Computation 65, 1996.
+P. L'Ecuyer, "Maximally equidistributed combined Tausworthe generators", Mathematics of Computation
+65, 1996.
 """
 
 from __future__ import annotations
@@ -27,17 +29,30 @@ from placeopt.solvers.search.random_neighbour import random_neighbour
 from placeopt.solvers.search.walk_decoding import REJECTED, adopt, decode, update_tails
 from placeopt.solvers.search.walk_state import NEVER
 
-# Typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled once more.
+# Typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled
+# once more.
 NONE, START, UNLIMITED = np.array([0, 0, NEVER])
 """An empty proposal, the first place in the sequence, no limit on the makespan."""
 
-MOVES = ("reassign", "join", "swap", "cluster", "gather", "exchange", "window", "critical", "reorder", "overtake")
+MOVES = (
+    "reassign",
+    "join",
+    "swap",
+    "cluster",
+    "gather",
+    "exchange",
+    "window",
+    "critical",
+    "reorder",
+    "overtake",
+)
 """Names of the moves, in the order of their weights."""
 
 REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVERTAKE = range(10)
 
 PROPOSED, ACCEPTED, BEST, EMPTY = range(4)
-"""Columns of a walk's tally of each kind of move: proposals, and of these accepted, better than all before, without any change."""
+"""Columns of a walk's tally of each kind of move: proposals, and of these accepted, better than all
+before, without any change."""
 
 METROPOLIS, THRESHOLD, RECORD = range(3)
 """Rules of acceptance; see `cooling`."""
@@ -63,12 +78,14 @@ def settle(g, w):
     adopt(g, w, START, decode(g, w, START, UNLIMITED))
 
 
-# --- moves -----------------------------------------------------------------------------------------------
+# --- moves
+# -----------------------------------------------------------------------------------------------
 
 
 @uncounted
 def _add(g, w, count, unit, d):
-    """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the new count."""
+    """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the
+    new count."""
     if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.units.allowed[unit, d]:
         return count
     w.unit_mark[unit] = w.stamp[0]
@@ -79,12 +96,14 @@ def _add(g, w, count, unit, d):
 
 @uncounted
 def _grow(g, w, count, op, together, room, d):
-    """Add to the proposal a connected cluster around `op`, which goes to device d; return the new count.
+    """Add to the proposal a connected cluster around `op`, which goes to device d; return the new
+    count.
 
     Parameters
     ----------
     together : only ops on the device of `op` join; otherwise any does (their edges are zeroed).
-    room : most ops to visit. Edges lighter than that of a random neighbour of the first op are not followed.
+    room : most ops to visit. Edges lighter than that of a random neighbour of the first op are not
+    followed.
     """
     home = w.device[op]
     threshold = 0
@@ -93,7 +112,11 @@ def _grow(g, w, count, op, together, room, d):
     degree = before + outs.pointer[op + 1] - outs.pointer[op]
     if degree > 0 and uniform(w.random) < 0.7:
         pick = below(w.random, degree)
-        near = ins.tensor[ins.pointer[op] + pick] if pick < before else outs.tensor[outs.pointer[op] + pick - before]
+        near = (
+            ins.tensor[ins.pointer[op] + pick]
+            if pick < before
+            else outs.tensor[outs.pointer[op] + pick - before]
+        )
         threshold = g.weight[near]
     stamp = w.stamp[0]
     w.visit[op] = stamp
@@ -112,7 +135,9 @@ def _grow(g, w, count, op, together, room, d):
             edges = outs if side == 0 else ins
             for e in range(edges.pointer[x], edges.pointer[x + 1]):
                 y = edges.op[e]
-                heavy = filled < room and w.visit[y] != stamp and g.weight[edges.tensor[e]] >= threshold
+                heavy = (
+                    filled < room and w.visit[y] != stamp and g.weight[edges.tensor[e]] >= threshold
+                )
                 if heavy and (not together or w.device[y] == home):
                     w.visit[y] = stamp
                     w.queue[filled] = y
@@ -148,7 +173,8 @@ def _shift(w, op, to):
 
 @uncounted
 def _clip(g, w, op, to):
-    """Return the position nearest to `to` where `op` comes after its producers and before its consumers."""
+    """Return the position nearest to `to` where `op` comes after its producers and before its
+    consumers."""
     low, high = 0, w.device.shape[0] - 1
     for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
         low = max(low, w.position[g.predecessors.op[e]] + 1)
@@ -159,10 +185,11 @@ def _clip(g, w, op, to):
 
 @uncounted
 def _critical(g, w):
-    """Choose a step of the critical path; return (reader, source, whether data binds them), -1 for none.
+    """Choose a step of the critical path; return (reader, source, whether data binds them), -1 for
+    none.
 
-    The path is followed back from an op that ends last. A step is a transfer that arrives just when its
-    reader starts, or an op that waited for the one before it on its device.
+    The path is followed back from an op that ends last. A step is a transfer that arrives just when
+    its reader starts, or an op that waited for the one before it on its device.
     """
     n = w.device.shape[0]
     op = 0
@@ -179,7 +206,11 @@ def _critical(g, w):
         paid = False
         for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
             p = g.predecessors.op[e]
-            cost = 0 if w.device[p] == d else g.transfer[g.predecessors.tensor[e], g.link_class[w.device[p], d]]
+            cost = (
+                0
+                if w.device[p] == d
+                else g.transfer[g.predecessors.tensor[e], g.link_class[w.device[p], d]]
+            )
             if w.finish[p] + cost == w.start[op]:
                 previous = p
                 paid = cost > 0
@@ -200,7 +231,8 @@ def _critical(g, w):
 
 @uncounted
 def _window(g, w):
-    """Propose that two devices swap what they start within a window of time (often: from some time on)."""
+    """Propose that two devices swap what they start within a window of time (often: from some time
+    on)."""
     n, k = g.compute.shape
     first = w.start[below(w.random, n)]
     last = NEVER if uniform(w.random) < 0.5 else w.start[below(w.random, n)]
@@ -219,7 +251,8 @@ def _window(g, w):
 
 @uncounted
 def _overtake(g, w, op):
-    """Return (op to shift, its position): an op ahead of the one just before it on its device, or the other behind."""
+    """Return (op to shift, its position): an op ahead of the one just before it on its device, or
+    the other behind."""
     for _ in range(8):
         if w.before[op] >= 0:
             break
@@ -234,7 +267,8 @@ def _overtake(g, w, op):
 
 @uncounted
 def _choose_cluster(g, w, move, op):
-    """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that goes back or -1)."""
+    """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that
+    goes back or -1)."""
     n, d = g.compute.shape[0], w.device[op]
     neighbour = random_neighbour(g, w.random, op)
     to, room, together, back = _other_device(g, w, d), 1, True, -1
@@ -260,12 +294,14 @@ def _choose_cluster(g, w, move, op):
 
 @uncounted
 def _propose(g, w, move):
-    """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1, its position)."""
+    """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1,
+    its position)."""
     n, k = g.compute.shape
     w.stamp[0] += 1
     op = below(w.random, n)
     d = w.device[op]
-    # A move shifts an op in the sequence, or takes a cluster to a device (and maybe another one back). Each helper
+    # A move shifts an op in the sequence, or takes a cluster to a device (and maybe another one
+    # back). Each helper
     # is called from one place: they are inlined, and the compiler's time grows with every copy.
     shifted, place = -1, 0
     seed, to, room, together, back = -1, 0, 1, True, -1
@@ -390,7 +426,11 @@ def anneal(g, w, leg, tally):
             value = decode(g, w, first, limit)
             if value == REJECTED:
                 for i in range(w.device.shape[0]):
-                    w.new_start[i], w.new_finish[i], w.new_tail[i] = w.start[i], w.finish[i], w.tail[i]
+                    w.new_start[i], w.new_finish[i], w.new_tail[i] = (
+                        w.start[i],
+                        w.finish[i],
+                        w.tail[i],
+                    )
         if value == REJECTED:
             if op >= 0:
                 _shift(w, op, at)

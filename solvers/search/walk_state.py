@@ -1,4 +1,5 @@
-"""The memory of a simulated-annealing walk: the graph as it reads it, its state, its checkpoints."""
+"""The memory of a simulated-annealing walk: the graph as it reads it, its state, its
+checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ NEVER = 2**63 - 1
 
 
 class WalkGraph(NamedTuple):
-    """The problem as the walk and the moves of populations read it (n ops, k devices, m tensors)."""
+    """The problem as the walk and the moves of populations read it (n ops, k devices, m
+    tensors)."""
 
     compute: Ints  # (n, k) ticks
     successors: Edges
@@ -31,7 +33,8 @@ class WalkGraph(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A stretch of a walk: the temperature falls from `hot` to `cold` ticks by a constant factor per step."""
+    """A stretch of a walk: the temperature falls from `hot` to `cold` ticks by a constant factor
+    per step."""
 
     steps: int
     hot: float
@@ -88,9 +91,31 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
         return np.empty((k, n), dtype=np.int64)
 
     return WalkState(
-        random=random.copy(), device=device.copy(), sequence=sequence.copy(), position=ints(n), home=ints(u),
-        used=ints(k), load=ints(k), start=ints(n), finish=ints(n), before=ints(n), tail=ints(n), held=ints(k),
-        table=table(), best_device=device.copy(), best_sequence=sequence.copy(), value=np.full(2, NEVER),
-        unit_list=ints(u), unit_to=ints(u), unit_mark=ints(u), stamp=ints(1), visit=ints(n), queue=ints(n),
-        new_start=ints(n), new_finish=ints(n), new_tail=ints(n), new_held=ints(k), new_table=table(),
-    )  # fmt: skip
+        random=random.copy(),
+        device=device.copy(),
+        sequence=sequence.copy(),
+        position=ints(n),
+        home=ints(u),
+        used=ints(k),
+        load=ints(k),
+        start=ints(n),
+        finish=ints(n),
+        before=ints(n),
+        tail=ints(n),
+        held=ints(k),
+        table=table(),
+        best_device=device.copy(),
+        best_sequence=sequence.copy(),
+        value=np.full(2, NEVER),
+        unit_list=ints(u),
+        unit_to=ints(u),
+        unit_mark=ints(u),
+        stamp=ints(1),
+        visit=ints(n),
+        queue=ints(n),
+        new_start=ints(n),
+        new_finish=ints(n),
+        new_tail=ints(n),
+        new_held=ints(k),
+        new_table=table(),
+    )

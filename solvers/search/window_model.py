@@ -1,12 +1,12 @@
 """The CP-SAT subproblem of `lns`: some ops are free, the rest keep device and order.
 
 Ops are split by the incumbent's times. Those that end before the slice are fixed in time: they give
-devices a release time and deliver their tensors. Those that start after it keep device and order but may
-move left: they are folded into tails, the longest path from the end of a slice op, or from a device, to
-the end of the schedule. Within the slice, free ops choose device and place; the others keep their device
-and their order among themselves, with variable starts. Contended transfers count with the delay they have
-in the incumbent, or their plain length if they are new: the evaluator, not the model, decides what an
-answer is worth.
+devices a release time and deliver their tensors. Those that start after it keep device and order
+but may move left: they are folded into tails, the longest path from the end of a slice op, or from
+a device, to the end of the schedule. Within the slice, free ops choose device and place; the others
+keep their device and their order among themselves, with variable starts. Contended transfers count
+with the delay they have in the incumbent, or their plain length if they are new: the evaluator, not
+the model, decides what an answer is worth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Incumbent:
     device: NDArray[np.int64]  # (num_ops,)
     start: NDArray[np.int64]  # (num_ops,) ticks
     finish: NDArray[np.int64]  # (num_ops,) ticks
-    delay: dict[tuple[int, int], int]  # (tensor, destination) -> ticks from the producer's end to the arrival
+    delay: dict[
+        tuple[int, int], int
+    ]  # (tensor, destination) -> ticks from the producer's end to the arrival
     order: NDArray[np.int64]  # (num_ops,) ops by (start, finish, topological position)
 
     @property
@@ -41,7 +43,9 @@ class Incumbent:
         return int(self.finish.max())
 
 
-def arrival_delay(problem: PlacementProblem, now: Incumbent, tensor: int, source: int, target: int) -> int:
+def arrival_delay(
+    problem: PlacementProblem, now: Incumbent, tensor: int, source: int, target: int
+) -> int:
     """Ticks from the end of the producer on `source` to the tensor's arrival on `target`."""
     if source == target:
         return 0
@@ -52,7 +56,8 @@ def arrival_delay(problem: PlacementProblem, now: Incumbent, tensor: int, source
 
 
 def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
-    """Longest path from the start of every op to the end, with devices and orders of the incumbent."""
+    """Longest path from the start of every op to the end, with devices and orders of the
+    incumbent."""
     n = problem.num_ops
     result = np.zeros(n, dtype=np.int64)
     ptr, target, tensor = problem.successors
@@ -65,7 +70,8 @@ def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
         for e in range(ptr[v], ptr[v + 1]):
             w = int(target[e])
             after = max(
-                after, arrival_delay(problem, now, int(tensor[e]), d, int(now.device[w])) + int(result[w])
+                after,
+                arrival_delay(problem, now, int(tensor[e]), d, int(now.device[w])) + int(result[w]),
             )
         result[v] = after + int(problem.compute[v, d])
         follower[d] = v
@@ -93,7 +99,13 @@ class WindowModel:
     """
 
     def __init__(
-        self, problem: PlacementProblem, now: Incumbent, window: Window, allowed: NDArray[np.bool_], grid: int, lower: int
+        self,
+        problem: PlacementProblem,
+        now: Incumbent,
+        window: Window,
+        allowed: NDArray[np.bool_],
+        grid: int,
+        lower: int,
     ) -> None:
         self.problem, self.now, self.unit, self.grid = problem, now, problem.units.unit, grid
         self.inside = [int(v) for v in window.inside]
@@ -129,7 +141,9 @@ class WindowModel:
         for v in self.inside:
             i = int(self.unit[v])
             if i not in by_unit:
-                devices = np.flatnonzero(allowed[i]).tolist() if i in free else [int(self.now.device[v])]
+                devices = (
+                    np.flatnonzero(allowed[i]).tolist() if i in free else [int(self.now.device[v])]
+                )
                 if len(devices) == 1:
                     by_unit[i] = {devices[0]: true}
                 else:
@@ -141,7 +155,8 @@ class WindowModel:
         self.free_units = {i: literals for i, literals in by_unit.items() if len(literals) > 1}
 
     def _times(self, tail: NDArray[np.int64]) -> None:
-        """Add starts and ends; release times and tails of the devices from the ops outside the slice."""
+        """Add starts and ends; release times and tails of the devices from the ops outside the
+        slice."""
         m, p, now = self.model, self.problem, self.now
         first = min(int(now.start[v]) for v in self.inside)
         last = {d: 0 for d in range(p.num_devices)}  # end of the ops before the slice
@@ -211,7 +226,9 @@ class WindowModel:
                     continue
                 home = int(now.device[u])
                 for d, x in self.on[v].items():
-                    ready = -(-(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.grid)
+                    ready = -(
+                        -(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.grid
+                    )
                     if ready > 0:
                         m.add(self.start[v] >= ready).only_enforce_if(x)
         out, target, sent = p.successors
@@ -261,12 +278,17 @@ class WindowModel:
         for d in range(p.num_devices):
             if p.capacity[d] >= UNLIMITED:
                 continue
-            terms = [w * self.free_units[i][d] for i, w in weight.items() if w and d in self.free_units[i]]
+            terms = [
+                w * self.free_units[i][d]
+                for i, w in weight.items()
+                if w and d in self.free_units[i]
+            ]
             if terms:
                 self.model.add(sum(terms) <= int(p.capacity[d] - used[d]))
 
     def decode(self, value: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (device, rank): slice ops by their new starts, between the ops before and after the slice."""
+        """Return (device, rank): slice ops by their new starts, between the ops before and after
+        the slice."""
         p, now = self.problem, self.now
         device = now.device.copy()
         position = np.empty(p.num_ops, dtype=np.int64)

@@ -1,12 +1,14 @@
 """Which ops large neighbourhood search frees: the neighbourhoods that papers vary.
 
-A window takes the problem, the incumbent, the number of ops wanted and a generator, and returns the ops to free.
+A window takes the problem, the incumbent, the number of ops wanted and a generator, and returns the
+ops to free.
 
 References
 ----------
-D. Godard, P. Laborie, W. Nuijten, "Randomized large neighborhood search for cumulative scheduling", ICAPS 2005 (time).
-A. Carchrae, J. C. Beck, "Principles for the design of large neighborhood search", Journal of Mathematical Modelling and
-Algorithms 8, 2009 (windows of time and of resources, chosen by what they earned).
+D. Godard, P. Laborie, W. Nuijten, "Randomized large neighborhood search for cumulative scheduling",
+ICAPS 2005 (time). A. Carchrae, J. C. Beck, "Principles for the design of large neighborhood
+search", Journal of Mathematical Modelling and Algorithms 8, 2009 (windows of time and of resources,
+chosen by what they earned).
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) ->
             int(source[e])
             for e in range(ptr[at], ptr[at + 1])
             if int(now.finish[source[e]])
-            + arrival_delay(problem, now, int(tensor[e]), int(now.device[source[e]]), int(now.device[at]))
+            + arrival_delay(
+                problem, now, int(tensor[e]), int(now.device[source[e]]), int(now.device[at])
+            )
             >= begin
         ]
         if at in previous and now.finish[previous[at]] >= begin:
@@ -109,5 +113,8 @@ def connected(problem: PlacementProblem, now: Incumbent, size: int, rng: Generat
 
 
 WINDOWS: dict[str, Callable[[PlacementProblem, Incumbent, int, Generator], Ints]] = {
-    "time": by_time, "device-pair": by_device_pair, "critical-path": by_critical_path, "connected": connected,
-}  # fmt: skip
+    "time": by_time,
+    "device-pair": by_device_pair,
+    "critical-path": by_critical_path,
+    "connected": connected,
+}

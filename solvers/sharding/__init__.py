@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-CONTEST = "Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism, 2025"
+CONTEST = (
+    "Moffitt, Fegade: The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism, 2025"
+)
 
 
 def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.sharding.{target}", "sharding", ("cost",), summary, True, paper, use)
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.sharding.{target}",
+        "sharding",
+        ("cost",),
+        summary,
+        True,
+        paper,
+        use,
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("tree-descent", "tree_descent:TreeDescent",
-          "from the least usage, whole trees of nodes at a time by dynamic programming", "", "a quick solution without a bound"),
-    _spec("sharding-portfolio", "portfolio:ShardingPortfolio",
-          "the Lagrangian bound and a search by tree moves, side by side", CONTEST, "the default: a good choice with its gap"),
-)  # fmt: skip
+    _spec(
+        "tree-descent",
+        "tree_descent:TreeDescent",
+        "from the least usage, whole trees of nodes at a time by dynamic programming",
+        "",
+        "a quick solution without a bound",
+    ),
+    _spec(
+        "sharding-portfolio",
+        "portfolio:ShardingPortfolio",
+        "the Lagrangian bound and a search by tree moves, side by side",
+        CONTEST,
+        "the default: a good choice with its gap",
+    ),
+)

@@ -1,4 +1,5 @@
-"""The default: the Lagrangian bound and the search by tree moves, side by side against the clock."""
+"""The default: the Lagrangian bound and the search by tree moves, side by side against the
+clock."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class ShardingPortfolio(SearchSolver):
     name: ClassVar[str] = "sharding-portfolio"
     endless: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = ("sharding",)
-    slice_seconds: float = option(2.0, above=0.0, high=60.0, meaning="seconds between exchanges of bound and search")
+    slice_seconds: float = option(
+        2.0, above=0.0, high=60.0, meaning="seconds between exchanges of bound and search"
+    )
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve both until the budget is spent or they meet."""
@@ -47,7 +50,9 @@ class ShardingPortfolio(SearchSolver):
             proved = tracker.elapsed
             while not tracker.stop() and not sides.trivial:
                 left = tracker.seconds_left - 2 * sides.certify_seconds
-                sides.side_by_side(min(self.slice_seconds, 0.1 + tracker.elapsed / 5, max(0.0, left)), pool)
+                sides.side_by_side(
+                    min(self.slice_seconds, 0.1 + tracker.elapsed / 5, max(0.0, left)), pool
+                )
                 last = tracker.seconds_left <= 2 * sides.certify_seconds + 0.01
                 if last or tracker.elapsed - proved > 10 * sides.certify_seconds:
                     sides.certify()

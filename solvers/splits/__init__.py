@@ -1,31 +1,69 @@
-"""What others do with a graph on several accelerators: the baselines of Tarnawski et al. beside the dynamic programs."""
+"""What others do with a graph on several accelerators: the baselines of Tarnawski et al. beside the
+dynamic programs."""
 
 from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
 
-def _spec(name: str, target: str, summary: str, paper: str, use: str, *, search: bool) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.splits.{target}", "placement", ("period",), summary, search, paper, use)
+def _spec(
+    name: str, target: str, summary: str, paper: str, use: str, *, search: bool
+) -> SolverSpec:
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.splits.{target}",
+        "placement",
+        ("period",),
+        summary,
+        search,
+        paper,
+        use,
+    )
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("pipedream", "pipedream:PipeDream", "PipeDream's optimizer along a topological order, without replicas",
-          "Narayanan et al.: PipeDream, generalized pipeline parallelism for DNN training, SOSP 2019",
-          "the published planner, to compare with", search=False),
-    _spec("split-local-search", "split_local_search:SplitLocalSearch",
-          "best-improving moves of single ops from random splits",
-          "Mirhoseini et al. and Tarnawski et al.: the local search that the latter compare with, NeurIPS 2020",
-          "a baseline without contiguity, to compare with", search=True),
-    SolverSpec("max-load-dp", "placeopt.solvers.splits.max_load_dp:MaxLoadDp", "placement", ("latency",),
-               "the split that is best for the period, valued by its latency", False,
-               "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020",
-               "what balanced loads are worth to a single sample, to compare with"),
-    SolverSpec("min-cut", "placeopt.solvers.splits.min_cut:MinCut", "placement", ("makespan",),
-               "balanced parts with a small cut, one a device, by METIS (extra: partition)", False,
-               "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
-               "the baseline of papers on learned placement"),
-    _spec("metis", "graph_partition:GraphPartition", "balanced parts with a small cut, by METIS (extra: partition)",
-          "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
-          "what a graph partitioner does without a model of loads, to compare with", search=False),
-)  # fmt: skip
+    _spec(
+        "pipedream",
+        "pipedream:PipeDream",
+        "PipeDream's optimizer along a topological order, without replicas",
+        "Narayanan et al.: PipeDream, generalized pipeline parallelism for DNN training, SOSP 2019",
+        "the published planner, to compare with",
+        search=False,
+    ),
+    _spec(
+        "split-local-search",
+        "split_local_search:SplitLocalSearch",
+        "best-improving moves of single ops from random splits",
+        "Mirhoseini et al. and Tarnawski et al.: the local search that the latter compare with, NeurIPS 2020",
+        "a baseline without contiguity, to compare with",
+        search=True,
+    ),
+    SolverSpec(
+        "max-load-dp",
+        "placeopt.solvers.splits.max_load_dp:MaxLoadDp",
+        "placement",
+        ("latency",),
+        "the split that is best for the period, valued by its latency",
+        False,
+        "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020",
+        "what balanced loads are worth to a single sample, to compare with",
+    ),
+    SolverSpec(
+        "min-cut",
+        "placeopt.solvers.splits.min_cut:MinCut",
+        "placement",
+        ("makespan",),
+        "balanced parts with a small cut, one a device, by METIS (extra: partition)",
+        False,
+        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
+        "the baseline of papers on learned placement",
+    ),
+    _spec(
+        "metis",
+        "graph_partition:GraphPartition",
+        "balanced parts with a small cut, by METIS (extra: partition)",
+        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
+        "what a graph partitioner does without a model of loads, to compare with",
+        search=False,
+    ),
+)

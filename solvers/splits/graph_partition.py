@@ -1,17 +1,18 @@
 """`metis`: balanced parts with a small cut, by a multilevel graph partitioner.
 
-Nodes weigh their compute time on the accelerators, edges the time of the tensor between them; METIS makes as many parts of about
-equal weight as there are accelerators, with few ticks between them. It knows neither memory, nor contiguity, nor that loads
-count both ends of a transfer: splits that break a constraint are dropped, and the best of several imbalances is kept. Tarnawski
-et al. compare with SCOTCH in this role; METIS is the other multilevel partitioner with bindings that are kept.
+Nodes weigh their compute time on the accelerators, edges the time of the tensor between them; METIS
+makes as many parts of about equal weight as there are accelerators, with few ticks between them. It
+knows neither memory, nor contiguity, nor that loads count both ends of a transfer: splits that
+break a constraint are dropped, and the best of several imbalances is kept. Tarnawski et al. compare
+with SCOTCH in this role; METIS is the other multilevel partitioner with bindings that are kept.
 
 References
 ----------
-G. Karypis, V. Kumar: "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal on
-Scientific Computing 20(1), 1998.
+G. Karypis, V. Kumar: "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs",
+SIAM Journal on Scientific Computing 20(1), 1998.
 
-F. Pellegrini, J. Roman: "SCOTCH: A Software Package for Static Mapping by Dual Recursive Bipartitioning of Process and
-Architecture Graphs", HPCN 1996.
+F. Pellegrini, J. Roman: "SCOTCH: A Software Package for Static Mapping by Dual Recursive
+Bipartitioning of Process and Architecture Graphs", HPCN 1996.
 """
 
 from __future__ import annotations
@@ -90,11 +91,23 @@ def partitions(
     partitioner: Any, model: ContractedProblem, kind: int, seed: int, starts: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the part of every node, for every imbalance and seed."""
-    return parts_of(partitioner, len(model.types[kind]), edges_of(model, kind), model.total[:, kind], seed, starts)
+    return parts_of(
+        partitioner,
+        len(model.types[kind]),
+        edges_of(model, kind),
+        model.total[:, kind],
+        seed,
+        starts,
+    )
 
 
 def parts_of(
-    partitioner: Any, parts: int, graph: WeightedGraph, work: NDArray[np.int64], seed: int, starts: int
+    partitioner: Any,
+    parts: int,
+    graph: WeightedGraph,
+    work: NDArray[np.int64],
+    seed: int,
+    starts: int,
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the part of every node of a graph, for every imbalance and seed."""
     if parts == 1 or len(work) == 1:
@@ -103,22 +116,29 @@ def parts_of(
     for imbalance in IMBALANCES:
         for start in range(starts):
             _, part = partitioner.part_graph(
-                parts, partitioner.CSRAdjacency(graph.pointer, graph.neighbour), vweights=scaled(work),
-                eweights=graph.weight, options=partitioner.Options(ufactor=imbalance, seed=seed + start),
-            )  # fmt: skip
+                parts,
+                partitioner.CSRAdjacency(graph.pointer, graph.neighbour),
+                vweights=scaled(work),
+                eweights=graph.weight,
+                options=partitioner.Options(ufactor=imbalance, seed=seed + start),
+            )
             yield np.asarray(part, dtype=np.int64)
 
 
 def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
-    """Return the graph of the nodes of a contracted problem, its edges weighed by their tensors on a type of device."""
+    """Return the graph of the nodes of a contracted problem, its edges weighed by their tensors on
+    a type of device."""
     tensor = model.edge_tensor
-    return undirected(model.num_nodes, model.producer[tensor], model.consumer, model.weight[tensor, kind])
+    return undirected(
+        model.num_nodes, model.producer[tensor], model.consumer, model.weight[tensor, kind]
+    )
 
 
 def undirected(
     num_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], ticks: NDArray[np.int64]
 ) -> WeightedGraph:
-    """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are dropped."""
+    """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are
+    dropped."""
     total: dict[tuple[int, int], int] = defaultdict(int)
     for u, v, weight in zip(source.tolist(), target.tolist(), ticks.tolist(), strict=True):
         if u != v:
@@ -126,7 +146,9 @@ def undirected(
             total[v, u] += weight
     pairs = sorted(total)
     weights = scaled(np.array([total[pair] for pair in pairs], dtype=np.int64))
-    pointer = np.searchsorted(np.array([u for u, _ in pairs], dtype=np.int64), np.arange(num_nodes + 1))
+    pointer = np.searchsorted(
+        np.array([u for u, _ in pairs], dtype=np.int64), np.arange(num_nodes + 1)
+    )
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 

@@ -1,13 +1,15 @@
 """`max-load-dp`: the latency of the split that is best for the period.
 
-Tarnawski et al. compare the latency of one sample with that of their dynamic program for throughput: the pipeline of ideals whose
-busiest device has the least load, all of them searched, every accelerator's part one slot. Beside the bound on the latency it tells
-what balanced loads are worth to a single sample.
+Tarnawski et al. compare the latency of one sample with that of their dynamic program for
+throughput: the pipeline of ideals whose busiest device has the least load, all of them searched,
+every accelerator's part one slot. Beside the bound on the latency it tells what balanced loads are
+worth to a single sample.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
-DNN Graph Operators", NeurIPS 2020, section 6 (latency, the baseline Max-load DP).
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 6 (latency, the baseline Max-load
+DP).
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ class MaxLoadDp(SearchSolver):
     kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     watched_from: ClassVar[int] = 4000  # ideals are enumerated in one go
 
-    max_ideals: int = option(2_000_000, low=1, meaning="ideals of the graph; with more, one topological order is searched")
+    max_ideals: int = option(
+        2_000_000,
+        low=1,
+        meaning="ideals of the graph; with more, one topological order is searched",
+    )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Offer the split of the least load."""
@@ -48,12 +54,16 @@ class MaxLoadDp(SearchSolver):
         except InfeasibleProblemError as error:
             tracker.message = str(error)
             return
-        lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=self.max_ideals)
+        lattice = ideal_lattice(
+            model.num_nodes, model.order_from, model.order_to, limit=self.max_ideals
+        )
         lattice = linear_lattice(model.num_nodes) if lattice is None else lattice
         outcome = best_chain(IdealProgram(model, lattice), None, tracker.stop)
         tracker.count()
         if outcome.value is None:
-            tracker.message = "no chain of stages fits the devices' memory and compatibility, or time ran out"
+            tracker.message = (
+                "no chain of stages fits the devices' memory and compatibility, or time ran out"
+            )
             return
         device, _ = stage_devices(model, outcome.stages)
         value = int(latency_batch(problem, device[None, :])[0])

@@ -1,14 +1,17 @@
 """`min-cut`: the makespan of balanced parts with a small cut, by METIS.
 
-What the papers on learned placement call min-cut or Scotch: ops weigh their mean compute time, edges the mean time of their
-tensor; as many balanced parts as devices, one a device, for several allowed imbalances and seeds. The partitioner knows
-no order of execution, so that a chain cut into equal parts runs one part after the other.
+What the papers on learned placement call min-cut or Scotch: ops weigh their mean compute time,
+edges the mean time of their tensor; as many balanced parts as devices, one a device, for several
+allowed imbalances and seeds. The partitioner knows no order of execution, so that a chain cut into
+equal parts runs one part after the other.
 
 References
 ----------
-.. [1] G. Karypis, V. Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal on
+.. [1] G. Karypis, V. Kumar, "A Fast and High Quality Multilevel Scheme for Partitioning Irregular
+Graphs", SIAM Journal on
    Scientific Computing 20(1), 1998.
-.. [2] A. Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017 (the baseline).
+.. [2] A. Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017
+(the baseline).
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MinCut(Heuristic):
-    """Balanced parts with a small cut, one for each device; what does not fit goes to a device with space."""
+    """Balanced parts with a small cut, one for each device; what does not fit goes to a device with
+    space."""
 
     name: ClassVar[str] = "min-cut"
 

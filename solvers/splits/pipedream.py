@@ -1,19 +1,20 @@
 """`pipedream`: PipeDream's optimizer, without replicas.
 
-The nodes are taken in a topological order; the stage of the nodes i + 1 .. j takes the larger of its compute time and of the
-transfers over its two ends, since PipeDream overlaps computation with communication. With A(j, m) the
-smallest slowest stage of the first j nodes on m accelerators,
+The nodes are taken in a topological order; the stage of the nodes i + 1 .. j takes the larger of
+its compute time and of the transfers over its two ends, since PipeDream overlaps computation with
+communication. With A(j, m) the smallest slowest stage of the first j nodes on m accelerators,
 
     A(j, m) = min over i < j of max(A(i, m - 1), cut(i), time(i, j)),
 
-with cut(i) the ticks of all tensors that cross from the first i nodes to the rest, and stages that fit the memory of a device only.
-What is returned is judged under the problem's own load, where computation and communication add up. PipeDream's
-replicas are left out: a replicated stage is no placement (see `placeopt.splits.problem`).
+with cut(i) the ticks of all tensors that cross from the first i nodes to the rest, and stages that
+fit the memory of a device only. What is returned is judged under the problem's own load, where
+computation and communication add up. PipeDream's replicas are left out: a replicated stage is no
+placement (see `placeopt.splits.problem`).
 
 References
 ----------
-D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. Devanur, G. Ganger, P. Gibbons, M. Zaharia: "PipeDream: Generalized
-Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1.
+D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. Devanur, G. Ganger, P. Gibbons, M. Zaharia:
+"PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ MOST_NODES = 12_000
 
 @dataclass(frozen=True)
 class PipeDream(SearchSolver):
-    """Stages of consecutive nodes whose slowest one, computation and communication overlapped, is fastest."""
+    """Stages of consecutive nodes whose slowest one, computation and communication overlapped, is
+    fastest."""
 
     name: ClassVar[str] = "pipedream"
 
@@ -53,7 +55,9 @@ class PipeDream(SearchSolver):
         if model is None:
             return
         if model.num_nodes > MOST_NODES:
-            raise Refused(f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes {MOST_NODES} at most")
+            raise Refused(
+                f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes {MOST_NODES} at most"
+            )
         kind = accelerator_type(model)
         part = best_stages(stage_times(model, kind), cuts(model, kind), len(model.types[kind]))
         if part is None:
@@ -63,19 +67,23 @@ class PipeDream(SearchSolver):
 
 
 def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
-    """Return the compute ticks of the nodes i .. j - 1 as a stage, at [i, j]; infinite where they cannot be one."""
+    """Return the compute ticks of the nodes i .. j - 1 as a stage, at [i, j]; infinite where they
+    cannot be one."""
     n = model.num_nodes
     work = np.concatenate([[0], np.cumsum(model.total[:, kind])])
     held = np.concatenate([[0], np.cumsum(model.resident)])
     barred = np.concatenate([[0], np.cumsum(~model.allowed[:, kind])])
     time = (work[None, :] - work[:, None]).astype(np.float64)
-    fits = (held[None, :] - held[:, None] <= model.capacity[kind]) & (barred[None, :] == barred[:, None])
+    fits = (held[None, :] - held[:, None] <= model.capacity[kind]) & (
+        barred[None, :] == barred[:, None]
+    )
     time[~fits | (np.arange(n + 1)[:, None] >= np.arange(n + 1)[None, :])] = NEVER
     return time
 
 
 def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
-    """Return the ticks of the tensors that cross from the first i nodes to the rest, shape (num_nodes + 1,)."""
+    """Return the ticks of the tensors that cross from the first i nodes to the rest, shape
+    (num_nodes + 1,)."""
     change = np.zeros(model.num_nodes + 2)
     for t in range(len(model.producer)):
         pins = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
@@ -86,7 +94,9 @@ def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
     return np.cumsum(change)[: model.num_nodes + 1]
 
 
-def best_stages(time: NDArray[np.float64], cut: NDArray[np.float64], devices: int) -> NDArray[np.int64] | None:
+def best_stages(
+    time: NDArray[np.float64], cut: NDArray[np.float64], devices: int
+) -> NDArray[np.int64] | None:
     """Return the stage of every node; None if nothing fits."""
     n = len(cut) - 1
     slowest = np.full((devices + 1, n + 1), NEVER)

@@ -1,13 +1,13 @@
 """`split-local-search`: the local search that Tarnawski et al. compare their splits with.
 
-From a random split, the move of one node to another device that lowers the period most is made until none does; then
-the search starts anew. Nodes are the contracted ones: colocated ops move together. Contiguity is not kept, so that only
-problems without it are taken.
+From a random split, the move of one node to another device that lowers the period most is made
+until none does; then the search starts anew. Nodes are the contracted ones: colocated ops move
+together. Contiguity is not kept, so that only problems without it are taken.
 
 References
 ----------
-J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of DNN
-Graph Operators", NeurIPS 2020, section 6 (the baseline "local search").
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 6 (the baseline "local search").
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SplitLocalSearch(SearchSolver):
         """Descend from every start."""
         if problem.contiguity != "none":
             raise Refused(
-                f"{self.name}: expected contiguity \"none\", received \"{problem.contiguity}\"; moves of single ops keep none"
+                f'{self.name}: expected contiguity "none", received "{problem.contiguity}"; moves of single ops keep none'
             )
         model = contracted(tracker, "none")
         if model is None:
@@ -61,13 +61,16 @@ class SplitLocalSearch(SearchSolver):
             if start is not None:
                 descend(model, evaluator, tracker, *start)
         if tracker.solution is None:
-            tracker.message = f"none of {self.restarts} starts with {TRIES} random splits each fits the devices"
+            tracker.message = (
+                f"none of {self.restarts} starts with {TRIES} random splits each fits the devices"
+            )
 
 
 def random_split(
     model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int] | None:
-    """Return a random split over the devices that may run each node, and its period; None if none of those drawn fits."""
+    """Return a random split over the devices that may run each node, and its period; None if none
+    of those drawn fits."""
     able = model.allowed[:, model.type_of]
     for _ in range(TRIES):
         home = (rng.random(able.shape) * able).argmax(axis=1)
@@ -78,14 +81,20 @@ def random_split(
 
 
 def descend(
-    model: ContractedProblem, evaluator: BudgetedEvaluator, tracker: Tracker[Placement], home: NDArray[np.int64], value: int
+    model: ContractedProblem,
+    evaluator: BudgetedEvaluator,
+    tracker: Tracker[Placement],
+    home: NDArray[np.int64],
+    value: int,
 ) -> None:
     """Make the best move of one node until none lowers the period or the budget is spent."""
     able = model.allowed[:, model.type_of]
     while not tracker.stop():
         nodes, devices = np.nonzero(able & (np.arange(able.shape[1]) != home[:, None]))
         rows = np.repeat(home[model.node][None, :], len(nodes), axis=0)
-        rows[model.node[None, :] == nodes[:, None]] = np.repeat(devices, np.bincount(model.node, minlength=len(home))[nodes])
+        rows[model.node[None, :] == nodes[:, None]] = np.repeat(
+            devices, np.bincount(model.node, minlength=len(home))[nodes]
+        )
         values = evaluator.values(rows)
         best = int(values.argmin()) if len(values) else 0
         if not len(values) or values[best] >= value:

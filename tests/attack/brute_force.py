@@ -1,4 +1,5 @@
-"""Every placement, order and slot of a small Case, executed and valued by definition. Shares no code with placeopt."""
+"""Every placement, order and slot of a small Case, executed and valued by definition. Shares no
+code with placeopt."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from itertools import permutations, product
 QUEUES = ("fifo", "priority", "planned")
 
 
-# --- constraints ---------------------------------------------------------------------------------------
+# --- constraints
+# ---------------------------------------------------------------------------------------
 
 
 def allowed(case, device):
@@ -15,7 +17,9 @@ def allowed(case, device):
     home = {}
     used = [0] * case.num_devices
     for op, d in enumerate(device):
-        if case.compute[op][d] < 0 or (case.colocation[op] >= 0 and home.setdefault(case.colocation[op], d) != d):
+        if case.compute[op][d] < 0 or (
+            case.colocation[op] >= 0 and home.setdefault(case.colocation[op], d) != d
+        ):
             return False
         used[d] += case.resident[op]
     return all(used[d] <= case.capacity[d] for d in range(case.num_devices))
@@ -28,7 +32,8 @@ def placements(case):
             yield device
 
 
-# --- makespan ------------------------------------------------------------------------------------------
+# --- makespan
+# ------------------------------------------------------------------------------------------
 
 
 class Execution:
@@ -151,7 +156,9 @@ class Execution:
         for d in range(self.case.num_devices):
             if d in self.busy_devices:
                 continue
-            left = [v for v in range(self.case.num_ops) if self.device[v] == d and v not in self.start]
+            left = [
+                v for v in range(self.case.num_ops) if self.device[v] == d and v not in self.start
+            ]
             ready = [v for v in left if v in self.ready_at]
             if not ready:
                 continue
@@ -167,7 +174,8 @@ class Execution:
 
 
 def peak_memory(case, run):
-    """Largest bytes on each device: resident, and tensors from their start to their last reader's end."""
+    """Largest bytes on each device: resident, and tensors from their start to their last reader's
+    end."""
     spans = []
     for t, u in enumerate(case.producer):
         home = run.device[u]
@@ -178,18 +186,23 @@ def peak_memory(case, run):
             if tensor == t:
                 last = max([end] + [run.end[v] for v in case.consumers[t] if run.device[v] == d])
                 spans.append((d, begin, last, case.tensor_bytes[t]))
-    resident = [sum(case.resident[v] for v in range(case.num_ops) if run.device[v] == d)
-                for d in range(case.num_devices)]  # fmt: skip
+    resident = [
+        sum(case.resident[v] for v in range(case.num_ops) if run.device[v] == d)
+        for d in range(case.num_devices)
+    ]
     peak = list(resident)
     for d in range(case.num_devices):
         for moment in {span[1] for span in spans}:
-            live = sum(size for where, begin, end, size in spans if where == d and begin <= moment < end)
+            live = sum(
+                size for where, begin, end, size in spans if where == d and begin <= moment < end
+            )
             peak[d] = max(peak[d], resident[d] + live)
     return peak
 
 
 def makespan(case, device, rank, queue):
-    """Return the makespan of a placement, None where a constraint is broken or the order waits for itself."""
+    """Return the makespan of a placement, None where a constraint is broken or the order waits for
+    itself."""
     if not allowed(case, device):
         return None
     run = Execution(case, device, rank, queue)
@@ -211,19 +224,24 @@ def fastest(case, device, rank):
 
 
 def best_makespan(case):
-    """Return the least makespan over all placements, orders and executions; None if nothing is feasible."""
+    """Return the least makespan over all placements, orders and executions; None if nothing is
+    feasible."""
     best = None
     for device in placements(case):
         values = [makespan(case, device, [0] * case.num_ops, "fifo")]
         for rank in permutations(range(case.num_ops)):
-            values += [makespan(case, device, rank, "priority"), makespan(case, device, rank, "planned")]
+            values += [
+                makespan(case, device, rank, "priority"),
+                makespan(case, device, rank, "planned"),
+            ]
         found = [value for value in values if value is not None]
         if found and (best is None or min(found) < best):
             best = min(found)
     return best
 
 
-# --- period --------------------------------------------------------------------------------------------
+# --- period
+# --------------------------------------------------------------------------------------------
 
 
 def io(case, tensor, d):
@@ -265,7 +283,12 @@ def order_pairs(case):
         for v in case.consumers[t]:
             if not case.backward[u] and not case.backward[v]:
                 pairs.add((u, v))
-            elif case.contiguity == "chain" and case.backward[u] and case.backward[v] and (u in orphan or v in orphan):
+            elif (
+                case.contiguity == "chain"
+                and case.backward[u]
+                and case.backward[v]
+                and (u in orphan or v in orphan)
+            ):
                 pairs.add((v, u))
     return pairs
 
@@ -308,21 +331,32 @@ def leaves_and_returns(pairs, device, start):
 
 def best_period(case):
     """Return the least period over all placements, None if nothing is feasible."""
-    values = (period(case, device) for device in product(range(case.num_devices), repeat=case.num_ops))
+    values = (
+        period(case, device) for device in product(range(case.num_devices), repeat=case.num_ops)
+    )
     return min((value for value in values if value is not None), default=None)
 
 
-# --- latency -------------------------------------------------------------------------------------------
+# --- latency
+# -------------------------------------------------------------------------------------------
 
 
 def latency(case, device, slot):
-    """Return the end of the last op or slot, None where a constraint is broken or slots wait for each other."""
+    """Return the end of the last op or slot, None where a constraint is broken or slots wait for
+    each other."""
     if not allowed(case, device):
         return None
-    unit = [("pool", v) if case.io_class[d] < 0 else ("slot", d, slot[v]) for v, d in enumerate(device)]
-    if any(case.io_class[device[v]] >= 0 and not 0 <= slot[v] < case.slots for v in range(case.num_ops)):
+    unit = [
+        ("pool", v) if case.io_class[d] < 0 else ("slot", d, slot[v]) for v, d in enumerate(device)
+    ]
+    if any(
+        case.io_class[device[v]] >= 0 and not 0 <= slot[v] < case.slots for v in range(case.num_ops)
+    ):
         return None
-    takes = {u: sum(case.compute[v][device[v]] for v in range(case.num_ops) if unit[v] == u) for u in unit}
+    takes = {
+        u: sum(case.compute[v][device[v]] for v in range(case.num_ops) if unit[v] == u)
+        for u in unit
+    }
     before = {u: set() for u in unit}
     for t, p in enumerate(case.producer):
         readers = {unit[v] for v in case.consumers[t]} - {unit[p]}
@@ -358,4 +392,6 @@ def best_latency(case):
 
 def optimum(case):
     """Return the best value of a case by its objective, None if nothing is feasible."""
-    return {"makespan": best_makespan, "period": best_period, "latency": best_latency}[case.objective](case)
+    return {"makespan": best_makespan, "period": best_period, "latency": best_latency}[
+        case.objective
+    ](case)

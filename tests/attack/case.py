@@ -1,4 +1,5 @@
-"""Random small problems as plain lists: zero costs, huge ticks, unrelated types, every option. No placeopt, no numpy."""
+"""Random small problems as plain lists: zero costs, huge ticks, unrelated types, every option. No
+placeopt, no numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ NO_LIMIT = 2**62
 
 @dataclass
 class Case:
-    """A placement problem in lists; -1 in `compute` means incompatible, -1 in `channel` no contention."""
+    """A placement problem in lists; -1 in `compute` means incompatible, -1 in `channel` no
+    contention."""
 
     compute: list[list[int]]
     producer: list[int]
@@ -45,7 +47,11 @@ def draw(rng, objective=None):
     """Return a random Case; `rng` is a random.Random."""
     objective = objective or rng.choice(["makespan", "makespan", "period", "latency"])
     many = objective == "period" and rng.random() < 0.03  # more device types than a byte of flags
-    n = rng.choice([1, 2, 2, 3, 3, 3, 4]) if objective == "makespan" else rng.choice([1, 2, 3, 3, 4, 5])
+    n = (
+        rng.choice([1, 2, 2, 3, 3, 3, 4])
+        if objective == "makespan"
+        else rng.choice([1, 2, 3, 3, 4, 5])
+    )
     k = rng.choice([1, 2, 2, 3])
     if many:
         n, k = rng.choice([1, 2]), rng.choice([17, 18])

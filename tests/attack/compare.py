@@ -1,4 +1,5 @@
-"""Hold everything the package says of a small problem against brute force; return every difference in words."""
+"""Hold everything the package says of a small problem against brute force; return every difference
+in words."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def problem_of(case):
         producer=np.array(case.producer, dtype=np.int64),
         consumer_ptr=pointer,
         consumer=np.array([v for readers in case.consumers for v in readers], dtype=np.int64),
-        transfer=np.array(case.transfer, dtype=np.int64).reshape(len(case.producer), -1 if case.transfer else 1),
+        transfer=np.array(case.transfer, dtype=np.int64).reshape(
+            len(case.producer), -1 if case.transfer else 1
+        ),
         link_class=case.link_class,
         channel=case.channel,
         resident=case.resident,
@@ -93,7 +96,9 @@ def evaluations(case, problem, rng):
         expected = true_value(case, solution)
         finished = objective.finish(problem, solution)
         if finished.value != expected:
-            found.append(f"value of {device} {rank}: {finished.value} ({finished.violations}), brute force {expected}")
+            found.append(
+                f"value of {device} {rank}: {finished.value} ({finished.violations}), brute force {expected}"
+            )
         if case.objective != "latency":
             row = objective.evaluate_batch(problem, np.array([device]))[0]
             plain = true_value(case, po.Placement(np.array(device)))
@@ -124,7 +129,14 @@ def solver_answer(case, problem, best, name, seed):
     known = declared_options(solver_class(name))
     options = {key: value for key, value in DETERMINISTIC.items() if key in known}
     try:
-        result = po.solve(problem, name, seconds=2.0, evaluations=60 if spec.search else None, seed=seed, **options)
+        result = po.solve(
+            problem,
+            name,
+            seconds=2.0,
+            evaluations=60 if spec.search else None,
+            seed=seed,
+            **options,
+        )
     except Refused:
         return []
     except (InputError, SolverError) as error:
@@ -133,11 +145,15 @@ def solver_answer(case, problem, best, name, seed):
     if result.solution is not None:
         expected = true_value(case, result.solution)
         if expected != result.value:
-            found.append(f"{name} reports {result.value}, brute force values its solution {expected}")
+            found.append(
+                f"{name} reports {result.value}, brute force values its solution {expected}"
+            )
     if best is None and result.solution is not None:
         found.append(f"{name} found {result.value} where nothing is feasible")
     if best is not None and result.lower_bound > best:
-        found.append(f"{name} proves {result.lower_bound} ({result.bound_method}), the optimum is {best}")
+        found.append(
+            f"{name} proves {result.lower_bound} ({result.bound_method}), the optimum is {best}"
+        )
     if result.status == "optimal" and result.value != best:
         found.append(f"{name} calls {result.value} optimal, the optimum is {best}")
     if result.status == "infeasible" and best is not None:
@@ -148,7 +164,11 @@ def solver_answer(case, problem, best, name, seed):
 def solvers_of(objective):
     """Names of the solvers of an objective."""
     found = specs("placement").items()
-    return sorted(name for name, spec in found if objective in spec.objectives and spec.target.startswith("placeopt."))
+    return sorted(
+        name
+        for name, spec in found
+        if objective in spec.objectives and spec.target.startswith("placeopt.")
+    )
 
 
 EXACT = {"makespan": ["cp-sat"], "period": ["ideal-dp", "cp-sat", "milp"], "latency": ["cp-sat"]}
@@ -164,7 +184,9 @@ def attack(case, rng, *, num_solvers=1, exact=0.2, bound_seconds=0.0):
     problem = problem_of(case)
     best = brute_force.optimum(case)
     found = evaluations(case, problem, rng) + bounds(case, problem, best, bound_seconds)
-    names = rng.sample(solvers_of(case.objective), min(num_solvers, len(solvers_of(case.objective))))
+    names = rng.sample(
+        solvers_of(case.objective), min(num_solvers, len(solvers_of(case.objective)))
+    )
     names += [name for name in EXACT[case.objective] if rng.random() < exact]
     for name in dict.fromkeys(names):
         found += solver_answer(case, problem, best, name, rng.randrange(1000))

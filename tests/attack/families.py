@@ -1,4 +1,5 @@
-"""The families of the attack: a seed of a family is one small problem, and everything the package says of it is compared."""
+"""The families of the attack: a seed of a family is one small problem, and everything the package
+says of it is compared."""
 
 from __future__ import annotations
 
@@ -53,12 +54,16 @@ def _five_ops(rng: random.Random):
     case.colocation.append(-1)
     case.backward.append(False)
     total = sum(case.resident) + sum(case.tensor_bytes)
-    case.memory, case.capacity = "peak", [rng.randint(total // 3, total + 1) for _ in range(case.num_devices)]
+    case.memory, case.capacity = (
+        "peak",
+        [rng.randint(total // 3, total + 1) for _ in range(case.num_devices)],
+    )
     return case
 
 
 def attack_period(seed: int) -> Outcome:
-    """Attack a period, bounds by prices too: they end after some looks at the clock instead of seconds."""
+    """Attack a period, bounds by prices too: they end after some looks at the clock instead of
+    seconds."""
     rng = random.Random(seed)
     case = draw(rng, "period")
     if rng.random() < 0.5:
@@ -77,7 +82,8 @@ def attack_latency(seed: int) -> Outcome:
 
 
 def _placement(case, rng: random.Random) -> Outcome:
-    """Compare what is said of a placement problem; one in twenty by its exact solvers, one in four by every bound."""
+    """Compare what is said of a placement problem; one in twenty by its exact solvers, one in four
+    by every bound."""
     problem, best = compare.problem_of(case), brute_force.optimum(case)
     found = compare.evaluations(case, problem, rng) + compare.bounds(case, problem, best, 0.0)
     if rng.random() < 0.25:
@@ -97,7 +103,9 @@ def bounds_by_looks(problem, best, rng: random.Random) -> list[str]:
         try:
             report = objective_of(problem).bounds(problem, 1000.0, upper=upper)
         except InfeasibleProblemError as error:
-            return [] if best is None else [f"bounds say infeasible ({error}), brute force has {best}"]
+            return (
+                [] if best is None else [f"bounds say infeasible ({error}), brute force has {best}"]
+            )
     if best is None:
         return []
     if report.infeasible:

@@ -1,4 +1,5 @@
-"""Pipelines: the least period of patterns of one or two micro-batches, by trying every start. The oracle uses no placeopt."""
+"""Pipelines: the least period of patterns of one or two micro-batches, by trying every start. The
+oracle uses no placeopt."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from placeopt.solving.run import run
 
 
 def draw_blocks(rng):
-    """Return (blocks, capacity): forward blocks and the backward ones that free what they took, with lags."""
+    """Return (blocks, capacity): forward blocks and the backward ones that free what they took,
+    with lags."""
     d, forward = rng.choice([1, 2, 2]), rng.choice([1, 1, 2])
     lag = rng.choice([0, 1, 2])
     blocks = []
@@ -33,7 +35,8 @@ def draw_blocks(rng):
 
 
 def valid(blocks, capacity, period, starts):
-    """Whether starts (micro-batch, block) repeat every `period` ticks: waits, devices and memory, tick by tick."""
+    """Whether starts (micro-batch, block) repeat every `period` ticks: waits, devices and memory,
+    tick by tick."""
     for row in starts:
         for b, (_, _, _, after) in enumerate(blocks):
             if any(row[b] < row[a] + blocks[a][1] + lag for a, lag in after):
@@ -53,7 +56,8 @@ def valid(blocks, capacity, period, starts):
 
 
 def least_period(blocks, capacity, size):
-    """Return the least period of `size` micro-batches: starts up to the length of one after the other; None up to there."""
+    """Return the least period of `size` micro-batches: starts up to the length of one after the
+    other; None up to there."""
     serial = sum(span + max((lag for _, lag in after), default=0) for _, span, _, after in blocks)
     for period in range(1, size * serial + 1):
         for row in product(range(serial + period), repeat=len(blocks) * size - 1):
@@ -69,13 +73,23 @@ def attack(seed):
     blocks, capacity = draw_blocks(rng)
     names = [f"b{i}" for i in range(len(blocks))]
     records = [
-        Block(names[i], "F" if change > 0 else "B", tuple(devices), span, (change,) * len(devices),
-              tuple((names[a], lag) for a, lag in after))
+        Block(
+            names[i],
+            "F" if change > 0 else "B",
+            tuple(devices),
+            span,
+            (change,) * len(devices),
+            tuple((names[a], lag) for a, lag in after),
+        )
         for i, (devices, span, change, after) in enumerate(blocks)
-    ]  # fmt: skip
+    ]
     try:
         problem = PipelineProblem.from_blocks(
-            f"pipeline-{seed}", records, [f"d{i}" for i in range(len(capacity))], capacity=capacity, micro_batches=3
+            f"pipeline-{seed}",
+            records,
+            [f"d{i}" for i in range(len(capacity))],
+            capacity=capacity,
+            micro_batches=3,
         )
     except InputError:
         return False, []
@@ -101,14 +115,24 @@ def attack(seed):
         result = run(problem, solver, Budget(seconds=10.0), seed=0)
         least = best if size == 1 else least_period(blocks, capacity, size)
         if least is not None:
-            least = min(Fraction(least, size), Fraction(best)) if best is not None else Fraction(least, size)
+            least = (
+                min(Fraction(least, size), Fraction(best))
+                if best is not None
+                else Fraction(least, size)
+            )
         if least is not None and result.lower_bound > least:
             found.append(f"repetend {size} proves {result.lower_bound}, the optimum is {least}")
-        proved = result.solution is not None and result.solution.period == result.solution.size_bound
+        proved = (
+            result.solution is not None and result.solution.period == result.solution.size_bound
+        )
         if proved and result.value != least and result.solution.pattern.size == size:
-            found.append(f"repetend {size} proves its pattern of {result.value}, the least is {least}")
+            found.append(
+                f"repetend {size} proves its pattern of {result.value}, the least is {least}"
+            )
         if result.status == "infeasible" and least is not None:
             found.append(f"repetend {size} says infeasible, brute force has {least}")
         if result.solution is not None and makespan_bound(problem, 3) > result.solution.makespan:
-            found.append(f"makespan bound {makespan_bound(problem, 3)} exceeds {result.solution.makespan}")
+            found.append(
+                f"makespan bound {makespan_bound(problem, 3)} exceeds {result.solution.makespan}"
+            )
     return best is not None, found

@@ -17,7 +17,8 @@ NO_LIMIT = 2**62
 
 
 def draw_tables(rng):
-    """Return (costs, usages, intervals, edges, tables, limit); costs may be huge, most pairs of an edge forbidden."""
+    """Return (costs, usages, intervals, edges, tables, limit); costs may be huge, most pairs of an
+    edge forbidden."""
     n = rng.choice([1, 2, 3, 3, 4, 4, 5])
     sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]
     top, huge = rng.choice([1, 9, 100, 10**12]), rng.choice([0.0, 0.0, 0.2])
@@ -35,12 +36,25 @@ def draw_tables(rng):
     tables = []
     for u, v in edges:
         shift = rng.randrange(3)
-        tables.append([
-            [worth if linked and (x + shift) % sizes[v] != y else cost() for y in range(sizes[v])] for x in range(sizes[u])
-        ])  # fmt: skip
+        tables.append(
+            [
+                [
+                    worth if linked and (x + shift) % sizes[v] != y else cost()
+                    for y in range(sizes[v])
+                ]
+                for x in range(sizes[u])
+            ]
+        )
     total = sum(map(max, usages))
     limit = rng.choice([NO_LIMIT, total, rng.randint(0, total), rng.randint(total // 3, total)])
-    return [[cost() for _ in range(k)] for k in sizes], usages, intervals, edges, tables, min(limit, NO_LIMIT)
+    return (
+        [[cost() for _ in range(k)] for k in sizes],
+        usages,
+        intervals,
+        edges,
+        tables,
+        min(limit, NO_LIMIT),
+    )
 
 
 def value(drawn, choice):
@@ -51,7 +65,9 @@ def value(drawn, choice):
         if limit < NO_LIMIT and sum(usages[v][choice[v]] for v in live) > limit:
             return None
     total = sum(row[x] for row, x in zip(costs, choice, strict=True))
-    return total + sum(table[choice[u]][choice[v]] for (u, v), table in zip(edges, tables, strict=True))
+    return total + sum(
+        table[choice[u]][choice[v]] for (u, v), table in zip(edges, tables, strict=True)
+    )
 
 
 def attack(seed):
@@ -61,10 +77,15 @@ def attack(seed):
     values = [value(drawn, choice) for choice in product(*(range(len(row)) for row in costs))]
     best = min((x for x in values if x is not None), default=None)
     problem = ShardingProblem(
-        name=f"sharding-{seed}", node_ptr=np.cumsum([0, *map(len, costs)]), cost=np.array([x for row in costs for x in row]),
-        usage=np.array([x for row in usages for x in row]), interval=np.array(intervals), edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
-        edge_cost=np.array([x for table in tables for row in table for x in row], dtype=np.int64), usage_limit=limit,
-    )  # fmt: skip
+        name=f"sharding-{seed}",
+        node_ptr=np.cumsum([0, *map(len, costs)]),
+        cost=np.array([x for row in costs for x in row]),
+        usage=np.array([x for row in usages for x in row]),
+        interval=np.array(intervals),
+        edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        edge_cost=np.array([x for table in tables for row in table for x in row], dtype=np.int64),
+        usage_limit=limit,
+    )
     objective, found = objective_of(problem), []
     for _ in range(3):
         choice = [rng.randrange(len(row) + (rng.random() < 0.05)) for row in costs]
@@ -72,23 +93,34 @@ def attack(seed):
         expected = value(drawn, choice) if known else None
         said = objective.finish(problem, ShardingSolution(np.array(choice)))
         if said.value != expected:
-            found.append(f"value of {choice}: {said.value} ({said.violations}), brute force {expected}")
+            found.append(
+                f"value of {choice}: {said.value} ({said.violations}), brute force {expected}"
+            )
     with clock(rng.choice([4, 12])):
         report = objective.bounds(problem, 100.0, upper=rng.choice([None, best]))
     if report.infeasible and best is not None:
         found.append(f"called infeasible ({report.infeasible}), brute force has {best}")
     found += [
-        f"bound {x} {y} exceeds the optimum {best}" for x, y in report.bounds.items() if best is not None and y > best
+        f"bound {x} {y} exceeds the optimum {best}"
+        for x, y in report.bounds.items()
+        if best is not None and y > best
     ]
     if rng.random() < 0.2:
         try:
-            result = po.solve(problem, rng.choice(["sharding-portfolio", "tree-descent"]), evaluations=50, seed=seed)
+            result = po.solve(
+                problem,
+                rng.choice(["sharding-portfolio", "tree-descent"]),
+                evaluations=50,
+                seed=seed,
+            )
         except SolverError as error:
             return best is not None, [*found, f"solve raised SolverError: {error}"]
         if best is not None and result.lower_bound > best:
             found.append(f"{result.solver} proves {result.lower_bound}, the optimum is {best}")
         if result.status == "optimal" and result.value != best:
             found.append(f"{result.solver} calls {result.value} optimal, the optimum is {best}")
-        if (result.status == "infeasible" and best is not None) or (best is None and result.solution is not None):
+        if (result.status == "infeasible" and best is not None) or (
+            best is None and result.solution is not None
+        ):
             found.append(f"{result.solver} says {result.status}, brute force has {best}")
     return best is not None, found

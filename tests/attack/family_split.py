@@ -1,4 +1,5 @@
-"""Splits into stages: every chain of stages with every choice of devices, valued by definition. The oracle uses no placeopt."""
+"""Splits into stages: every chain of stages with every choice of devices, valued by definition. The
+oracle uses no placeopt."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 
 def draw_split(rng):
-    """Return (case, max_replicas, groups, overlap, sync, uplink): accelerators mostly alike, and syncs of ops of no time."""
+    """Return (case, max_replicas, groups, overlap, sync, uplink): accelerators mostly alike, and
+    syncs of ops of no time."""
     case = draw(rng, "period")
     while case.num_ops > 4 or case.num_devices > 8:
         case = draw(rng, "period")
@@ -42,7 +44,8 @@ def type_of(case, d):
 
 
 def order_of(case):
-    """Pairs of ops (before, after) of a chain: forward edges, and edges of backward classes without a forward op, turned."""
+    """Pairs of ops (before, after) of a chain: forward edges, and edges of backward classes without
+    a forward op, turned."""
     import brute_force
 
     return brute_force.order_pairs(case)
@@ -64,7 +67,8 @@ def stage_lists(n):
 
 
 def value(case, groups, overlap, sync, uplink, max_replicas, stages, devices):
-    """Return the period of a split, None where it breaks a rule; `stages` is a stage per op, `devices` a tuple per stage."""
+    """Return the period of a split, None where it breaks a rule; `stages` is a stage per op,
+    `devices` a tuple per stage."""
     size = case.num_devices // groups
     flat = [d for part in devices for d in part]
     if len(set(flat)) < len(flat):
@@ -113,7 +117,8 @@ def value(case, groups, overlap, sync, uplink, max_replicas, stages, devices):
 
 
 def device_lists(case, groups, max_replicas, count):
-    """Yield every choice of disjoint devices for `count` stages; of devices that are alike in a group the first free ones."""
+    """Yield every choice of disjoint devices for `count` stages; of devices that are alike in a
+    group the first free ones."""
     size = case.num_devices // groups
     kinds = {}
     for d in range(case.num_devices):
@@ -150,9 +155,13 @@ def attack(seed):
     case, max_replicas, groups, overlap, sync, uplink = draw_split(rng)
     best = best_split(case, max_replicas, groups, overlap, sync, uplink)
     try:
-        problem = SplitProblem(compare.problem_of(case), max_replicas, groups, overlap, sync, uplink)
+        problem = SplitProblem(
+            compare.problem_of(case), max_replicas, groups, overlap, sync, uplink
+        )
     except InputError:
-        return best is not None, [] if best is None else [f"refused as input, brute force has {best}"]
+        return best is not None, [] if best is None else [
+            f"refused as input, brute force has {best}"
+        ]
     objective, found = objective_of(problem), []
     report = objective.bounds(problem, 10.0)
     for name, bound in report.bounds.items():
@@ -173,14 +182,20 @@ def attack(seed):
         said = objective.finish(problem, Split(tuple(parts)))
         true = value(case, groups, overlap, sync, uplink, max_replicas, stages, devices)
         if said.value != true:
-            found.append(f"value of {stages} {devices}: {said.value} ({said.violations}), brute force {true}")
+            found.append(
+                f"value of {stages} {devices}: {said.value} ({said.violations}), brute force {true}"
+            )
     if rng.random() < 0.3:
         options = {"max_ideals": rng.choice([0, 0, 1, 4])}
         result = po.solve(problem, "split-ideals", seconds=20.0, seed=0, **options)
         if best is not None and result.lower_bound > best:
-            found.append(f"split-ideals {options} proves {result.lower_bound}, the optimum is {best}")
+            found.append(
+                f"split-ideals {options} proves {result.lower_bound}, the optimum is {best}"
+            )
         if result.status == "optimal" and result.value != best:
-            found.append(f"split-ideals {options} calls {result.value} optimal, the optimum is {best}")
+            found.append(
+                f"split-ideals {options} calls {result.value} optimal, the optimum is {best}"
+            )
         if result.status == "infeasible" and best is not None:
             found.append(f"split-ideals {options} says infeasible, brute force has {best}")
     return best is not None, found

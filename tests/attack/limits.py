@@ -1,4 +1,5 @@
-"""A clock that runs out after some looks at it: what ends with the time ends at a place that the seed decides."""
+"""A clock that runs out after some looks at it: what ends with the time ends at a place that the
+seed decides."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ LONG = 1e7
 
 @contextmanager
 def clock(looks: int | None) -> Iterator[None]:
-    """Let `time.perf_counter` run as ever for `looks` calls, and a long time later from then on; None: never."""
+    """Let `time.perf_counter` run as ever for `looks` calls, and a long time later from then on;
+    None: never."""
     if looks is None:
         yield
         return

@@ -1,4 +1,5 @@
-"""The attack: small problems of every option, everything the package says of them against brute force."""
+"""The attack: small problems of every option, everything the package says of them against brute
+force."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def test_a_slice_of_the_attack_finds_nothing(part):
 
 
 FOUND = (1160, 2880, 3647, 1952, 2637, 3398, 4017, 5606)
-"""Seeds that found something: a path bound that took the wrong link, false infeasibility, colocation without a device, CPUs
-taken for one though each holds only a part."""
+"""Seeds that found something: a path bound that took the wrong link, false infeasibility,
+colocation without a device, CPUs taken for one though each holds only a part."""
 
 
 def test_what_the_attack_once_found_stays_fixed():
@@ -52,28 +53,39 @@ def test_a_long_attack_finds_nothing():
 
 
 def draw_with_classes(rng):
-    """Return a case of the latency whose classes are worth parting between the slots of an accelerator."""
+    """Return a case of the latency whose classes are worth parting between the slots of an
+    accelerator."""
     case = draw(rng, "latency")
     n, case.slots = case.num_ops, rng.choice([1, 2, 2, 2, 3])
     case.colocation = [rng.choice([-1, 0, 0, 1, 1, 2]) for _ in range(n)]
     if rng.random() < 0.6:
         case.producer = list(range(n - 1))
-        case.consumers = [[v + 1] + [w for w in range(v + 2, n) if rng.random() < 0.3] for v in range(n - 1)]
-        case.transfer, case.tensor_bytes = [[rng.randint(0, 20)] for _ in range(n - 1)], [0] * (n - 1)
+        case.consumers = [
+            [v + 1] + [w for w in range(v + 2, n) if rng.random() < 0.3] for v in range(n - 1)
+        ]
+        case.transfer, case.tensor_bytes = (
+            [[rng.randint(0, 20)] for _ in range(n - 1)],
+            [0] * (n - 1),
+        )
         case.link_class = [[0] * case.num_devices for _ in range(case.num_devices)]
     if rng.random() < 0.6:
         total = sum(case.resident)
-        case.capacity = [rng.randint(max(0, total // 2 - 1), total) for _ in range(case.num_devices)]
+        case.capacity = [
+            rng.randint(max(0, total // 2 - 1), total) for _ in range(case.num_devices)
+        ]
     if max(case.io_class) < 0:
         case.io_class[0] = 0
     return case
 
 
 def test_the_bound_of_the_latency_knows_classes_and_slots():
-    """The bound by flows never passes the best latency where classes may be parted between slots, and often meets it."""
+    """The bound by flows never passes the best latency where classes may be parted between slots,
+    and often meets it."""
     checked = met = 0
     for seed, problem, best in solvable(draw_with_classes, range(150)):
-        flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(lambda: None, lambda: False)
+        flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(
+            lambda: None, lambda: False
+        )
         assert flow <= best, seed
         checked, met = checked + 1, met + (flow == best)
     assert checked > 80
@@ -82,6 +94,7 @@ def test_the_bound_of_the_latency_knows_classes_and_slots():
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_slice_of_every_family_finds_nothing(family):
-    """Evaluators, judges, bounds and a share of exact solvers agree with brute force on 20 problems of each family."""
+    """Evaluators, judges, bounds and a share of exact solvers agree with brute force on 20 problems
+    of each family."""
     found = {seed: FAMILIES[family](seed).differences for seed in range(20)}
     assert {seed: wrong for seed, wrong in found.items() if wrong} == {}

@@ -16,14 +16,17 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 
 
 def draw_fork(rng):
-    """Return a case whose first op feeds branches that meet again at the last one, with tensors of one or several readers."""
+    """Return a case whose first op feeds branches that meet again at the last one, with tensors of
+    one or several readers."""
     case = draw(rng, "makespan")
     while case.num_ops != 4 or case.num_devices == 1:
         case = draw(rng, "makespan")
     if rng.random() < 0.6:
         case.capacity = [NO_LIMIT] * case.num_devices
     top = rng.choice([3, 20, 20])
-    case.compute = [[rng.randint(0, top) if ticks >= 0 else -1 for ticks in row] for row in case.compute]
+    case.compute = [
+        [rng.randint(0, top) if ticks >= 0 else -1 for ticks in row] for row in case.compute
+    ]
     if rng.random() < 0.5:  # all branches alike on every device: what heads see least of
         case.compute = [[max(row)] * case.num_devices for row in case.compute]
     readers = [[1, 2]] if rng.random() < 0.5 else [[1], [2]]
@@ -41,7 +44,8 @@ def draw_fork(rng):
 
 
 def compared(seeds):
-    """Return (differences, raised, met): seeds whose bound is above the optimum, and how often it helps and is the optimum."""
+    """Return (differences, raised, met): seeds whose bound is above the optimum, and how often it
+    helps and is the optimum."""
     wrong, raised, met = [], 0, 0
     for seed, problem, best in solvable(draw_fork, seeds):
         analysis = Analysis(problem, seconds=3600.0)
@@ -55,7 +59,8 @@ def compared(seeds):
 
 
 def test_segments_never_pass_the_optimum():
-    """On forks and joins the bound, and all that read the heads that it raised, stay below brute force."""
+    """On forks and joins the bound, and all that read the heads that it raised, stay below brute
+    force."""
     wrong, raised, met = compared(range(150))
     assert wrong == []
     assert raised > 5

@@ -1,4 +1,5 @@
-"""HEFT as one writes it in plain Python: the oracle of the compiled one, and what its speed is measured against."""
+"""HEFT as one writes it in plain Python: the oracle of the compiled one, and what its speed is
+measured against."""
 
 from __future__ import annotations
 
@@ -12,14 +13,21 @@ def schedule(problem):
     The problem's arrays are turned into lists first: numpy scalars would only make it slower.
     """
     n, k = problem.num_ops, problem.num_devices
-    compute, transfer, link = problem.compute.tolist(), problem.transfer.tolist(), problem.link_class.tolist()
+    compute, transfer, link = (
+        problem.compute.tolist(),
+        problem.transfer.tolist(),
+        problem.link_class.tolist(),
+    )
     children, parents = [[] for _ in range(n)], [[] for _ in range(n)]
     for tensor, child in zip(problem.edge_tensor.tolist(), problem.consumer.tolist(), strict=True):
         parent = int(problem.producer[tensor])
         children[parent].append((child, tensor))
         parents[child].append((parent, tensor))
     pairs = [(a, b) for a in range(k) for b in range(k) if a != b]
-    mean_delay = [sum(times[link[a][b]] for a, b in pairs) / len(pairs) if pairs else 0.0 for times in transfer]
+    mean_delay = [
+        sum(times[link[a][b]] for a, b in pairs) / len(pairs) if pairs else 0.0
+        for times in transfer
+    ]
     mean_work = [sum(t for t in row if t >= 0) / sum(t >= 0 for t in row) for row in compute]
 
     order = problem.topological_order.tolist()
@@ -31,7 +39,9 @@ def schedule(problem):
 
     device, start, finish = [-1] * n, [0] * n, [0] * n
     slots = [[] for _ in range(k)]  # (start, finish) of each device, sorted
-    ends = [[] for _ in range(k)]  # the finishes alone: ops that end before the data arrives are skipped
+    ends = [
+        [] for _ in range(k)
+    ]  # the finishes alone: ops that end before the data arrives are skipped
     for op in sorted(range(n), key=lambda v: (-rank[v], position[v])):
         best = None
         for d in range(k):

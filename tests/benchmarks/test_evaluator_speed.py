@@ -31,7 +31,8 @@ def layered(n, k, edges, seed=0, channel=None):
 
 @pytest.mark.parametrize("queue", ["fifo", "priority"])
 @pytest.mark.parametrize(
-    ("n", "edges", "k", "batch"), [(1000, 2000, 8, 64), (200, 400, 4, 256), (100_000, 200_000, 64, 1)]
+    ("n", "edges", "k", "batch"),
+    [(1000, 2000, 8, 64), (200, 400, 4, 256), (100_000, 200_000, 64, 1)],
 )
 def test_evaluations_on_one_core(benchmark, n, edges, k, batch, queue):
     """Time of `batch` evaluations on one core."""
@@ -46,14 +47,20 @@ def test_evaluations_on_one_core(benchmark, n, edges, k, batch, queue):
     kernels.batch(arrays, devices, ranks, kernels.MODES[queue], out)
     benchmark(kernels.batch, arrays, devices, ranks, kernels.MODES[queue], out)
     benchmark.extra_info["microseconds_per_evaluation"] = benchmark.stats["min"] / batch * 1e6
-    print(f"\n{n} ops, {queue}: {benchmark.stats['min'] / batch * 1e6:.1f} us per evaluation (best round)")
+    print(
+        f"\n{n} ops, {queue}: {benchmark.stats['min'] / batch * 1e6:.1f} us per evaluation (best round)"
+    )
 
 
 @pytest.mark.parametrize("contention", ["pair", "source"])
 def test_contended_evaluations_on_one_core(benchmark, contention):
     """Time of 64 evaluations of 1000 ops, 2000 edges, 8 devices with contention."""
     k = 8
-    channel = np.arange(k * k).reshape(k, k) if contention == "pair" else np.repeat(np.arange(k)[:, None], k, axis=1)
+    channel = (
+        np.arange(k * k).reshape(k, k)
+        if contention == "pair"
+        else np.repeat(np.arange(k)[:, None], k, axis=1)
+    )
     problem = layered(1000, k, 2000, channel=channel)
     devices = np.random.default_rng(1).integers(0, k, (64, 1000)).astype(np.int32)
     evaluate_batch(problem, devices, threads=1)

@@ -74,7 +74,9 @@ def test_below_random_placements(seed):
 def test_communication_bound_by_hand():
     """Join of two long ops with expensive tensors: either both run in turn, or a tensor is paid."""
     for ticks, expected in ((4, 10 + 4 + 1), (40, 10 + 10 + 1)):
-        problem = PlacementProblem.from_edges([[10, 10], [10, 10], [1, 1]], [(0, 2, ticks), (1, 2, ticks)])
+        problem = PlacementProblem.from_edges(
+            [[10, 10], [10, 10], [1, 1]], [(0, 2, ticks), (1, 2, ticks)]
+        )
         assert bound(problem, methods=["communication"]).value == expected
 
 
@@ -174,10 +176,17 @@ def test_infeasible_problems_are_explained():
     assert "op 'b' needs 200" in bound(single).infeasible
     total = base.replace(resident=np.array([90, 90]), capacity=np.array([100, 50]))
     assert "180 resident bytes" in bound(total).infeasible
-    three = PlacementProblem.from_edges([[1, 1]] * 3, [], resident=np.array([6, 6, 6]), capacity=np.array([11, 11]))
-    assert "3 ops or groups hold at least 6 resident bytes each, of which at most 2" in bound(three).infeasible
+    three = PlacementProblem.from_edges(
+        [[1, 1]] * 3, [], resident=np.array([6, 6, 6]), capacity=np.array([11, 11])
+    )
+    assert (
+        "3 ops or groups hold at least 6 resident bytes each, of which at most 2"
+        in bound(three).infeasible
+    )
     assert bound(three.replace(capacity=np.array([12, 11]))).infeasible == ""
-    small = PlacementProblem.from_edges([[1, 1]] * 4, [], resident=np.array([1, 6, 6, 6]), capacity=np.array([11, 11]))
+    small = PlacementProblem.from_edges(
+        [[1, 1]] * 4, [], resident=np.array([1, 6, 6, 6]), capacity=np.array([11, 11])
+    )
     assert "3 ops or groups hold at least 6" in bound(small).infeasible
     assert bound(base).infeasible == ""
 
@@ -190,7 +199,8 @@ def test_unknown_method():
 
 
 def test_front_sees_devices_wait():
-    """After one source the other devices wait for a transfer; over several levels heads alone lose count of that."""
+    """After one source the other devices wait for a transfer; over several levels heads alone lose
+    count of that."""
     problem = random_layered(24, 3, 2)
     methods = ["communication", "head-tail", "front"]
     report = bound(problem, methods=methods, seconds=5)
@@ -204,12 +214,17 @@ def test_front_counts_parts_of_ops():
     """An op that the window cuts counts with its part: without edges nothing is ever lost."""
     problem = PlacementProblem.from_edges([[7, 7]] * 5, [])
     assert bound(problem, methods=["front"], seconds=2).value <= 21
-    two_classes = PlacementProblem.from_edges([[4, 8], [4, 8], [9, -1], [-1, 6]], [(0, 2, 5), (1, 3, 5)])
-    assert bound(two_classes, methods=["load", "communication", "front"], seconds=2).value <= brute_force(two_classes)
+    two_classes = PlacementProblem.from_edges(
+        [[4, 8], [4, 8], [9, -1], [-1, 6]], [(0, 2, 5), (1, 3, 5)]
+    )
+    assert bound(
+        two_classes, methods=["load", "communication", "front"], seconds=2
+    ).value <= brute_force(two_classes)
 
 
 def test_horizons_end_at_the_longest_schedule():
-    """Where every horizon is refuted the search ends at its limit, and the report calls the problem infeasible."""
+    """Where every horizon is refuted the search ends at its limit, and the report calls the problem
+    infeasible."""
     assert search_horizon(lambda horizon: True, 5, 1000) == 1000
     problem = PlacementProblem.from_edges([[3, 3], [4, 4]], [(0, 1, 2)])
     analysis = Analysis(problem)
@@ -220,7 +235,8 @@ def test_horizons_end_at_the_longest_schedule():
 
 
 def test_a_deadline_weakens_heads_only():
-    """Heads and tails computed after their deadline are those of the longest path, below the full ones."""
+    """Heads and tails computed after their deadline are those of the longest path, below the full
+    ones."""
     problem = random_layered(30, 3, 1)
     relaxation = Analysis(problem).relaxation
     full, cut = heads_tails(relaxation), heads_tails(relaxation, end=0.0)

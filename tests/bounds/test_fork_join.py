@@ -1,4 +1,5 @@
-"""The bound by forks and joins: worked values, brute force, and what reads the heads that it raises."""
+"""The bound by forks and joins: worked values, brute force, and what reads the heads that it
+raises."""
 
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ pytestmark = pytest.mark.interpreted
 
 
 def fan(ticks, pay, num_devices):
-    """Return an op of no length that feeds branches of one op each, which meet in another; every edge takes `pay` ticks."""
+    """Return an op of no length that feeds branches of one op each, which meet in another; every
+    edge takes `pay` ticks."""
     compute, last = [0, *ticks, 0], len(ticks) + 1
     edges = [(0, v, pay) for v in range(1, last)] + [(v, last, pay) for v in range(1, last)]
-    return PlacementProblem.from_edges(np.repeat(np.array(compute)[:, None], num_devices, axis=1), edges)
+    return PlacementProblem.from_edges(
+        np.repeat(np.array(compute)[:, None], num_devices, axis=1), edges
+    )
 
 
 def raised(problem, *names):
@@ -31,10 +35,13 @@ def raised(problem, *names):
 
 
 def test_a_worked_fan():
-    """Nine ops of 4 ticks on three devices, 3 ticks to send: two devices lose 6 of their ticks each, (36 + 12) / 3 = 16."""
+    """Nine ops of 4 ticks on three devices, 3 ticks to send: two devices lose 6 of their ticks
+    each, (36 + 12) / 3 = 16."""
     problem = fan([4] * 9, 3, 3)
     analysis = raised(problem, "communication")
-    assert [spread for _, spread in spreads(analysis.evidence(0), np.inf)] == [Spread(16, tuple(range(1, 10)))]
+    assert [spread for _, spread in spreads(analysis.evidence(0), np.inf)] == [
+        Spread(16, tuple(range(1, 10)))
+    ]
     assert analysis.bounds == {"communication": 14, "fork-join": 16}
 
 
@@ -53,14 +60,22 @@ def test_ops_that_cannot_be_apart_do_not_count():
 
 
 def test_below_brute_force():
-    """On random fans the bound is at most the best of all placements and orders, and at times above cheaper ones."""
+    """On random fans the bound is at most the best of all placements and orders, and at times above
+    cheaper ones."""
     rng, higher, met = np.random.default_rng(5), 0, 0
     for _ in range(25):
         compute = np.repeat(rng.integers(1, 6, 7)[:, None], 2, axis=1)
-        edges = [(u, v, int(rng.integers(0, 4))) for middle in range(1, 6) for u, v in ((0, middle), (middle, 6))]
+        edges = [
+            (u, v, int(rng.integers(0, 4)))
+            for middle in range(1, 6)
+            for u, v in ((0, middle), (middle, 6))
+        ]
         problem = PlacementProblem.from_edges(compute, edges)
         analysis = raised(problem, "critical-path", "load", "communication")
-        known, optimum = max(v for name, v in analysis.bounds.items() if name != "fork-join"), brute_force(problem)
+        known, optimum = (
+            max(v for name, v in analysis.bounds.items() if name != "fork-join"),
+            brute_force(problem),
+        )
         assert analysis.bounds["fork-join"] <= optimum
         for name in ("head-tail", "energy", "destructive", "segments"):
             assert analysis.run(name) <= optimum
@@ -72,10 +87,14 @@ def test_below_brute_force():
 
 @pytest.mark.parametrize(
     ("source", "before", "least", "known"),
-    [("gen:moe?layers=2", 118442914, 118529058, 118536378), ("gen:nasnet-cell", 2136309, 2161240, 2183891)],
+    [
+        ("gen:moe?layers=2", 118442914, 118529058, 118536378),
+        ("gen:nasnet-cell", 2136309, 2161240, 2183891),
+    ],
 )
 def test_layers_that_fan_out(source, before, least, known):
-    """Experts and cells pay for the way to their branches and for the way back; `known` is a schedule's length."""
+    """Experts and cells pay for the way to their branches and for the way back; `known` is a
+    schedule's length."""
     report = bound(po.load(source, "4xP100"), methods=["communication", "fork-join"], seconds=3600)
     assert report.bounds["communication"] == before
     assert least <= report.bounds["fork-join"] <= known

@@ -32,14 +32,26 @@ def most_energy(front, window):
     """Try all devices and all orders, every op as early as it can start."""
     r, best = front.relaxation, 0
     n = r.num_ops
-    edges = list(zip(front.source.tolist(), front.target.tolist(), r.pay.tolist(), r.free.tolist(), strict=True))
-    orders = [o for o in permutations(range(n)) if all(o.index(u) < o.index(v) for u, v, _, _ in edges)]
+    edges = list(
+        zip(
+            front.source.tolist(),
+            front.target.tolist(),
+            r.pay.tolist(),
+            r.free.tolist(),
+            strict=True,
+        )
+    )
+    orders = [
+        o for o in permutations(range(n)) if all(o.index(u) < o.index(v) for u, v, _, _ in edges)
+    ]
     for device in product(range(len(r.class_of)), repeat=n):
         lasts = [int(r.compute[v, r.class_of[d]]) for v, d in enumerate(device)]
         for order in orders:
             free, end, energy = [0] * len(r.class_of), [0] * n, 0
             for v in order:
-                ready = [end[u] + (f if device[u] == device[v] else p) for u, w, p, f in edges if w == v]
+                ready = [
+                    end[u] + (f if device[u] == device[v] else p) for u, w, p, f in edges if w == v
+                ]
                 start = max([free[device[v]], *ready])
                 end[v] = free[device[v]] = start + lasts[v]
                 rate = int(front.weights[r.class_of[device[v]]])
@@ -50,7 +62,8 @@ def most_energy(front, window):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_most_energy_of_a_window(seed):
-    """Twins and devices in order, and the shared classes, cut off no energy; questions agree with the maximum."""
+    """Twins and devices in order, and the shared classes, cut off no energy; questions agree with
+    the maximum."""
     rng = np.random.default_rng(seed)
     relaxation = relax(fork_with_twins(rng, classes=1 + seed % 2))
     head = np.zeros_like(relaxation.compute)
@@ -75,7 +88,11 @@ def test_twins_may_be_swapped():
         head = rng.integers(0, 2, relaxation.compute.shape) * (seed % 4 == 0)
         n, backwards = relaxation.num_ops, seed % 3 == 0
         front = Fronts(
-            relaxation, head, np.ones(relaxation.compute.shape[1], dtype=np.int64), backwards=backwards, num_workers=1
+            relaxation,
+            head,
+            np.ones(relaxation.compute.shape[1], dtype=np.int64),
+            backwards=backwards,
+            num_workers=1,
         )
         pairs = FrontModel(front, list(range(n)), 9, 9 * front.width).twins()
         kind = list(range(n))
@@ -86,8 +103,12 @@ def test_twins_may_be_swapped():
         for u in range(n):
             for v in range(u):
                 swap = {u: v, v: u}
-                same = (relaxation.compute[u] == relaxation.compute[v]).all() and (head[u] == head[v]).all()
-                same = same and edges == {(swap.get(a, a), swap.get(b, b), pay, free) for a, b, pay, free in edges}
+                same = (relaxation.compute[u] == relaxation.compute[v]).all() and (
+                    head[u] == head[v]
+                ).all()
+                same = same and edges == {
+                    (swap.get(a, a), swap.get(b, b), pay, free) for a, b, pay, free in edges
+                }
                 assert (kind[u] == kind[v]) == same, (seed, u, v)
                 seen += same
     assert seen > 20

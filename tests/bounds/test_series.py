@@ -1,4 +1,5 @@
-"""Parts of a graph that come one after the other: where they are, and that what they need is never too much."""
+"""Parts of a graph that come one after the other: where they are, and that what they need is never
+too much."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from placeopt.solving.tracker import Tracker
 
 
 def in_series(rng, sizes, num_devices):
-    """Return random parts, each of whose ops feeds those of the next, with ops numbered at random."""
+    """Return random parts, each of whose ops feeds those of the next, with ops numbered at
+    random."""
     n = sum(sizes)
     part = np.repeat(np.arange(len(sizes)), sizes)
     name = rng.permutation(n)
@@ -61,7 +63,11 @@ def test_parts_are_those_of_the_definition():
     """Every cut of random graphs is found, and nothing else is cut."""
     rng, several = np.random.default_rng(3), 0
     for turn in range(120):
-        problem = in_series(rng, rng.integers(3, 6, 3).tolist(), 2) if turn % 2 else random_problem(rng, max_devices=3)
+        problem = (
+            in_series(rng, rng.integers(3, 6, 3).tolist(), 2)
+            if turn % 2
+            else random_problem(rng, max_devices=3)
+        )
         parts = series_parts(Analysis(problem).relaxation, np.inf)
         if not parts:
             continue
@@ -74,7 +80,8 @@ def test_parts_are_those_of_the_definition():
 
 
 def test_below_brute_force_and_heads_keep_the_optimum():
-    """With what its parts need, by brute force, a problem is not longer than it is, and its heads cut off no optimum."""
+    """With what its parts need, by brute force, a problem is not longer than it is, and its heads
+    cut off no optimum."""
     rng, seen, met = np.random.default_rng(8), 0, 0
     while seen < 12:
         problem = in_series(rng, [3, 3], 2)
@@ -101,10 +108,13 @@ def test_below_brute_force_and_heads_keep_the_optimum():
 
 
 def test_a_device_that_a_part_could_use_stays_closed():
-    """Two ops of one group do not fit on the small device; in a part one of them would, but its head stays -1."""
+    """Two ops of one group do not fit on the small device; in a part one of them would, but its
+    head stays -1."""
     edges = [(u, v, 1) for u in (0, 1, 2) for v in (3, 4, 5)]
     problem = PlacementProblem.from_edges(np.ones((6, 2), dtype=np.int64), edges).replace(
-        resident=np.array([1, 0, 0, 1, 0, 0]), capacity=np.array([5, 1]), colocation=np.array([0, -1, -1, 0, -1, -1])
+        resident=np.array([1, 0, 0, 1, 0, 0]),
+        capacity=np.array([5, 1]),
+        colocation=np.array([0, -1, -1, 0, -1, -1]),
     )
     analysis = Analysis(problem)
     parts = series_parts(analysis.relaxation, np.inf)
@@ -116,15 +126,27 @@ def test_a_device_that_a_part_could_use_stays_closed():
 
 @pytest.mark.slow
 def test_a_block_with_its_two_halves(data):
-    """Doppler's Llama block for eight devices is proved half by half; no bound on the whole comes near (1598445363200)."""
+    """Doppler's Llama block for eight devices is proved half by half; no bound on the whole comes
+    near (1598445363200)."""
     problem = doppler(data, "llama_block_8gpu", 8)
     analysis = Analysis(problem)
     parts = series_parts(analysis.relaxation, np.inf)
     assert [len(part) for part in parts] == [252, 50]
     whole = Tracker("cp-sat", problem, Budget(600.0))
-    close_parts(CpSat(num_workers=1, warm_start=False, windows=False), whole, analysis, parts, 30.0, search_makespan)
+    close_parts(
+        CpSat(num_workers=1, warm_start=False, windows=False),
+        whole,
+        analysis,
+        parts,
+        30.0,
+        search_makespan,
+    )
     assert whole.bound_method == "series"
-    assert 1_658_000_000_000 <= whole.lower_bound <= po.solve(problem, "annealing", seconds=5).objective
+    assert (
+        1_658_000_000_000
+        <= whole.lower_bound
+        <= po.solve(problem, "annealing", seconds=5).objective
+    )
 
 
 def test_a_part_ends_with_the_whole(data):
@@ -134,7 +156,9 @@ def test_a_part_ends_with_the_whole(data):
     before, bounds = whole.beside(problem, Budget(300.0)), []
 
     def search():
-        bounds.append(search_part(CpSat(num_workers=1), whole, before, 300.0, search_makespan).lower_bound)
+        bounds.append(
+            search_part(CpSat(num_workers=1), whole, before, 300.0, search_makespan).lower_bound
+        )
 
     thread = threading.Thread(target=search)
     thread.start()
@@ -147,7 +171,9 @@ def test_a_part_ends_with_the_whole(data):
 
 def test_nothing_to_cut():
     """A chain has parts of one op each, where there is nothing to find."""
-    problem = PlacementProblem.from_edges(np.ones((5, 2), dtype=np.int64), [(u, u + 1, 1) for u in range(4)])
+    problem = PlacementProblem.from_edges(
+        np.ones((5, 2), dtype=np.int64), [(u, u + 1, 1) for u in range(4)]
+    )
     analysis = Analysis(problem)
     assert max(analysis.run(name) for name in COMBINATORIAL) == 5
     assert series_parts(analysis.relaxation, np.inf) == []

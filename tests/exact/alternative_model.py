@@ -1,8 +1,8 @@
 """A second CP model of the makespan, written differently on purpose, to judge the first.
 
-Every edge is a task with one mode per pair of devices, every op a task with one mode per device; nothing
-of the project's model, bounds or cuts is used. Intervals have fixed sizes, or an end of their own (see "CP-SAT: what to
-avoid" in CONTRIBUTING). Small problems only.
+Every edge is a task with one mode per pair of devices, every op a task with one mode per device;
+nothing of the project's model, bounds or cuts is used. Intervals have fixed sizes, or an end of
+their own (see "CP-SAT: what to avoid" in CONTRIBUTING). Small problems only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from ortools.sat.python import cp_model
 
 
 def optimal_makespan(problem, seconds=10.0):
-    """Return (lower, upper) bounds on the optimum in ticks, equal if proved; None if no placement exists."""
+    """Return (lower, upper) bounds on the optimum in ticks, equal if proved; None if no placement
+    exists."""
     p, m = problem, cp_model.CpModel()
     n, k = p.num_ops, p.num_devices
     horizon = int(p.compute.clip(0).max(axis=1).sum()) + int(p.transfer.sum()) * k
@@ -24,7 +25,9 @@ def optimal_makespan(problem, seconds=10.0):
                 continue
             mode[v, d] = m.new_bool_var("")
             ticks = int(p.compute[v, d])
-            machine[d].append(m.new_optional_fixed_size_interval_var(begin[v], ticks, mode[v, d], ""))
+            machine[d].append(
+                m.new_optional_fixed_size_interval_var(begin[v], ticks, mode[v, d], "")
+            )
             m.add(finish[v] == begin[v] + ticks).only_enforce_if(mode[v, d])
         m.add(sum(mode[v, d] for d in range(k) if (v, d) in mode) == 1)
     for v in range(n):
@@ -64,13 +67,17 @@ def optimal_makespan(problem, seconds=10.0):
                         pair = m.new_bool_var("")
                         m.add(pair <= mode[u, d])
                         m.add(pair <= mode[v, e])
-                        m.add(begin[v] >= (finish[u] if d == e else sending[d, e][2])).only_enforce_if(pair)
+                        m.add(
+                            begin[v] >= (finish[u] if d == e else sending[d, e][2])
+                        ).only_enforce_if(pair)
                         pairs.append(pair)
             m.add_exactly_one(pairs)
         if p.memory == "peak" and p.tensor_bytes[t]:
             size = int(p.tensor_bytes[t])
             for d in range(k):
-                _lives_at(m, p, t, u, d, readers, mode, begin, finish, sending, horizon, lives[d], size)
+                _lives_at(
+                    m, p, t, u, d, readers, mode, begin, finish, sending, horizon, lives[d], size
+                )
     for intervals in (*machine.values(), *lines.values()):
         m.add_no_overlap(intervals)
     for d in range(k):
@@ -89,7 +96,11 @@ def optimal_makespan(problem, seconds=10.0):
     outcome = solver.solve(m)
     if outcome == cp_model.INFEASIBLE:
         return None
-    upper = round(solver.objective_value) if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE) else horizon
+    upper = (
+        round(solver.objective_value)
+        if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+        else horizon
+    )
     return round(solver.best_objective_bound), upper
 
 

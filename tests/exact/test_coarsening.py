@@ -1,4 +1,5 @@
-"""Coarse problems without the ops that have no length there: bounds, what is left out, and the way back."""
+"""Coarse problems without the ops that have no length there: bounds, what is left out, and the way
+back."""
 
 from __future__ import annotations
 
@@ -22,14 +23,24 @@ from placeopt.solving.tracker import Tracker
 
 
 def drawn(rng, num_ops, num_devices=2):
-    """Return a random problem in which half of the ops and transfers are short, with one or two link classes."""
-    compute = np.where(rng.random(num_ops) < 0.5, rng.integers(0, 10, num_ops), rng.integers(10, 60, num_ops))
+    """Return a random problem in which half of the ops and transfers are short, with one or two
+    link classes."""
+    compute = np.where(
+        rng.random(num_ops) < 0.5, rng.integers(0, 10, num_ops), rng.integers(10, 60, num_ops)
+    )
     compute = np.repeat(compute[:, None], num_devices, axis=1)
     if rng.random() < 0.3:
         compute = np.where(rng.random(compute.shape) < 0.2, compute + 7, compute)
     names, classes = rng.permutation(num_ops), int(rng.integers(1, 3))
-    edges = [(int(names[u]), int(names[v])) for v in range(num_ops) for u in range(v) if rng.random() < 0.45]
-    transfer = np.where(rng.random((len(edges), classes)) < 0.5, rng.integers(0, 10, (len(edges), classes)), 25)
+    edges = [
+        (int(names[u]), int(names[v]))
+        for v in range(num_ops)
+        for u in range(v)
+        if rng.random() < 0.45
+    ]
+    transfer = np.where(
+        rng.random((len(edges), classes)) < 0.5, rng.integers(0, 10, (len(edges), classes)), 25
+    )
     return PlacementProblem.from_arrays(
         compute=compute,
         producer=[u for u, _ in edges],
@@ -47,7 +58,8 @@ def rounded(problem, unit):
 
 
 def test_below_brute_force_and_nothing_lost():
-    """A coarse optimum bounds the fine one, and is that of the rounded problem with all its ops, by brute force."""
+    """A coarse optimum bounds the fine one, and is that of the rounded problem with all its ops, by
+    brute force."""
     rng, fewer, tight = np.random.default_rng(5), 0, 0
     for turn in range(60):
         problem = drawn(rng, 5, 2 if turn % 4 else 3)
@@ -62,7 +74,8 @@ def test_below_brute_force_and_nothing_lost():
 
 
 def test_the_way_back():
-    """On the rounded problem an extended placement is as short as the coarse schedule, says the slow oracle."""
+    """On the rounded problem an extended placement is as short as the coarse schedule, says the
+    slow oracle."""
     rng = np.random.default_rng(6)
     for _ in range(150):
         problem = drawn(rng, int(rng.integers(4, 14)), int(rng.integers(2, 4)))
@@ -79,12 +92,15 @@ def test_the_way_back():
 
 
 def test_what_stays():
-    """Ops in groups, with bytes, or with a device that cannot run them stay, and so does the memory of the devices."""
+    """Ops in groups, with bytes, or with a device that cannot run them stay, and so does the memory
+    of the devices."""
     rng, stayed = np.random.default_rng(7), 0
     for _ in range(60):
         problem = random_problem(rng)
         coarse = coarsen(problem, 1000)
-        bound = (problem.colocation >= 0) | (problem.resident > 0) | (problem.compute < 0).any(axis=1)
+        bound = (
+            (problem.colocation >= 0) | (problem.resident > 0) | (problem.compute < 0).any(axis=1)
+        )
         assert set(np.flatnonzero(bound)) <= set(coarse.kept.tolist())
         assert np.array_equal(coarse.problem.resident, problem.resident[coarse.kept])
         assert np.array_equal(coarse.problem.capacity, problem.capacity)
@@ -95,9 +111,13 @@ def test_what_stays():
 def test_a_sum_between_two_devices_stays():
     """An op without length that two feed and two read waits for one of them, wherever it is."""
     edges = [(0, 2, 50), (1, 2, 50), (2, 3, 50), (2, 4, 50)]
-    problem = PlacementProblem.from_edges(np.array([[100] * 2, [100] * 2, [1] * 2, [100] * 2, [100] * 2]), edges)
+    problem = PlacementProblem.from_edges(
+        np.array([[100] * 2, [100] * 2, [1] * 2, [100] * 2, [100] * 2]), edges
+    )
     assert coarsen(problem, 10).kept.tolist() == [0, 1, 2, 3, 4]
-    chain = PlacementProblem.from_edges(np.array([[100] * 2, [1] * 2, [100] * 2]), [(0, 1, 50), (1, 2, 30)])
+    chain = PlacementProblem.from_edges(
+        np.array([[100] * 2, [1] * 2, [100] * 2]), [(0, 1, 50), (1, 2, 30)]
+    )
     coarse = coarsen(chain, 10)
     assert coarse.kept.tolist() == [0, 2]
     assert coarse.hosts == ((1, 0),)
@@ -114,10 +134,15 @@ def test_doppler_graphs_shrink(data):
 
 @pytest.mark.parametrize("seconds", [20.0, None])
 def test_a_search_with_every_kind_of_limit(seconds):
-    """With and without time the coarse bound is below brute force, and what is offered keeps the rules of the problem."""
+    """With and without time the coarse bound is below brute force, and what is offered keeps the
+    rules of the problem."""
     rng, raised = np.random.default_rng(8), 0
     for turn in range(20):
-        problem = drawn(rng, 5) if turn % 2 else random_problem(rng, max_ops=5, max_devices=2, contention="none")
+        problem = (
+            drawn(rng, 5)
+            if turn % 2
+            else random_problem(rng, max_ops=5, max_devices=2, contention="none")
+        )
         least = brute_force(problem)
         if least is None:
             continue
@@ -133,8 +158,11 @@ def test_a_search_with_every_kind_of_limit(seconds):
 
 @pytest.mark.parametrize("times", [[19, 10], [10, 19]])
 def test_devices_that_differ_only_before_rounding(times):
-    """What is known of the slower of two devices, which are alike on the grid, does not hold for the faster one."""
-    problem = PlacementProblem.from_edges(np.array([times] * 4), [(v, v + 1, 1000) for v in range(3)])
+    """What is known of the slower of two devices, which are alike on the grid, does not hold for
+    the faster one."""
+    problem = PlacementProblem.from_edges(
+        np.array([times] * 4), [(v, v + 1, 1000) for v in range(3)]
+    )
     analysis, coarse = Analysis(problem), coarsen(problem, 10)
     inner = Analysis(coarse.problem)
     assert len(inner.relaxation.class_size) == 1
@@ -146,5 +174,9 @@ def test_devices_that_differ_only_before_rounding(times):
 
 def heuristic(problem):
     """Return value and placement on some device that can run each op."""
-    placement = Placement(np.argmax(problem.compute, axis=1) if (problem.colocation < 0).all() else np.zeros(problem.num_ops, int))
+    placement = Placement(
+        np.argmax(problem.compute, axis=1)
+        if (problem.colocation < 0).all()
+        else np.zeros(problem.num_ops, int)
+    )
     return best_queue(problem, placement)[0], placement

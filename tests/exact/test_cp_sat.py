@@ -83,7 +83,8 @@ def test_brute_force_agrees():
 
 
 def agree(seed):
-    """Compare with the second model; with contention a proven bound may stay below every placement."""
+    """Compare with the second model; with contention a proven bound may stay below every
+    placement."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, max_ops=12, max_devices=3)
     n, k = problem.num_ops, problem.num_devices
@@ -92,7 +93,9 @@ def agree(seed):
         capacity = rng.integers(resident.max(), resident.sum() + 2, k)
         problem = problem.replace(resident=resident, capacity=capacity)
         if rng.random() < 0.4:
-            problem = problem.replace(memory="peak", tensor_bytes=rng.integers(0, 6, problem.num_tensors))
+            problem = problem.replace(
+                memory="peak", tensor_bytes=rng.integers(0, 6, problem.num_tensors)
+            )
     answer = optimal_makespan(problem)
     result = solve(problem)
     if answer is None:
@@ -113,7 +116,8 @@ def agree(seed):
 
 @pytest.mark.parametrize("block", [0, 3])
 def test_second_model_agrees(block):
-    """An independent model with a task per edge gives the same optima, contention and memory included."""
+    """An independent model with a task per edge gives the same optima, contention and memory
+    included."""
     assert sum(agree(seed) for seed in range(15 * block, 15 * block + 15)) >= 14
 
 
@@ -130,7 +134,9 @@ def test_infeasible_with_the_reason():
     result = solve(large)
     assert result.status == "infeasible"
     assert "'b' needs 50" in result.message
-    packing = base.replace(resident=np.array([9, 5, 4, 2]), capacity=np.array([10, 10]))  # no simple count refutes it
+    packing = base.replace(
+        resident=np.array([9, 5, 4, 2]), capacity=np.array([10, 10])
+    )  # no simple count refutes it
     result = solve(packing)
     assert result.status == "infeasible"
     assert "memory" in result.message
@@ -149,7 +155,9 @@ def test_initial_placement_is_not_lost():
     """A given start is never made worse, and an optimal one is recognised."""
     problem = random_layered(12, 2, 0)
     best = solve(problem)
-    again = ONE.solve(problem, Budget(seconds=10, target=best.objective), seed=1, initial=best.solution)
+    again = ONE.solve(
+        problem, Budget(seconds=10, target=best.objective), seed=1, initial=best.solution
+    )
     assert again.objective <= best.objective
 
 
@@ -221,15 +229,24 @@ def test_ctrl_c_returns_the_incumbent():
 
 
 def test_ends_rounded_down_are_a_coarse_schedule():
-    """On a coarse grid the hint of a valid schedule is feasible, under peak memory and free transfers too."""
+    """On a coarse grid the hint of a valid schedule is feasible, under peak memory and free
+    transfers too."""
     rng = np.random.default_rng(11)
     tried = 0
     while tried < 25:
         n = int(rng.integers(3, 8))
-        edges = [(u, v, int(rng.integers(0, 9))) for v in range(n) for u in range(v) if rng.random() < 0.4]
+        edges = [
+            (u, v, int(rng.integers(0, 9)))
+            for v in range(n)
+            for u in range(v)
+            if rng.random() < 0.4
+        ]
         device = rng.integers(0, 2, n)
         loose = PlacementProblem.from_edges(
-            rng.integers(0, 9, (n, 2)), edges, tensor_bytes=rng.integers(1, 9, len(edges)), memory="peak"
+            rng.integers(0, 9, (n, 2)),
+            edges,
+            tensor_bytes=rng.integers(1, 9, len(edges)),
+            memory="peak",
         )
         run = evaluate(loose, device)
         problem = loose.replace(capacity=np.maximum(1, run.peak_memory))
@@ -246,14 +263,18 @@ def test_ends_rounded_down_are_a_coarse_schedule():
 
 def test_evaluations_alone_limit_the_search():
     """Without a time limit, a limit of conflicts bounds CP-SAT's deterministic time as well."""
-    solver, tracker = cp_model.CpSolver(), Tracker("cp-sat", PlacementProblem.from_edges([[1]], []), Budget(evaluations=100))
+    solver, tracker = (
+        cp_model.CpSolver(),
+        Tracker("cp-sat", PlacementProblem.from_edges([[1]], []), Budget(evaluations=100)),
+    )
     configure(solver, CpSat(), tracker)
     assert solver.parameters.max_number_of_conflicts == 100
     assert solver.parameters.max_deterministic_time <= 10
 
 
 def test_a_bound_above_the_incumbent_is_kept():
-    """A refuted horizon above the incumbent is not cut to its value, so that the contradiction surfaces."""
+    """A refuted horizon above the incumbent is not cut to its value, so that the contradiction
+    surfaces."""
     problem = PlacementProblem.from_edges([[5]], [])
     tracker = Tracker("cp-sat", problem, Budget(seconds=1))
     tracker.offer(5, Placement(np.zeros(1, dtype=np.int64)))

@@ -1,7 +1,9 @@
-"""Every CP-SAT model of the project against brute force, on small cases: the installed OR-tools must answer rightly.
+"""Every CP-SAT model of the project against brute force, on small cases: the installed OR-tools
+must answer rightly.
 
-OR-tools 9.15 calls wrong values OPTIMAL where optional intervals of different sizes share their variables of start and end.
-So every model that is solved here is searched for such intervals, and so is the source.
+OR-tools 9.15 calls wrong values OPTIMAL where optional intervals of different sizes share their
+variables of start and end. So every model that is solved here is searched for such intervals, and
+so is the source.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.streams import offline_bound
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("exact", "attack", "bounds", "schedules"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[1] / folder)
+    for folder in ("exact", "attack", "bounds", "schedules")
+)
 import brute_force
 from alternative_model import optimal_makespan
 from case import Case, draw
@@ -61,10 +66,16 @@ def shared_intervals(model):
     first, found = {}, []
     for constraint in model.proto.constraints:
         # protocol buffers of OR-tools before 9.15, and its own since
-        is_interval = constraint.has_interval() if hasattr(constraint, "has_interval") else constraint.HasField("interval")
+        is_interval = (
+            constraint.has_interval()
+            if hasattr(constraint, "has_interval")
+            else constraint.HasField("interval")
+        )
         if not is_interval or not constraint.enforcement_literal:
             continue
-        start, size, end = (_expression(getattr(constraint.interval, key)) for key in ("start", "size", "end"))
+        start, size, end = (
+            _expression(getattr(constraint.interval, key)) for key in ("start", "size", "end")
+        )
         # an end that is the start plus the size has no variable of its own
         if end[0] and start[0] and end[0] != start[0]:
             known = first.setdefault((start, end), size)
@@ -80,7 +91,8 @@ def _expression(linear):
 
 @pytest.fixture
 def solved(monkeypatch):
-    """Files whose models are solved, counted; each model is searched for intervals that share their variables."""
+    """Files whose models are solved, counted; each model is searched for intervals that share their
+    variables."""
     seen = Counter()
 
     class Model(cp_model.CpModel):
@@ -118,7 +130,9 @@ def cases(objective, seeds, **changes):
             problem = problem_of(case)
         except po.InputError:
             continue
-        if max(map(max, case.compute)) < 2**40:  # beyond, a grid or a coarser unit answers, not the model
+        if (
+            max(map(max, case.compute)) < 2**40
+        ):  # beyond, a grid or a coarser unit answers, not the model
             yield seed, case, problem, brute_force.optimum(case)
 
 
@@ -134,27 +148,40 @@ def small_pipelines():
         for i in (1, 0):
             after = ((f"F{i}" if i else "B1", int(rng.integers(0, 3))),)
             blocks.append(Block(f"B{i}", "B", (devices[i],), int(rng.integers(1, 4)), (-1,), after))
-        yield PipelineProblem.from_blocks(f"chain{seed}", blocks, ["a", "b"], capacity=int(rng.integers(1, 4)))
+        yield PipelineProblem.from_blocks(
+            f"chain{seed}", blocks, ["a", "b"], capacity=int(rng.integers(1, 4))
+        )
 
 
 def repeats(problem, period):
     """Whether some pattern of this period is valid, by trying all starts.
 
-    In a chain, all that follows an edge can begin a period earlier where the edge waits that long; what a micro-batch
-    allocates is then freed earlier, so a start within a period after the block before it is enough.
+    In a chain, all that follows an edge can begin a period earlier where the edge waits that long;
+    what a micro-batch allocates is then freed earlier, so a start within a period after the block
+    before it is enough.
     """
     spans, n = problem.span.tolist(), problem.num_blocks
     lag = {v: (u, gap) for u, v, gap in problem.edges}
 
     def busy(start):
-        slots = Counter((d, (s + x) % period) for v, s in start.items() for x in range(spans[v]) for d in problem.devices_of(v))
+        slots = Counter(
+            (d, (s + x) % period)
+            for v, s in start.items()
+            for x in range(spans[v])
+            for d in problem.devices_of(v)
+        )
         return max(slots.values()) > 1
 
     def fits(start):
         for v, s in start.items():
             for d in problem.devices_of(v):
                 held = 0
-                for w, other in start.items():  # how many times w has begun by the start of v in a late repetition
+                for (
+                    w,
+                    other,
+                ) in (
+                    start.items()
+                ):  # how many times w has begun by the start of v in a late repetition
                     held += int(problem.memory[w, d]) * ((s - other) // period)
                 if held + sum(int(problem.memory[w, d]) for w in start) > int(problem.capacity[d]):
                     return False
@@ -174,7 +201,8 @@ def repeats(problem, period):
     return extend(0, {})
 
 
-# --- one check per family of models -------------------------------------------------------------------------
+# --- one check per family of models
+# -------------------------------------------------------------------------
 
 
 def check_makespan():
@@ -220,7 +248,10 @@ def check_period():
         if best is not None and len(set(map(tuple, zip(*case.compute, strict=True)))) < 8:
             model = PeriodCpModel(problem, best, 0)
             solver = one_worker()
-            assert solver.solve(model.cp) == cp_model.INFEASIBLE or round(solver.objective_value) >= best, seed
+            assert (
+                solver.solve(model.cp) == cp_model.INFEASIBLE
+                or round(solver.objective_value) >= best
+            ), seed
 
 
 def check_columns():
@@ -238,7 +269,10 @@ def check_latency():
     for seed, case, problem, best in cases("latency", range(40)):
         assert solver_answer(case, problem, best, "cp-sat", seed) == [], seed
         if best is not None:
-            assert one_worker().solve(LatencyCpModel(problem, best).cp) in (cp_model.OPTIMAL, cp_model.INFEASIBLE), seed
+            assert one_worker().solve(LatencyCpModel(problem, best).cp) in (
+                cp_model.OPTIMAL,
+                cp_model.INFEASIBLE,
+            ), seed
 
 
 def check_fronts():
@@ -247,10 +281,15 @@ def check_fronts():
         rng = np.random.default_rng(seed)
         relaxation = relax(fork_with_twins(rng, classes=1 + seed % 2))
         weights = rng.integers(1, 3, len(relaxation.class_size))
-        front = Fronts(relaxation, np.zeros_like(relaxation.compute), weights, backwards=False, num_workers=1)
+        front = Fronts(
+            relaxation, np.zeros_like(relaxation.compute), weights, backwards=False, num_workers=1
+        )
         window = int(rng.integers(4, 12))
         best = most_energy(front, window)
-        assert FrontModel(front, list(front.order), window, window * front.width).maximum(20) == (best, best), seed
+        assert FrontModel(front, list(front.order), window, window * front.width).maximum(20) == (
+            best,
+            best,
+        ), seed
 
 
 def check_segments():
@@ -262,25 +301,43 @@ def check_segments():
         pairs = sorted({(0, v) for v in range(1, n)} | {(v, n - 1) for v in range(n - 1)})
         edges = [(u, v, 0, rng.randint(0, 4)) for u, v in pairs]
         case = Case(
-            [[t] * k for t in ticks], [u for u, *_ in edges], [[v] for _, v, *_ in edges], [[pay] for *_, pay in edges],
-            [[0] * k] * k, [[-1] * k] * k, [0] * n, [2**62] * k, [0] * len(edges), [-1] * n, backward=[False] * n,
+            [[t] * k for t in ticks],
+            [u for u, *_ in edges],
+            [[v] for _, v, *_ in edges],
+            [[pay] for *_, pay in edges],
+            [[0] * k] * k,
+            [[-1] * k] * k,
+            [0] * n,
+            [2**62] * k,
+            [0] * len(edges),
+            [-1] * n,
+            backward=[False] * n,
             io_class=[0] * k,
-        )  # fmt: skip
-        assert SegmentModel(ticks, edges, k, []).least(time.perf_counter() + 20) == brute_force.best_makespan(case), seed
+        )
+        assert SegmentModel(ticks, edges, k, []).least(
+            time.perf_counter() + 20
+        ) == brute_force.best_makespan(case), seed
 
 
 def check_statements():
-    """Statements of proofs: ops that may run on lanes, with rows that hold under conditions, against all assignments."""
+    """Statements of proofs: ops that may run on lanes, with rows that hold under conditions,
+    against all assignments."""
     told = Counter()
     for seed in range(40):
         rng = random.Random(seed)
         variables = {"s0": [0, 3], "s1": [0, 3], "x0": [0, 1], "x1": [0, 1], "y0": [0, 1]}
-        lanes = [[["s0", rng.randint(1, 3), "x0"], ["s1", rng.randint(1, 3), "x1"]], [["s0", rng.randint(1, 4), "y0"]]]
+        lanes = [
+            [["s0", rng.randint(1, 3), "x0"], ["s1", rng.randint(1, 3), "x1"]],
+            [["s0", rng.randint(1, 4), "y0"]],
+        ]
         rows = [
-            [[[rng.choice([-1, 1]), rng.choice(list(variables))] for _ in range(2)], rng.randint(-1, 2),
-             rng.choice([[], ["x0"], ["x1", "y0"]])]
+            [
+                [[rng.choice([-1, 1]), rng.choice(list(variables))] for _ in range(2)],
+                rng.randint(-1, 2),
+                rng.choice([[], ["x0"], ["x1", "y0"]]),
+            ]
             for _ in range(5)
-        ]  # fmt: skip
+        ]
         rows.append([[[1, "x0"], [1, "x1"], [1, "y0"]], 2, []])
         names = list(variables)
         possible = False
@@ -291,12 +348,16 @@ def check_statements():
                 for terms, least, given in rows
             )
             apart = all(
-                at[a[0]] + a[1] <= at[b[0]] or at[b[0]] + b[1] <= at[a[0]] or not (at[a[2]] and at[b[2]])
+                at[a[0]] + a[1] <= at[b[0]]
+                or at[b[0]] + b[1] <= at[a[0]]
+                or not (at[a[2]] and at[b[2]])
                 for lane in lanes
                 for a, b in itertools.combinations(lane, 2)
             )
             possible = possible or (holds and apart)
-        answer = has_no_solution({"variables": variables, "rows": rows, "alone": lanes}, 10, num_workers=1)
+        answer = has_no_solution(
+            {"variables": variables, "rows": rows, "alone": lanes}, 10, num_workers=1
+        )
         assert answer == (not possible), seed
         told[answer] += 1
     assert min(told[True], told[False]) > 5
@@ -315,7 +376,9 @@ def check_rest():
         rest = solve_rest(c, c.cost < upper, c.table < upper, upper, seconds=10)
         assert rest.bound + condensed.offset == truth, seed
         again = truth - condensed.offset
-        assert solve_rest(c, c.cost < again, c.table < again, again, seconds=10).choice is None, seed
+        assert solve_rest(c, c.cost < again, c.table < again, again, seconds=10).choice is None, (
+            seed
+        )
 
 
 def check_streams():
@@ -323,13 +386,18 @@ def check_streams():
     for seed in range(5):
         problem = few_jobs(seed, jobs=5)
         exact = offline_bound(problem, method="exact")
-        assert (exact.exact, exact.blocked) == (True, problem.num_jobs - stream_oracle.most_completed(problem)), seed
+        assert (exact.exact, exact.blocked) == (
+            True,
+            problem.num_jobs - stream_oracle.most_completed(problem),
+        ), seed
 
 
 def check_patterns():
     """Cyclic schedules: a period is possible just where some pattern is."""
     for problem in small_pipelines():
-        for period in range(int(problem.work.max()), int(problem.span.sum() + problem.lag.sum()) + 1):
+        for period in range(
+            int(problem.work.max()), int(problem.span.sum() + problem.lag.sum()) + 1
+        ):
             possible = repeats(problem, period)
             for latency in (False, True):
                 model = CyclicModel(problem, period, for_latency=latency)
@@ -341,8 +409,13 @@ def check_assignments():
     """Tessel's models: the best of all assignments of micro-batches is the least period."""
     for problem in small_pipelines():
         most = int(problem.span.sum() + problem.lag.sum())
-        least = next((p for p in range(int(problem.work.max()), most + 1) if repeats(problem, p)), None)
-        found = [_AssignmentModel(problem, index, most).solve(10, 1, 0) for index in _assignments(problem, problem.num_blocks)]
+        least = next(
+            (p for p in range(int(problem.work.max()), most + 1) if repeats(problem, p)), None
+        )
+        found = [
+            _AssignmentModel(problem, index, most).solve(10, 1, 0)
+            for index in _assignments(problem, problem.num_blocks)
+        ]
         assert min((x.period for x in found if x is not None), default=None) == least, problem.name
 
 
@@ -352,7 +425,10 @@ def check_whole_schedules():
         if smallest_excess(problem, 5) > 0:
             continue
         given = problem.replace(micro_batches=2)
-        model, solver = _MakespanModel(given, 2 * int(given.span.sum() + given.lag.sum()), 0), one_worker()
+        model, solver = (
+            _MakespanModel(given, 2 * int(given.span.sum() + given.lag.sum()), 0),
+            one_worker(),
+        )
         assert solver.solve(model.model) == cp_model.OPTIMAL, problem.name
         assert round(solver.objective_value) == best_of_all_orders(given, 2), problem.name
 
@@ -374,17 +450,28 @@ def check_memory_limits():
 
 
 FAMILIES = {
-    "makespan_model.py": check_makespan, "window_model.py": check_windows, "alternative_model.py": check_second_model,
-    "period_cp_sat.py": check_period, "columns.py": check_columns, "latency_cp_sat.py": check_latency,
-    "front_windows.py": check_fronts, "segments.py": check_segments, "fronts.py": check_statements,
-    "exact_rest.py": check_rest, "bound.py": check_streams, "cyclic.py": check_patterns, "tessel.py": check_assignments,
-    "time_optimal.py": check_whole_schedules, "memory_limits.py": check_memory_limits,
-}  # fmt: skip
+    "makespan_model.py": check_makespan,
+    "window_model.py": check_windows,
+    "alternative_model.py": check_second_model,
+    "period_cp_sat.py": check_period,
+    "columns.py": check_columns,
+    "latency_cp_sat.py": check_latency,
+    "front_windows.py": check_fronts,
+    "segments.py": check_segments,
+    "fronts.py": check_statements,
+    "exact_rest.py": check_rest,
+    "bound.py": check_streams,
+    "cyclic.py": check_patterns,
+    "tessel.py": check_assignments,
+    "time_optimal.py": check_whole_schedules,
+    "memory_limits.py": check_memory_limits,
+}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answers_are_those_of_brute_force(name, solved):
-    """Optimal and infeasible mean it, in every family of models, and the models are solved in earnest."""
+    """Optimal and infeasible mean it, in every family of models, and the models are solved in
+    earnest."""
     FAMILIES[name]()
     assert solved[name] >= 5
 
@@ -394,7 +481,8 @@ def test_every_model_has_a_family():
     made = {
         path.name
         for path in [*sources(), TESTS / "exact" / "alternative_model.py"]
-        if "CpModel()" in path.read_text() and path.name != "solve.py"  # which solves an empty one, to load the library
+        if "CpModel()" in path.read_text()
+        and path.name != "solve.py"  # which solves an empty one, to load the library
     }
     assert made == set(FAMILIES)
 
@@ -406,11 +494,13 @@ def sources():
 
 
 ENDS_OF_THEIR_OWN = {("makespan_model.py", "_live"), ("alternative_model.py", "_lives_at")}
-"""Where optional intervals have sizes that vary: each has a variable of its own for its end (seen below)."""
+"""Where optional intervals have sizes that vary: each has a variable of its own for its end (seen
+below)."""
 
 
 def test_intervals_of_varying_size_have_an_end_of_their_own():
-    """No other function makes one, and in these the end of every one is a variable that the function makes."""
+    """No other function makes one, and in these the end of every one is a variable that the
+    function makes."""
     found = set()
     for path in [*sources(), TESTS / "exact" / "alternative_model.py"]:
         text = path.read_text()
@@ -427,7 +517,9 @@ def test_intervals_of_varying_size_have_an_end_of_their_own():
                 if isinstance(name, ast.Name)
             }
             for call in ast.walk(function):
-                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("new_optional_interval_var"):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(
+                    "new_optional_interval_var"
+                ):
                     found.add((path.name, function.name))
                     end = call.args[2]
                     assert isinstance(end, ast.Name), (path, call.lineno)
@@ -436,7 +528,8 @@ def test_intervals_of_varying_size_have_an_end_of_their_own():
 
 
 def test_the_search_for_shared_variables_finds_them():
-    """Intervals of two sizes with the same start and end are seen; of a fixed size, or with ends of their own, they are not."""
+    """Intervals of two sizes with the same start and end are seen; of a fixed size, or with ends of
+    their own, they are not."""
     model = cp_model.CpModel()
     start, end, other = (model.new_int_var(0, 9, name) for name in ("s", "e", "o"))
     x, y = model.new_bool_var("x"), model.new_bool_var("y")

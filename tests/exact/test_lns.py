@@ -28,7 +28,8 @@ def check(problem, result):
 
 
 def test_valid_on_random_problems():
-    """Contention, colocation, incompatible ops and zero times give valid results, never above the start."""
+    """Contention, colocation, incompatible ops and zero times give valid results, never above the
+    start."""
     rng = np.random.default_rng(2)
     for _ in range(25):
         problem = random_problem(rng, max_ops=14, max_devices=4)
@@ -71,7 +72,9 @@ def test_improves_on_its_start():
 def test_slices_of_a_large_problem():
     """With slices smaller than the problem, results stay valid and improve."""
     problem = random_layered(400, 4, 5)
-    result = Lns(effort=0.05, slice_ops=60, first_size=12).solve(problem, Budget(evaluations=25), seed=0)
+    result = Lns(effort=0.05, slice_ops=60, first_size=12).solve(
+        problem, Budget(evaluations=25), seed=0
+    )
     check(problem, result)
     heuristics = [
         make_solver(name).solve(problem, Budget(evaluations=50), seed=0) for name in ("etf", "heft")

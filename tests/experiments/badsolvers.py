@@ -39,5 +39,16 @@ class Misbehave:
             time.sleep(3600)
         solution = Placement([seed % problem.num_devices] * problem.num_ops)
         value = 1 if deed == "lie" else best_queue(problem, solution)[0]
-        return Result(problem.name, self.name, solution, value, int(deed == "lie"), "none",
-                      "optimal" if deed == "lie" else "feasible", "converged", 1, 0.0, seed)  # fmt: skip
+        return Result(
+            problem.name,
+            self.name,
+            solution,
+            value,
+            int(deed == "lie"),
+            "none",
+            "optimal" if deed == "lie" else "feasible",
+            "converged",
+            1,
+            0.0,
+            seed,
+        )

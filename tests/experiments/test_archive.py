@@ -20,13 +20,20 @@ SMALL = 400  # ops
 def rows(*solvers):
     """Return the rows of a small study."""
     entries = [{"name": name} for name in solvers]
-    study = Study(name="s", instances=["gen:ffnn"], clusters=["uniform:2"], evaluations=50, solvers=entries,
-                  keep_placements=True)  # fmt: skip
+    study = Study(
+        name="s",
+        instances=["gen:ffnn"],
+        clusters=["uniform:2"],
+        evaluations=50,
+        solvers=entries,
+        keep_placements=True,
+    )
     return [run_cell(cell) for cell in expand(study)]
 
 
 def test_only_improves(tmp_path):
-    """A better value replaces a worse one, never the reverse; the better bound stays in both cases."""
+    """A better value replaces a worse one, never the reverse; the better bound stays in both
+    cases."""
     path = tmp_path / "best.json"
     worse, better = sorted(rows("single-device", "edge-zeroing"), key=lambda row: -row["value"])
     assert worse["value"] > better["value"]
@@ -44,7 +51,9 @@ def test_false_claims_are_refused(tmp_path):
     path = tmp_path / "best.json"
     (row,) = rows("single-device")
     assert "evaluated" in update_archive(path, [{**row, "value": row["value"] - 1}])[0]
-    with pytest.raises(InputError, match=f"value {row['value']} .* is below the lower bound {row['value'] + 1}"):
+    with pytest.raises(
+        InputError, match=f"value {row['value']} .* is below the lower bound {row['value'] + 1}"
+    ):
         update_archive(path, [{**row, "lower_bound": row["value"] + 1}])
     problem = po.load("gen:ffnn", cluster="uniform:2")
     outside = pack_placement(po.Placement([0] * (problem.num_ops - 1)))
@@ -58,14 +67,17 @@ def test_damaged_archive(tmp_path):
     path.write_text("{}")
     with pytest.raises(InputError, match="format"):
         read_archive(path)
-    path.write_text(json.dumps({"format": "placeopt-best-known", "version": 1, "records": [{"instance": "x"}]}))
+    path.write_text(
+        json.dumps({"format": "placeopt-best-known", "version": 1, "records": [{"instance": "x"}]})
+    )
     with pytest.raises(InputError, match="damaged record"):
         read_archive(path)
 
 
 @pytest.mark.skipif(not COMMITTED.exists(), reason="no archive is committed")
 def test_committed_records_hold():
-    """Every committed record of a small problem has the value it claims, and no cheap bound passes it."""
+    """Every committed record of a small problem has the value it claims, and no cheap bound passes
+    it."""
     checked = 0
     for record in read_archive(COMMITTED).values():
         if record.load().num_ops <= SMALL:

@@ -24,19 +24,51 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 def row(solver, seed, value, bound=0, status="feasible", **more):
     """Return a row about one problem."""
     return {
-        "key": f"cell-{solver}-{seed}", "instance": "gen:x", "cluster": "2xA100", "objective": "makespan",
-        "problem_hash": "h", "label": solver, "seed": seed, "status": status, "value": value, "lower_bound": bound,
-        "bound_method": "load", "evaluations": 1, "runtime": 1.0, "version": "0", "trace": [], "error": None, **more,
-    }  # fmt: skip
+        "key": f"cell-{solver}-{seed}",
+        "instance": "gen:x",
+        "cluster": "2xA100",
+        "objective": "makespan",
+        "problem_hash": "h",
+        "label": solver,
+        "seed": seed,
+        "status": status,
+        "value": value,
+        "lower_bound": bound,
+        "bound_method": "load",
+        "evaluations": 1,
+        "runtime": 1.0,
+        "version": "0",
+        "trace": [],
+        "error": None,
+        **more,
+    }
 
 
 LIES = {
-    "a bound above another row's value": ([row("a", 0, 7), row("b", 3, 12, 8)], ("value 7", "lower bound 8 by 'load'")),
-    "a bound above the row's own value": ([row("a", 0, 7, 8), row("b", 3, 12)], ("value 7", "lower bound 8")),
-    "a bound of a row without a value": ([row("a", 0, 7), row("b", 3, None, 8, "unknown")], ("value 7", "bound 8")),
-    "two optima": ([row("a", 0, 7, 7, "optimal"), row("b", 3, 8, 8, "optimal")], ("value 7", "optimal value 8")),
-    "better than optimal": ([row("a", 0, 7), row("b", 3, 8, 1, "optimal")], ("value 7", "optimal value 8")),
-    "infeasible": ([row("a", 0, 7), row("b", 3, None, 0, "infeasible")], ("value 7", "infeasible says")),
+    "a bound above another row's value": (
+        [row("a", 0, 7), row("b", 3, 12, 8)],
+        ("value 7", "lower bound 8 by 'load'"),
+    ),
+    "a bound above the row's own value": (
+        [row("a", 0, 7, 8), row("b", 3, 12)],
+        ("value 7", "lower bound 8"),
+    ),
+    "a bound of a row without a value": (
+        [row("a", 0, 7), row("b", 3, None, 8, "unknown")],
+        ("value 7", "bound 8"),
+    ),
+    "two optima": (
+        [row("a", 0, 7, 7, "optimal"), row("b", 3, 8, 8, "optimal")],
+        ("value 7", "optimal value 8"),
+    ),
+    "better than optimal": (
+        [row("a", 0, 7), row("b", 3, 8, 1, "optimal")],
+        ("value 7", "optimal value 8"),
+    ),
+    "infeasible": (
+        [row("a", 0, 7), row("b", 3, None, 0, "infeasible")],
+        ("value 7", "infeasible says"),
+    ),
     "a fraction": (
         [row("a", 0, 16 / 3, value_exact="16/3"), row("b", 3, 6, 27 / 5, lower_bound_exact="27/5")],
         ("value 16/3", "lower bound 27/5"),
@@ -53,7 +85,8 @@ def write(folder, rows):
 
 @pytest.mark.parametrize("lie", LIES)
 def test_two_rows_that_cannot_both_be_true(lie, tmp_path, capsys):
-    """Every reader refuses them; the message names file, problem, values, solvers, seeds and rows."""
+    """Every reader refuses them; the message names file, problem, values, solvers, seeds and
+    rows."""
     rows, words = LIES[lie]
     for reader in (analysis.best_known, analysis.compare):
         with pytest.raises(InputError):
@@ -72,28 +105,47 @@ def test_two_rows_that_cannot_both_be_true(lie, tmp_path, capsys):
         assert told.err.count("\n") == 1
         for word in ("runs.jsonl", "gen:x on 2xA100", *words):
             assert word in told.err
-        named = [r for r in rows if f"solver '{r['label']}', seed {r['seed']} (row '{r['key']}')" in told.err]
+        named = [
+            r
+            for r in rows
+            if f"solver '{r['label']}', seed {r['seed']} (row '{r['key']}')" in told.err
+        ]
         assert len(named) == (1 if "own" in lie else 2)
         assert told.out == ""
 
 
 def test_what_can_be_true_passes():
-    """Equal optima, other problems and objectives, failures, and fractions beside their rounded selves are no contradiction."""
+    """Equal optima, other problems and objectives, failures, and fractions beside their rounded
+    selves are no contradiction."""
     third = 16 / 3
     rows = [
-        row("a", 0, 7, 7, "optimal"), row("b", 0, 7, 7, "optimal"), row("c", 0, 9, 3), row("d", 0, None, 0, "failed"),
-        row("a", 1, 5, 5, "optimal", problem_hash="other"), row("a", 2, 3, 3, "optimal", objective="period"),
+        row("a", 0, 7, 7, "optimal"),
+        row("b", 0, 7, 7, "optimal"),
+        row("c", 0, 9, 3),
+        row("d", 0, None, 0, "failed"),
+        row("a", 1, 5, 5, "optimal", problem_hash="other"),
+        row("a", 2, 3, 3, "optimal", objective="period"),
         row("a", 3, None, 0, "infeasible", problem_hash="third"),
-        row("a", 4, third, third, "optimal", value_exact="16/3", lower_bound_exact="16/3", problem_hash="p"),
+        row(
+            "a",
+            4,
+            third,
+            third,
+            "optimal",
+            value_exact="16/3",
+            lower_bound_exact="16/3",
+            problem_hash="p",
+        ),
         row("b", 4, third, third * (1 + 1e-15), "optimal", problem_hash="p"),
         row("b", 5, third, 5, value_exact="nonsense", problem_hash="p"),
-    ]  # fmt: skip
+    ]
     assert contradiction(rows) == ""
     assert contradiction([{"key": "damaged"}]) == ""
 
 
 def test_numbers_are_compared_exactly_where_they_are_exact():
-    """Ticks beyond 2^53 and fractions are compared exactly, floats within rounding, and what is no number is above."""
+    """Ticks beyond 2^53 and fractions are compared exactly, floats within rounding, and what is no
+    number is above."""
     assert is_above(2**60 + 1, 2**60)
     assert not is_above(2**60, 2**60)
     assert is_above(Fraction(16, 3) + Fraction(1, 10**20), Fraction(16, 3))
@@ -113,21 +165,32 @@ def test_committed_grids_are_consistent():
 def cells(tmp_path_factory):
     """A study of two cells, as a file and as rows."""
     path = tmp_path_factory.mktemp("study") / "grid.toml"
-    path.write_text('name = "grid"\ninstances = ["gen:ffnn"]\nclusters = ["uniform:2"]\nevaluations = 50\nkeep_placements = true\n'
-                    '[[solvers]]\nname = "single-device"\n[[solvers]]\nname = "edge-zeroing"\n')  # fmt: skip
+    path.write_text(
+        'name = "grid"\ninstances = ["gen:ffnn"]\nclusters = ["uniform:2"]\nevaluations = 50\nkeep_placements = true\n'
+        '[[solvers]]\nname = "single-device"\n[[solvers]]\nname = "edge-zeroing"\n'
+    )
     entries = [{"name": name} for name in ("single-device", "edge-zeroing")]
-    study = Study(name="grid", instances=["gen:ffnn"], clusters=["uniform:2"], evaluations=50, solvers=entries,
-                  keep_placements=True)  # fmt: skip
+    study = Study(
+        name="grid",
+        instances=["gen:ffnn"],
+        clusters=["uniform:2"],
+        evaluations=50,
+        solvers=entries,
+        keep_placements=True,
+    )
     return path, [run_cell(cell) for cell in expand(study)]
 
 
 def test_the_archive_refuses_rows_that_contradict_it(cells, tmp_path):
-    """A bound above the archived value, or a value below the archived bound, names the archive and the row."""
+    """A bound above the archived value, or a value below the archived bound, names the archive and
+    the row."""
     _, (single, zeroing) = cells
     path = tmp_path / "best.json"
     worse, better = sorted((single, zeroing), key=lambda r: -r["value"])
     update_archive(path, [better])
-    with pytest.raises(InputError, match=r"row .of the archive.*single-device|single-device.*row .of the archive"):
+    with pytest.raises(
+        InputError, match=r"row .of the archive.*single-device|single-device.*row .of the archive"
+    ):
         update_archive(path, [{**worse, "lower_bound": better["value"] + 1}])
     (record,) = read_archive(path).values()
     assert record.value == better["value"]
@@ -138,7 +201,9 @@ def test_bench_says_so(cells, tmp_path, capsys):
     study, (first, second) = cells
     folder = tmp_path / "out" / "grid"
     folder.mkdir(parents=True)
-    (folder / "runs.jsonl").write_text(json.dumps({**first, "lower_bound": second["value"] + 1}) + "\n")
+    (folder / "runs.jsonl").write_text(
+        json.dumps({**first, "lower_bound": second["value"] + 1}) + "\n"
+    )
     with pytest.raises(SystemExit) as stop:
         main(["bench", str(study), "--results", str(tmp_path / "out"), "--jobs", "1", "--json"])
     told = capsys.readouterr()

@@ -25,8 +25,11 @@ PAGES = draw.pages()
 
 def stale(source):
     """Return (page, table) of every table that a page shows otherwise than the CSV files."""
-    return {(page.relative_to(ROOT).as_posix(), name)
-            for page in PAGES for name in draw.redraw(page.read_text(encoding="utf-8"), source)[1]}  # fmt: skip
+    return {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in PAGES
+        for name in draw.redraw(page.read_text(encoding="utf-8"), source)[1]
+    }
 
 
 def test_no_table_is_stale():
@@ -36,8 +39,13 @@ def test_no_table_is_stale():
 
 
 def test_every_table_is_shown():
-    """No table is drawn for nothing, and README.md, results/README.md and the studies have theirs."""
-    shown = [match[2] for page in PAGES for match in draw.BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    """No table is drawn for nothing, and README.md, results/README.md and the studies have
+    theirs."""
+    shown = [
+        match[2]
+        for page in PAGES
+        for match in draw.BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
     assert set(shown) == set(TABLES)
     assert len(shown) >= 25
 
@@ -64,25 +72,83 @@ def change(file, column, **where):
         writer.writerows(rows)
 
 
-@pytest.mark.parametrize(("file", "column", "where", "tables"), [
-    ("exact/latency.csv", "value", {"instance": "layer_resnet50_inference"}, {"compared", "splits", "exact-claims"}),
-    ("exact/pipeline.csv", "plain_cp_sat", {"instance": "operator_bert_l-12_inference"}, {"compared", "splits", "exact-claims"}),
-    ("job_streams/published.csv", "blocking", {"beta": "D", "policy": "rollout"}, {"compared", "streams", "streams-misses", "streams-published"}),
-    ("pipeline/capped.csv", "cpu", {"shape": "NN", "capacity": "none", "solver": "repetend"}, {"repetends", "tessel", "tessel-caps", "pipeline-claims"}),
-    ("pipeline/published16.csv", "throughput", {"model": "GPT", "method": "repetend on M"}, {"launched"}),
-    ("pipeline/gains8.csv", "step_ms", {"model": "mT5", "method": "repetend on M, K"}, {"transfers"}),
-    ("exact/replicas.csv", "overlap", {"instance": "layer_gnmt_inference"}, {"extensions"}),
-    ("exact/latency.csv", "max_load_dp", {"instance": "layer_resnet50_inference"}, {"splits"}),
-    ("grids/report.csv", "wall", {}, {"own"}),
-    ("doppler/runs.csv", "mean", {"graph": "ffnn", "method": "graph-placer (GDP), scratch"}, {"doppler-graphs", "doppler-front"}),
-    ("doppler/equal_time.csv", "mean", {"graph": "chain_mm"}, {"doppler-equal-time"}),
-    ("groupings/baselines.csv", "mean", {"method": "bound"}, {"groupings", "groupings-front"}),
-    ("groupings/parsing.csv", "mean", {"method": "bound"}, {"parsing-ablations"}),
-    ("job_streams/learned.csv", "blocking", {"rule": "uniform", "learned_on": "C", "beta": "D", "policy": "policy-degree"}, {"streams-across-uniform"}),
-    ("pipeline/models32.csv", "gap_of_cuts", {"model": "mT5"}, {"tessel", "tessel-misses", "pipeline-claims"}),
-    ("references.csv", "value", {"system": "PAC-ML", "quantity": "blocking of the best checkpoint", "case": "D"}, {"compared", "streams", "streams-misses", "streams-published"}),
-    ("references.csv", "value", {"system": "Tessel", "quantity": "CPU seconds without a cap", "case": "X"}, {"repetends", "tessel", "pipeline-claims"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "column", "where", "tables"),
+    [
+        (
+            "exact/latency.csv",
+            "value",
+            {"instance": "layer_resnet50_inference"},
+            {"compared", "splits", "exact-claims"},
+        ),
+        (
+            "exact/pipeline.csv",
+            "plain_cp_sat",
+            {"instance": "operator_bert_l-12_inference"},
+            {"compared", "splits", "exact-claims"},
+        ),
+        (
+            "job_streams/published.csv",
+            "blocking",
+            {"beta": "D", "policy": "rollout"},
+            {"compared", "streams", "streams-misses", "streams-published"},
+        ),
+        (
+            "pipeline/capped.csv",
+            "cpu",
+            {"shape": "NN", "capacity": "none", "solver": "repetend"},
+            {"repetends", "tessel", "tessel-caps", "pipeline-claims"},
+        ),
+        (
+            "pipeline/published16.csv",
+            "throughput",
+            {"model": "GPT", "method": "repetend on M"},
+            {"launched"},
+        ),
+        (
+            "pipeline/gains8.csv",
+            "step_ms",
+            {"model": "mT5", "method": "repetend on M, K"},
+            {"transfers"},
+        ),
+        ("exact/replicas.csv", "overlap", {"instance": "layer_gnmt_inference"}, {"extensions"}),
+        ("exact/latency.csv", "max_load_dp", {"instance": "layer_resnet50_inference"}, {"splits"}),
+        ("grids/report.csv", "wall", {}, {"own"}),
+        (
+            "doppler/runs.csv",
+            "mean",
+            {"graph": "ffnn", "method": "graph-placer (GDP), scratch"},
+            {"doppler-graphs", "doppler-front"},
+        ),
+        ("doppler/equal_time.csv", "mean", {"graph": "chain_mm"}, {"doppler-equal-time"}),
+        ("groupings/baselines.csv", "mean", {"method": "bound"}, {"groupings", "groupings-front"}),
+        ("groupings/parsing.csv", "mean", {"method": "bound"}, {"parsing-ablations"}),
+        (
+            "job_streams/learned.csv",
+            "blocking",
+            {"rule": "uniform", "learned_on": "C", "beta": "D", "policy": "policy-degree"},
+            {"streams-across-uniform"},
+        ),
+        (
+            "pipeline/models32.csv",
+            "gap_of_cuts",
+            {"model": "mT5"},
+            {"tessel", "tessel-misses", "pipeline-claims"},
+        ),
+        (
+            "references.csv",
+            "value",
+            {"system": "PAC-ML", "quantity": "blocking of the best checkpoint", "case": "D"},
+            {"compared", "streams", "streams-misses", "streams-published"},
+        ),
+        (
+            "references.csv",
+            "value",
+            {"system": "Tessel", "quantity": "CPU seconds without a cap", "case": "X"},
+            {"repetends", "tessel", "pipeline-claims"},
+        ),
+    ],
+)
 def test_a_changed_number_is_noticed(copy, file, column, where, tables):
     """A number that changes in a CSV file makes the tables that show it stale, by name."""
     change(copy / file, column, **where)
@@ -90,21 +156,42 @@ def test_a_changed_number_is_noticed(copy, file, column, where, tables):
 
 
 def test_numbers_are_written_by_one_rule():
-    """Tables hold no number that was typed: the code of the tables has no decimals in its texts, and one place that rounds."""
+    """Tables hold no number that was typed: the code of the tables has no decimals in its texts,
+    and one place that rounds."""
     for file in (RESULTS / "page_tables").glob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        texts = {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
         allowed = (r"0\.02 %", r"0\.1 %", r"Inception-V3")  # limits that are counted against
-        typed = {text for text in texts if re.search(r"\d\.\d", re.sub("|".join(allowed), "", text))}
-        documented = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
-                      if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)}  # fmt: skip
+        typed = {
+            text for text in texts if re.search(r"\d\.\d", re.sub("|".join(allowed), "", text))
+        }
+        documented = {
+            ast.get_docstring(node, clean=False)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        }
         assert typed - documented <= {".2f", ".1f", ".4f", ".1e", ".0f", "< 0.01 %"}, file.name
 
 
 def test_rounding():
-    """Values have two decimals, four below one; percentages one, two below one; seconds fewer as they grow."""
-    assert [value(x) for x in (1200.07, 56.695797, 8.0, 0.18215)] == ["1200.07", "56.70", "8", "0.1822"]
-    assert [percent(x) for x in (0.0, 0.000024, 0.0074, 0.353)] == ["0 %", "< 0.01 %", "0.74 %", "35.3 %"]
+    """Values have two decimals, four below one; percentages one, two below one; seconds fewer as
+    they grow."""
+    assert [value(x) for x in (1200.07, 56.695797, 8.0, 0.18215)] == [
+        "1200.07",
+        "56.70",
+        "8",
+        "0.1822",
+    ]
+    assert [percent(x) for x in (0.0, 0.000024, 0.0074, 0.353)] == [
+        "0 %",
+        "< 0.01 %",
+        "0.74 %",
+        "35.3 %",
+    ]
     assert [seconds(x) for x in (0.034, 10.24, 179.7)] == ["0.03", "10.2", "180"]
     assert span([0.003, 0.0], percent) == "0 to 0.30 %"
 
@@ -117,32 +204,61 @@ def by_hand(page):
 
 def test_the_page_of_results_has_no_typed_numbers():
     """Outside of its drawn tables results/README.md states no measured number."""
-    assert [line for line in by_hand(RESULTS / "README.md") if re.search(r"\d\.\d|\d %|\d times|\d s\b", line)] == []
+    assert [
+        line
+        for line in by_hand(RESULTS / "README.md")
+        if re.search(r"\d\.\d|\d %|\d times|\d s\b", line)
+    ] == []
 
 
 def test_readme_has_no_typed_results():
     """Nor do the parts of README.md that compare and that state speed."""
     text = "\n".join(by_hand(ROOT / "README.md"))
     compared = text[text.index("## How it compares") :]
-    assert [line for line in compared.splitlines() if re.search(r"\d\.\d+(?! license)|\d %|\d (us|ms|s)\b", line.replace("Apache-2.0", ""))] == []
+    assert [
+        line
+        for line in compared.splitlines()
+        if re.search(r"\d\.\d+(?! license)|\d %|\d (us|ms|s)\b", line.replace("Apache-2.0", ""))
+    ] == []
 
 
-# --- the audit -------------------------------------------------------------------------------------------
+# --- the audit
+# -------------------------------------------------------------------------------------------
 
-RUN_HERE = ("33.3214", "33.32", "51.2599", "51.26", "117.5385", "117.54", "135.0442", "135.04", "1443.79", "167.6", "226.5")
-"""Values that came from runs of programs here, in the forms in which pages show them (whole words)."""
+RUN_HERE = (
+    "33.3214",
+    "33.32",
+    "51.2599",
+    "51.26",
+    "117.5385",
+    "117.54",
+    "135.0442",
+    "135.04",
+    "1443.79",
+    "167.6",
+    "226.5",
+)
+"""Values that came from runs of programs here, in the forms in which pages show them (whole
+words)."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_what_was_run_here_is_not_called_published(page):
-    """A column of printed, stored or published values holds no number that came from a run on our machines."""
+    """A column of printed, stored or published values holds no number that came from a run on our
+    machines."""
     heads = []
     for line in page.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        cells = (
+            [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if line.startswith("|")
+            else []
+        )
         heads = heads if cells and heads else cells
         for head, cell in zip(heads, cells, strict=False):
             if re.search(r"printed|published|stored", head) and "run here" not in head:
-                assert not any(re.search(rf"(?<!\d){re.escape(x)}0?(?!\d)", cell) for x in RUN_HERE), (head, cell)
+                assert not any(
+                    re.search(rf"(?<!\d){re.escape(x)}0?(?!\d)", cell) for x in RUN_HERE
+                ), (head, cell)
 
 
 def test_references_say_where_they_are_from():
@@ -155,17 +271,21 @@ def test_references_say_where_they_are_from():
 
 
 def test_no_run_is_a_published_column():
-    """The columns of the CSV files call runs of programs runs: only optima stored by their authors are `published`."""
+    """The columns of the CSV files call runs of programs runs: only optima stored by their authors
+    are `published`."""
     heads = {}
     for file in RESULTS.rglob("*.csv"):
         with file.open(newline="", encoding="utf-8") as stream:
             heads[file.relative_to(RESULTS).as_posix()] = next(csv.reader(stream))
-    published = {name for name, head in heads.items() if any("published" in column for column in head)}
+    published = {
+        name for name, head in heads.items() if any("published" in column for column in head)
+    }
     assert published <= {"exact/optima.csv", "plans/measured.csv", "sharding/contest.csv"}
 
 
 def test_capped_beside_capped():
-    """Times of Tessel's code without a memory cap and with one are apart, and only the former stand beside ours without one."""
+    """Times of Tessel's code without a memory cap and with one are apart, and only the former stand
+    beside ours without one."""
     source = Source()
     for name in ("repetends", "tessel", "pipeline-claims"):
         for line in TABLES[name](source):
@@ -175,18 +295,23 @@ def test_capped_beside_capped():
 
 
 def test_times_beside_others_have_their_spread():
-    """Our CPU seconds beside Tessel's are medians of three runs by turns, and the table says how far these lie apart."""
+    """Our CPU seconds beside Tessel's are medians of three runs by turns, and the table says how
+    far these lie apart."""
     rows = Source().rows("pipeline/capped.csv")
     assert {row["runs"] for row in rows} == {"3"}
     assert {(row["shape"], row["solver"], row["capacity"] == "none") for row in rows} == {
-        (shape, solver, free) for shape in ("V", "K", "X", "M", "NN") for solver in ("repetend", "tessel") for free in (True, False)
+        (shape, solver, free)
+        for shape in ("V", "K", "X", "M", "NN")
+        for solver in ("repetend", "tessel")
+        for free in (True, False)
     }
     assert all(float(row["cpu_low"]) <= float(row["cpu"]) <= float(row["cpu_high"]) for row in rows)
     assert sum(" to " in line for line in TABLES["tessel-caps"](Source())) == 5
 
 
 def test_what_does_not_fit_is_shown_as_such():
-    """In the sizes of the launch files no baseline that does not fit is left out or given a ratio."""
+    """In the sizes of the launch files no baseline that does not fit is left out or given a
+    ratio."""
     lines = TABLES["launched"](Source())[2:]
     assert len(lines) == 8
     assert sum(line.count("does not fit") for line in lines) >= 10
@@ -195,12 +320,18 @@ def test_what_does_not_fit_is_shown_as_such():
         assert cells[6] != "does not fit" or cells[7:] == ["-", "-"]
 
 
-@pytest.mark.parametrize(("file", "key", "problems"), [
-    ("doppler/runs.csv", ("graph", "devices"), 9), ("doppler/equal_time.csv", ("graph", "devices"), 4),
-    ("groupings/baselines.csv", ("instance", "cluster"), 16), ("groupings/parsing.csv", ("instance", "cluster"), 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "key", "problems"),
+    [
+        ("doppler/runs.csv", ("graph", "devices"), 9),
+        ("doppler/equal_time.csv", ("graph", "devices"), 4),
+        ("groupings/baselines.csv", ("instance", "cluster"), 16),
+        ("groupings/parsing.csv", ("instance", "cluster"), 5),
+    ],
+)
 def test_learners_have_equal_evaluations_or_time(file, key, problems):
-    """On one problem all that draws has the same evaluations or the same processor seconds, and an interval of several seeds."""
+    """On one problem all that draws has the same evaluations or the same processor seconds, and an
+    interval of several seeds."""
     spent = {}
     for row in Source().rows(file):
         if row["evaluations"] not in ("", "50"):
@@ -211,19 +342,33 @@ def test_learners_have_equal_evaluations_or_time(file, key, problems):
     assert len(spent) == problems
     for rows in spent.values():
         if "equal_time" in file:
-            assert max(float(row["cpu"]) for row in rows) < 3 * sorted(float(row["cpu"]) for row in rows)[len(rows) // 2]
+            assert (
+                max(float(row["cpu"]) for row in rows)
+                < 3 * sorted(float(row["cpu"]) for row in rows)[len(rows) // 2]
+            )
         else:
             assert len({row["evaluations"] for row in rows}) == 1
         assert len(rows) >= 8
 
 
 def test_no_row_credits_a_policy_with_its_seed():
-    """A method that begins at a heuristic's placement says so in its name, and the heuristic stands in the same table."""
+    """A method that begins at a heuristic's placement says so in its name, and the heuristic stands
+    in the same table."""
     methods = {row["method"] for row in Source().rows("doppler/runs.csv")}
-    seeded = {name for name in methods if name.startswith(("dual", "grouper", "graph-p", "post", "soft", "recur", "visit", "neural"))}
+    seeded = {
+        name
+        for name in methods
+        if name.startswith(
+            ("dual", "grouper", "graph-p", "post", "soft", "recur", "visit", "neural")
+        )
+    }
     assert {"edge-zeroing", "critical path, best of 50"} <= methods
     assert all(re.search("scratch|no teacher|edge zeroing|critical path", name) for name in seeded)
-    titles = {row["method"] for row in Source().rows("groupings/baselines.csv") if row["method"].startswith("`")}
+    titles = {
+        row["method"]
+        for row in Source().rows("groupings/baselines.csv")
+        if row["method"].startswith("`")
+    }
     assert titles
     assert all("from edge zeroing" in title for title in titles)
 
@@ -231,25 +376,40 @@ def test_no_row_credits_a_policy_with_its_seed():
 CONDITIONAL = re.compile(r"\b(optimal|gap 0|proved best|optimum)\b")
 
 
-@pytest.mark.parametrize("page", [RESULTS / "README.md", RESULTS / "pipeline" / "README.md", RESULTS / "pipeline" / "report.md",
-                                  ROOT / "docs" / "how-to" / "schedule-a-pipeline.md"], ids=lambda page: page.parent.name + page.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "page",
+    [
+        RESULTS / "README.md",
+        RESULTS / "pipeline" / "README.md",
+        RESULTS / "pipeline" / "report.md",
+        ROOT / "docs" / "how-to" / "schedule-a-pipeline.md",
+    ],
+    ids=lambda page: page.parent.name + page.name,
+)
 def test_nothing_about_whole_models_is_optimal(page):
-    """Where whole models in a pipeline are spoken of, nothing is optimal, and a gap is one for the cut."""
+    """Where whole models in a pipeline are spoken of, nothing is optimal, and a gap is one for the
+    cut."""
     for line in page.read_text(encoding="utf-8").splitlines():
-        if re.search(r"whole model|over 1F1B|Flava|mT5", line) and "shard" not in line and "HSDAG" not in line:
+        if (
+            re.search(r"whole model|over 1F1B|Flava|mT5", line)
+            and "shard" not in line
+            and "HSDAG" not in line
+        ):
             assert not CONDITIONAL.search(line) or "never" in line or "over all" in line, line
             assert "gap" not in line or re.search(r"\bcuts?\b|HSDAG", line), line
 
 
 @pytest.mark.parametrize("table", ["tessel", "tessel-misses", "pipeline-claims"])
 def test_gaps_of_models_are_for_their_cut(table):
-    """Every line that shows the gap of a whole model says that it holds for the cut that was found."""
+    """Every line that shows the gap of a whole model says that it holds for the cut that was
+    found."""
     line = next(line for line in TABLES[table](Source()) if "22.7 %" in line)
     assert "for the cut" in line or "for its cut" in line
 
 
 def test_the_headline_of_job_streams_is_the_published_rule():
-    """README.md compares with PAC-ML under its own split rule only; the other rule says what a constant degree gives there."""
+    """README.md compares with PAC-ML under its own split rule only; the other rule says what a
+    constant degree gives there."""
     source = Source()
     assert "its split rule" in "\n".join(TABLES["compared"](source))
     uniform = next(line for line in TABLES["streams"](source) if "uniform" in line)
@@ -260,8 +420,11 @@ def test_the_headline_of_job_streams_is_the_published_rule():
 
 
 def test_within_counts_what_is_within():
-    """The benchmark counts gaps computed from value and bound, not rounded ones: one at 0.024 % is not within 0.02 %."""
+    """The benchmark counts gaps computed from value and bound, not rounded ones: one at 0.024 % is
+    not within 0.02 %."""
     rows = Source().rows("benchmark/best-known.csv")
     exact = [1 - int(row["lower bound"]) / int(row["value (ticks)"]) for row in rows]
     within = sum(gap <= 0.0002 for gap in exact)
-    assert f"{within} of {len(rows)} end within 0.02 %" in "\n".join(TABLES["benchmark-gaps"](Source()))
+    assert f"{within} of {len(rows)} end within 0.02 %" in "\n".join(
+        TABLES["benchmark-gaps"](Source())
+    )

@@ -18,16 +18,33 @@ def row(instance, label, seed, value, bound=10, trace=None, **more):
     """Return a row of a results file."""
     status = "failed" if value is None else "feasible"
     return {
-        "key": f"{instance}-{label}-{seed}", "instance": instance, "cluster": "uniform:2", "problem_hash": instance,
-        "objective": "makespan", "label": label, "solver": label, "seed": seed, "value": value, "lower_bound": bound,
-        "bound_method": "load", "gap": None if value is None else (value - bound) / value, "status": status,
-        "evaluations": 100, "runtime": 1.0, "version": "0", "error": "no luck" if value is None else None,
-        "trace": trace if trace is not None else [[0.1, 1, 2 * (value or 1), 0], [0.5, 50, value, bound]], **more,
-    }  # fmt: skip
+        "key": f"{instance}-{label}-{seed}",
+        "instance": instance,
+        "cluster": "uniform:2",
+        "problem_hash": instance,
+        "objective": "makespan",
+        "label": label,
+        "solver": label,
+        "seed": seed,
+        "value": value,
+        "lower_bound": bound,
+        "bound_method": "load",
+        "gap": None if value is None else (value - bound) / value,
+        "status": status,
+        "evaluations": 100,
+        "runtime": 1.0,
+        "version": "0",
+        "error": "no luck" if value is None else None,
+        "trace": trace
+        if trace is not None
+        else [[0.1, 1, 2 * (value or 1), 0], [0.5, 50, value, bound]],
+        **more,
+    }
 
 
 def sample():
-    """Return rows of three solvers on four instances; 'good' is best on all but one, 'bad' fails once."""
+    """Return rows of three solvers on four instances; 'good' is best on all but one, 'bad' fails
+    once."""
     rows = []
     for i, best in enumerate((10, 20, 30, 40)):
         for seed in range(3):
@@ -59,8 +76,12 @@ def test_numbers_of_a_known_sample():
 
 
 def test_targets_and_convergence():
-    """The share of runs that reach the target and the quartiles over seeds are those of the traces."""
-    rows = [row("i", "a", s, 100, trace=[[0.1, 10, 200, 0], [0.2, 10 * (s + 2), 100, 0]]) for s in range(3)]
+    """The share of runs that reach the target and the quartiles over seeds are those of the
+    traces."""
+    rows = [
+        row("i", "a", s, 100, trace=[[0.1, 10, 200, 0], [0.2, 10 * (s + 2), 100, 0]])
+        for s in range(3)
+    ]
     rows.append(row("i", "b", 0, 150))
     found = analysis.to_target(rows)["i on uniform:2"]
     assert found["a"] == (1.0, 30.0, 0.2)
@@ -75,7 +96,11 @@ def test_targets_and_convergence():
 
 def test_pairwise_test_sees_a_clear_difference():
     """Twenty instances with one solver always better: small p, effect -1."""
-    rows = [r for i in range(20) for r in (row(f"i{i}", "a", 0, 100 + i), row(f"i{i}", "b", 0, 120 + 2 * i))]
+    rows = [
+        r
+        for i in range(20)
+        for r in (row(f"i{i}", "a", 0, 100 + i), row(f"i{i}", "b", 0, 120 + 2 * i))
+    ]
     ((a, b, count, p, effect),) = analysis.pairwise_tests(analysis.compare(rows))
     assert (a, b, count, effect) == ("a", "b", 20, -1.0)
     assert p < 1e-4
@@ -92,7 +117,13 @@ def test_report_files(tmp_path):
     """All files are written; tables escape what they must; the CSV has the numbers."""
     rows = [*sample(), row("<script>alert(1)</script>", "good", 0, 7, bound=5)]
     files, summary = write_report(store(tmp_path / "s", rows), tmp_path / "out")
-    assert {f.name for f in files} >= {"report.md", "report.html", "solvers.csv", "best-known.csv", "values.csv"}
+    assert {f.name for f in files} >= {
+        "report.md",
+        "report.html",
+        "solvers.csv",
+        "best-known.csv",
+        "values.csv",
+    }
     assert summary["failed"] == 3
     page = (tmp_path / "out/report.html").read_text()
     assert "<script" not in page
@@ -109,22 +140,41 @@ def test_nothing_to_report_is_one_line(tmp_path):
 def test_many_rows(tmp_path):
     """Many rows are read and reported (speed, at 10^5 rows, is measured in results/grids)."""
     rng = np.random.default_rng(0)
-    rows = [row(f"i{i % 50}", f"s{i % 4}", i, int(v)) for i, v in enumerate(rng.integers(10, 99, 20_000))]
+    rows = [
+        row(f"i{i % 50}", f"s{i % 4}", i, int(v))
+        for i, v in enumerate(rng.integers(10, 99, 20_000))
+    ]
     _, summary = write_report(store(tmp_path / "s", rows), tmp_path / "out")
     assert summary["rows"] == 20_000
 
 
 def test_page_in_a_browser(tmp_path):
-    """Headless Chromium opens the page without console messages and draws every chart with a size."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    """Headless Chromium opens the page without console messages and draws every chart with a
+    size."""
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         pytest.skip("no Chromium on this machine: install it to check the page in a browser")
     pytest.importorskip("matplotlib", reason="charts need the plot extra")
     write_report(store(tmp_path / "s", sample()), tmp_path / "out")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-             f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0", "--dump-dom"]  # fmt: skip
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--enable-logging=stderr",
+        "--v=0",
+        "--dump-dom",
+    ]
     page = (tmp_path / "out/report.html").as_uri()
-    done = subprocess.run([browser, *flags, page], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [browser, *flags, page], capture_output=True, text=True, timeout=120, check=True
+    )
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("<svg") == 3
     for name in ("profile", "gaps", "convergence"):

@@ -43,7 +43,17 @@ name = "critical-path"
 grid = {runs = [1, 5]}
 """
 
-OUTCOME = ("instance", "cluster", "label", "seed", "value", "lower_bound", "status", "evaluations", "placement")
+OUTCOME = (
+    "instance",
+    "cluster",
+    "label",
+    "seed",
+    "value",
+    "lower_bound",
+    "status",
+    "evaluations",
+    "placement",
+)
 
 
 def study_of(folder: Path, text: str = STUDY):
@@ -60,7 +70,8 @@ def outcomes(path: Path):
 
 
 def test_expansion_counts_and_keys(tmp_path):
-    """Cells are the product of instances, clusters, configurations and seeds, with distinct stable keys."""
+    """Cells are the product of instances, clusters, configurations and seeds, with distinct stable
+    keys."""
     cells = expand(study_of(tmp_path))
     assert len(cells) == 6 * 2 * (1 + 3 + 2 * 3)
     assert len({cell.key for cell in cells}) == len(cells)
@@ -75,7 +86,9 @@ def test_keys_depend_on_everything_that_matters(tmp_path):
         assert other != base
     same = {
         cell.key
-        for cell in expand(study_of(tmp_path, STUDY.replace('name = "random"', 'name = "random"\nlabel = "R"')))
+        for cell in expand(
+            study_of(tmp_path, STUDY.replace('name = "random"', 'name = "random"\nlabel = "R"'))
+        )
     }
     assert same == base
 
@@ -118,14 +131,17 @@ def test_same_values_on_every_back_end_and_resume_skips(tmp_path):
             pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
         summary = run_study(study, tmp_path / backend, jobs=2, backend=backend)
         assert (summary.done, summary.failed) == (summary.total, 0), summary.errors
-        assert outcomes(tmp_path / backend / "grid/runs.jsonl") == outcomes(tmp_path / "threading/grid/runs.jsonl")
+        assert outcomes(tmp_path / backend / "grid/runs.jsonl") == outcomes(
+            tmp_path / "threading/grid/runs.jsonl"
+        )
     again = run_study(study, tmp_path / "loky", jobs=2)
     assert (again.skipped, again.done) == (again.total, 0)
 
 
 @pytest.fixture
 def bad_solvers(tmp_path, monkeypatch):
-    """Install a package whose entry points are solvers that misbehave, and one that cannot be imported."""
+    """Install a package whose entry points are solvers that misbehave, and one that cannot be
+    imported."""
     here = str(Path(__file__).parent)
     distribution = tmp_path / "site" / "bad-1.0.dist-info"
     distribution.mkdir(parents=True)
@@ -134,7 +150,9 @@ def bad_solvers(tmp_path, monkeypatch):
     (distribution / "entry_points.txt").write_text(points)
     for folder in (here, str(distribution.parent)):
         monkeypatch.syspath_prepend(folder)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+        monkeypatch.setenv(
+            "PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+        )
     return distribution
 
 
@@ -159,9 +177,13 @@ def study_of_deeds(folder, deeds, more="", **fields):
 
 
 WORDS = {
-    "raise": "always raises", "kill": "signal 9", "hang": "hard timeout", "full": "No space left",
-    "exit": "exit code 7", "interrupt": "interrupted itself",
-}  # fmt: skip
+    "raise": "always raises",
+    "kill": "signal 9",
+    "hang": "hard timeout",
+    "full": "No space left",
+    "exit": "exit code 7",
+    "interrupt": "interrupted itself",
+}
 
 
 @pytest.mark.parametrize(
@@ -170,13 +192,16 @@ WORDS = {
 )
 @pytest.mark.usefixtures("bad_solvers")
 def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backend, jobs):
-    """A solver that raises, exits, dies or never returns is a recorded failure on every back end; the rest finishes."""
+    """A solver that raises, exits, dies or never returns is a recorded failure on every back end;
+    the rest finishes."""
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
     deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
     study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
     summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
-    rows = {row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()}
+    rows = {
+        row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()
+    }
     assert (summary.done, summary.failed) == (3, 6)
     for seed, deed in enumerate(deeds):
         if deed == "good":
@@ -190,10 +215,13 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
 
 @pytest.mark.usefixtures("bad_solvers")
 def test_lies_and_broken_packages_in_a_grid(tmp_path):
-    """A made-up value is replaced by that of the solution; a package that cannot be imported is a failure of its own."""
+    """A made-up value is replaced by that of the solution; a package that cannot be imported is a
+    failure of its own."""
     study = study_of_deeds(tmp_path, ["lie"], '[[solvers]]\nname = "broken"', keep_placements=True)
     summary = run_study(study, tmp_path / "out", jobs=1)
-    rows = {row["solver"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()}
+    rows = {
+        row["solver"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()
+    }
     assert (summary.done, summary.failed) == (1, 1)
     assert "nosuchmodule" in rows["broken"]["error"]
     problem = po.load("gen:fork-join", cluster="uniform:2")
@@ -206,7 +234,8 @@ def test_lies_and_broken_packages_in_a_grid(tmp_path):
 
 
 def test_the_key_has_the_version_of_the_solver(tmp_path, bad_solvers, monkeypatch):
-    """A new version of somebody's solver is another cell; our own has the version of the package."""
+    """A new version of somebody's solver is another cell; our own has the version of the
+    package."""
     keys = [expand(study_of_deeds(tmp_path, ["good"]))[0].key]
     (bad_solvers / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 2.0\n")
     keys.append(expand(study_of_deeds(tmp_path, ["good"]))[0].key)
@@ -242,7 +271,9 @@ def test_a_study_with_a_byte_order_mark_is_read(tmp_path):
     assert load_study(tmp_path / "grid.toml").name == "grid"
 
 
-@pytest.mark.parametrize("line", ["{}", "[1]", '{"key": 5}', '{"key": "a"}', "[" * 100_000, '{"key": "a", "value": "x"}'])
+@pytest.mark.parametrize(
+    "line", ["{}", "[1]", '{"key": 5}', '{"key": "a"}', "[" * 100_000, '{"key": "a", "value": "x"}']
+)
 def test_damaged_rows_are_one_line(tmp_path, line):
     """A line that is no row of a cell is named."""
     (tmp_path / "runs.jsonl").write_text(line + "\n")
@@ -252,7 +283,8 @@ def test_damaged_rows_are_one_line(tmp_path, line):
 
 
 def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
-    """A pipeline's value is ticks per micro-batch, exact where that is a fraction; patterns of any size are ranked by it."""
+    """A pipeline's value is ticks per micro-batch, exact where that is a fraction; patterns of any
+    size are ranked by it."""
     study = study_of(
         tmp_path,
         """
@@ -279,7 +311,11 @@ def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
     write_report(tmp_path / "grid", tmp_path / "report")
     head, line = (tmp_path / "report/values.csv").read_text().splitlines()
     shown = dict(zip(head.split(","), line.split(","), strict=True))
-    assert [shown[f"repetend (size={size})"] for size in (1, 2, 3)] == ["8", f"{values[1]:g}", "5.33"]
+    assert [shown[f"repetend (size={size})"] for size in (1, 2, 3)] == [
+        "8",
+        f"{values[1]:g}",
+        "5.33",
+    ]
     assert shown["lower bound"] == "5.33"
     wins = (tmp_path / "report/solvers.csv").read_text().splitlines()[1].split(",")
     assert (wins[0], wins[3]) == ("repetend (size=3)", "1 / 1")
@@ -292,7 +328,12 @@ def test_torn_last_line_is_repaired(tmp_path):
             store.append({"key": str(i), "text": "x" * 3000})
     path = tmp_path / "runs.jsonl"
     whole = path.read_bytes()
-    for torn in (b'{"key": "51", "te', b'{"key": "51"', b"\x00" * 100 + b"\n", b'{"key": 1}{"broken\n'):
+    for torn in (
+        b'{"key": "51", "te',
+        b'{"key": "51"',
+        b"\x00" * 100 + b"\n",
+        b'{"key": 1}{"broken\n',
+    ):
         path.write_bytes(whole + torn)
         with RunStore(tmp_path) as store:
             assert store.repaired == len(torn)
@@ -302,7 +343,11 @@ def test_torn_last_line_is_repaired(tmp_path):
 
 def test_second_process_is_kept_out(tmp_path):
     """While one process holds the store, another is refused with a clear line."""
-    with RunStore(tmp_path), pytest.raises(InputError, match="in use by process"), RunStore(tmp_path):
+    with (
+        RunStore(tmp_path),
+        pytest.raises(InputError, match="in use by process"),
+        RunStore(tmp_path),
+    ):
         pass
 
 
@@ -330,7 +375,8 @@ assert store.unsaved == []
 @pytest.mark.jit
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
-    """400 cells, killed with SIGKILL at random moments and resumed: 400 distinct results, equal values."""
+    """400 cells, killed with SIGKILL at random moments and resumed: 400 distinct results, equal
+    values."""
     text = """
         name = "grid"
         instances = ["gen:layered?layers=4&width=3&seed={0..19}"]
@@ -373,7 +419,9 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    subprocess.run(command, check=True, timeout=240, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, timeout=240, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     rows = list(read_rows(store))
     assert len({row["key"] for row in rows}) == len(rows) == 400
     assert outcomes(store) == expected
@@ -381,9 +429,9 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
 
 def test_crowded_cores_are_refused(tmp_path):
     """CP-SAT workers times jobs beyond the cores is an error that says what to change."""
-    text = STUDY.replace('name = "random"', 'name = "cp-sat"\noptions = {num_workers = 64}').replace(
-        "evaluations = 20", "seconds = 1"
-    )
+    text = STUDY.replace(
+        'name = "random"', 'name = "cp-sat"\noptions = {num_workers = 64}'
+    ).replace("evaluations = 20", "seconds = 1")
     with pytest.raises(InputError, match="num_workers"):
         run_study(study_of(tmp_path, text), tmp_path, jobs=2)
 

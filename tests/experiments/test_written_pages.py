@@ -25,8 +25,10 @@ def load(name):
 
 def rows(name, file):
     """Return the rows of a study's CSV file; empty cells are None."""
-    return [{key: None if x == "" else x for key, x in row.items()}
-            for row in read_csv(RESULTS / name / f"{file}.csv", numbers=True)]  # fmt: skip
+    return [
+        {key: None if x == "" else x for key, x in row.items()}
+        for row in read_csv(RESULTS / name / f"{file}.csv", numbers=True)
+    ]
 
 
 def evaluator(study):
@@ -53,21 +55,28 @@ def search(study):
 def policy(study):
     """Write the page of the policies."""
     names = ("doppler", "other_seeds", "ablation", "transfer", "published", "throughput")
-    study.write_page({name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}, 0)
+    study.write_page(
+        {name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}, 0
+    )
 
 
 def differing(name, write, folder):
-    """Return the lines of a page written anew into a folder, and of the committed one; the minutes of the run left out."""
+    """Return the lines of a page written anew into a folder, and of the committed one; the minutes
+    of the run left out."""
     study = load(name)
     study.HERE = folder
     write(study)
     return [
-        re.sub(r"last run: \d+ minutes?", "last run", (where / "README.md").read_text(encoding="utf-8")).splitlines()
+        re.sub(
+            r"last run: \d+ minutes?", "last run", (where / "README.md").read_text(encoding="utf-8")
+        ).splitlines()
         for where in (folder, RESULTS / name)
     ]
 
 
-@pytest.mark.parametrize("write", [evaluator, grids, start, policy], ids=lambda write: write.__name__)
+@pytest.mark.parametrize(
+    "write", [evaluator, grids, start, policy], ids=lambda write: write.__name__
+)
 def test_a_written_page_follows_from_its_files(write, tmp_path):
     """Every number of the page is in the CSV files: written from them anew, it is the same."""
     written, committed = differing(write.__name__, write, tmp_path)
@@ -76,7 +85,9 @@ def test_a_written_page_follows_from_its_files(write, tmp_path):
 
 def test_the_page_of_searches(tmp_path):
     """The same in a process of its own, since the study registers a solver."""
-    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -39,7 +39,9 @@ class Case:
 
     def export(self, placement, to, problem=None, **options):
         """Export a placement of this module."""
-        return export(problem or self.problem, placement, to, model=self.module, inputs=self.inputs, **options)
+        return export(
+            problem or self.problem, placement, to, model=self.module, inputs=self.inputs, **options
+        )
 
     def by_block(self, seed):
         """Return a placement that keeps blocks together, at random."""
@@ -69,20 +71,27 @@ def small():
 
 @pytest.fixture(scope="module", params=["control_flow_model", "symbolic_model"])
 def onnx_case(request, tmp_path_factory):
-    """An ONNX model with If and Loop, and one with a symbolic batch: path, feeds and the results of the whole model."""
+    """An ONNX model with If and Loop, and one with a symbolic batch: path, feeds and the results of
+    the whole model."""
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path_factory.mktemp("onnx") / f"{request.param}.onnx"
     feeds = getattr(user_models, request.param)(path)
     session = onnxruntime.InferenceSession(path)
-    return path, feeds, dict(zip([x.name for x in session.get_outputs()], session.run(None, feeds), strict=True))
+    return (
+        path,
+        feeds,
+        dict(zip([x.name for x in session.get_outputs()], session.run(None, feeds), strict=True)),
+    )
 
 
-# --- torch ----------------------------------------------------------------------------------------------
+# --- torch
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_placed_module_computes_what_the_module_does(case):
-    """Any placement gives a module with the same results, the same weights, and gradients through its transfers."""
+    """Any placement gives a module with the same results, the same weights, and gradients through
+    its transfers."""
     import torch
 
     placed = case.export(case.at_random(1), "torch", devices=CPUS)
@@ -131,7 +140,8 @@ def test_control_flow_stays_whole_and_is_not_written(tmp_path):
 
 
 def test_nested_arguments_and_results_are_kept(tmp_path):
-    """Keyword arguments, dicts, tuples and numbers go in and come out as in the module, also from its file."""
+    """Keyword arguments, dicts, tuples and numbers go in and come out as in the module, also from
+    its file."""
     torch = pytest.importorskip("torch")
 
     class Nested(torch.nn.Module):
@@ -170,14 +180,19 @@ def test_the_written_module_needs_torch_only(small, tmp_path):
 
     small.export(small.at_random(2), "torch", devices=CPUS, out=tmp_path)
     torch.save({"inputs": small.inputs, "expected": small.expected.detach()}, tmp_path / "data.pt")
-    code = ("import sys, torch; sys.modules['placeopt'] = None; import placed; given = torch.load('data.pt'); "
-            "print(torch.equal(placed.load()(*given['inputs']), given['expected']))")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    code = (
+        "import sys, torch; sys.modules['placeopt'] = None; import placed; given = torch.load('data.pt'); "
+        "print(torch.equal(placed.load()(*given['inputs']), given['expected']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "True", done.stderr[-2000:]
 
 
 def test_accelerate_takes_the_device_map(case):
-    """dispatch_model takes the map: on the CPU the results are the same; half on the meta device, shapes are."""
+    """dispatch_model takes the map: on the CPU the results are the same; half on the meta device,
+    shapes are."""
     accelerate = pytest.importorskip("accelerate")
     import torch
 
@@ -185,19 +200,24 @@ def test_accelerate_takes_the_device_map(case):
     found = case.export(placement, "device-map", devices=("cpu", "meta"))
     assert set(found.values()) == {"cpu", "meta"}
     weights = {name for name, _ in case.module.named_parameters()}
-    assert all(any(name == path or name.startswith(f"{path}.") for path in found) for name in weights)
+    assert all(
+        any(name == path or name.startswith(f"{path}.") for path in found) for name in weights
+    )
     meta = accelerate.dispatch_model(copy.deepcopy(case.module), found)
     result = meta(*[x.to("meta") for x in case.inputs])
     assert result.shape == case.expected.shape
     assert result.device.type == "meta"
     whole = dict.fromkeys(found, "cpu")
-    dispatched = accelerate.dispatch_model(copy.deepcopy(case.module), whole, main_device="cpu", force_hooks=True)
+    dispatched = accelerate.dispatch_model(
+        copy.deepcopy(case.module), whole, main_device="cpu", force_hooks=True
+    )
     assert all(hasattr(dispatched.get_submodule(path), "_hf_hook") for path in found)
     assert torch.equal(dispatched(*case.inputs), case.expected)
 
 
 def test_the_device_map_is_short_and_true(case):
-    """Every op of a named module is on its device, and no two modules inside one are named alone with one device."""
+    """Every op of a named module is on its device, and no two modules inside one are named alone
+    with one device."""
     from placeopt.programs.torch_program import torch_program
 
     placement = case.by_block(4)
@@ -216,26 +236,35 @@ def test_the_device_map_is_short_and_true(case):
 
 def test_everything_on_one_device_is_one_entry(small):
     """The map of a placement on one device names the model itself; CUDA devices are numbers."""
-    assert small.export(po.Placement(np.ones(small.problem.num_ops, dtype=np.int64)), "device-map") == {"": 1}
+    assert small.export(
+        po.Placement(np.ones(small.problem.num_ops, dtype=np.int64)), "device-map"
+    ) == {"": 1}
 
 
 def test_a_split_module_is_refused_by_name(small):
-    """A block whose ops are on two devices cannot be told as a map; the message names it and the way out."""
+    """A block whose ops are on two devices cannot be told as a map; the message names it and the
+    way out."""
     device = np.zeros(small.problem.num_ops, dtype=np.int64)
     device[[i for i, layer in enumerate(small.graph.layer) if layer.startswith("h/1/mlp")]] = 1
     with pytest.raises(po.InputError, match=r"'h\.1'.*--group block"):
         small.export(po.Placement(device), "device-map")
 
 
-# --- torch.distributed.pipelining -----------------------------------------------------------------------
+# --- torch.distributed.pipelining
+# -----------------------------------------------------------------------
 
 
 def test_a_pipeline_runs_on_two_processes_with_the_loss_of_the_unsplit_model(small, tmp_path):
-    """Stages cut by the period DP run under the searched repetend schedule; loss and gradients are the module's."""
+    """Stages cut by the period DP run under the searched repetend schedule; loss and gradients are
+    the module's."""
     count, case = 4, small
-    problem = po.load(case.module, cluster="2xA100", inputs=case.inputs, objective="period", group="block")
+    problem = po.load(
+        case.module, cluster="2xA100", inputs=case.inputs, objective="period", group="block"
+    )
     result = po.solve(problem, "ideal-dp", seconds=10)
-    stages = case.export(result, "torch-pipeline", problem, micro_batches=count, seconds=5, out=tmp_path)
+    stages = case.export(
+        result, "torch-pipeline", problem, micro_batches=count, seconds=5, out=tmp_path
+    )
     assert len(stages) == 2
     assert (tmp_path / "schedule.csv").read_text().count("\n") == 2
     check_pipeline(case, tmp_path, count, tmp_path)
@@ -251,7 +280,9 @@ def check_pipeline(case, folder, count, scratch):
     module = copy.deepcopy(case.module)
     output = module(inputs)
     target = torch.randint(0, output.shape[-1], output.shape[:-1])
-    loss = torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(
+        output.flatten(0, -2), target.flatten(), reduction="sum"
+    )
     loss.backward()
     torch.save({"inputs": inputs, "target": target}, scratch / "data.pt")
     outputs = run_ranks(2, scratch, "exported", folder, scratch / "data.pt")
@@ -262,7 +293,8 @@ def check_pipeline(case, folder, count, scratch):
 
 
 def test_stages_one_after_the_other_are_the_module(case, tmp_path):
-    """Three stages, one of which is reached by a tensor that skips one, give the module's result in sequence."""
+    """Three stages, one of which is reached by a tensor that skips one, give the module's result in
+    sequence."""
     import torch
 
     position = np.empty(case.problem.num_ops, dtype=np.int64)
@@ -282,12 +314,15 @@ def test_stages_one_after_the_other_are_the_module(case, tmp_path):
 def test_a_schedule_of_other_stages_is_refused(small):
     """A schedule for three devices does not fit a placement on two."""
     other = po.schedules.schedule(po.load_pipeline("shape:V?devices=3"), micro_batches=3)
-    half = po.Placement((np.arange(small.problem.num_ops) >= small.problem.num_ops // 2).astype(np.int64))
+    half = po.Placement(
+        (np.arange(small.problem.num_ops) >= small.problem.num_ops // 2).astype(np.int64)
+    )
     with pytest.raises(po.InputError, match="its stages are on devices"):
         small.export(half, "torch-pipeline", schedule=other)
 
 
-# --- ONNX Runtime ---------------------------------------------------------------------------------------
+# --- ONNX Runtime
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -296,7 +331,9 @@ def test_onnx_parts_compute_what_the_model_does(onnx_case, tmp_path, seed):
     path, feeds, expected = onnx_case
     problem = po.load(path, cluster="2xA100")
     placement = po.Placement(np.random.default_rng(seed).integers(0, 2, problem.num_ops))
-    manifest = export(problem, placement, "onnxruntime", model=path, devices=("cpu", "cpu"), out=tmp_path)
+    manifest = export(
+        problem, placement, "onnxruntime", model=path, devices=("cpu", "cpu"), out=tmp_path
+    )
     assert {part["device"] for part in manifest["parts"]} == {"cpu#0", "cpu#1"}
     found = open_runner(tmp_path, threads=1).run(feeds)
     assert set(found) == set(expected)
@@ -308,11 +345,21 @@ def test_the_written_runner_needs_onnxruntime_only(onnx_case, tmp_path):
     """runner.py beside the parts runs from the command line, without placeopt."""
     path, feeds, expected = onnx_case
     problem = po.load(path, cluster="2xA100")
-    export(problem, po.Placement(np.arange(problem.num_ops) % 2), "onnxruntime", model=path, out=tmp_path)
+    export(
+        problem,
+        po.Placement(np.arange(problem.num_ops) % 2),
+        "onnxruntime",
+        model=path,
+        out=tmp_path,
+    )
     np.savez(tmp_path / "feeds.npz", **feeds)
-    code = ("import sys; sys.modules['placeopt'] = None; sys.path.insert(0, '.'); import runner; "
-            "runner.main(['feeds.npz', 'results.npz'])")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    code = (
+        "import sys; sys.modules['placeopt'] = None; sys.path.insert(0, '.'); import runner; "
+        "runner.main(['feeds.npz', 'results.npz'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     with np.load(tmp_path / "results.npz") as results:
         for name, value in expected.items():
@@ -321,15 +368,20 @@ def test_the_written_runner_needs_onnxruntime_only(onnx_case, tmp_path):
 
 def test_cuda_devices_get_their_provider():
     """The CUDA execution provider with the device's number, and the CPU behind it."""
-    assert providers("cuda:3") == [["CUDAExecutionProvider", {"device_id": 3}], "CPUExecutionProvider"]
+    assert providers("cuda:3") == [
+        ["CUDAExecutionProvider", {"device_id": 3}],
+        "CPUExecutionProvider",
+    ]
     assert providers("cpu") == ["CPUExecutionProvider"]
 
 
-# --- jax, CSV, devices ----------------------------------------------------------------------------------
+# --- jax, CSV, devices
+# ----------------------------------------------------------------------------------
 
 
 def test_jax_puts_every_parameter_on_its_device(small, tmp_path):
-    """The written file places a tree of parameters on two devices of the CPU, as the placement says."""
+    """The written file places a tree of parameters on two devices of the CPU, as the placement
+    says."""
     pytest.importorskip("jax")
     table = small.export(small.by_block(3), "jax", out=tmp_path)
     (tmp_path / "check.py").write_text(
@@ -349,8 +401,14 @@ def test_jax_puts_every_parameter_on_its_device(small, tmp_path):
         "moved = shardings.to_device(path.replace('/', '.'), numpy.ones(2))\n"
         "print(len({str(x.devices()) for x in jax.tree_util.tree_leaves(placed)}), moved.devices() == {jax.devices()[number]})\n"
     )
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, "check.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["2", "True"], done.stderr[-2000:]
     assert set(table.values()) == {0, 1}
 
@@ -367,7 +425,8 @@ def test_csv_is_read_back(small, tmp_path):
 
 
 def test_devices_have_names_of_the_framework():
-    """CPUs are the CPU, the others CUDA devices in order; names may be given by index or by name."""
+    """CPUs are the CPU, the others CUDA devices in order; names may be given by index or by
+    name."""
     problem = po.load("gen:chain-mm?size=100", cluster="cpu+2xV100")
     assert framework_devices(problem, None) == ("cpu", "cuda:0", "cuda:1")
     assert framework_devices(problem, ["a", "b", "c"]) == ("a", "b", "c")
@@ -400,19 +459,30 @@ def test_a_placement_of_another_model_is_refused(small):
     """Ops that the module does not have are named."""
     problem = po.load("gen:chain-mm?size=100", cluster="2xA100")
     with pytest.raises(po.InputError, match="is no call of model"):
-        small.export(po.Placement(np.zeros(problem.num_ops, dtype=np.int64)), "torch", problem, devices=["cpu", "cpu"])
+        small.export(
+            po.Placement(np.zeros(problem.num_ops, dtype=np.int64)),
+            "torch",
+            problem,
+            devices=["cpu", "cpu"],
+        )
 
 
 def test_a_placement_of_the_training_graph_is_one_of_the_module(small):
     """Backward ops run where autograd runs them, with their forward ops."""
     problem = po.load(small.module, cluster="2xA100", inputs=small.inputs, training=True)
-    done = make(problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)), "device-map", model=small.module,
-                inputs=small.inputs)  # fmt: skip
+    done = make(
+        problem,
+        po.Placement(np.zeros(problem.num_ops, dtype=np.int64)),
+        "device-map",
+        model=small.module,
+        inputs=small.inputs,
+    )
     assert done.artifact == {"": 0}
 
 
 def test_an_archive_of_torch_export_keeps_its_names(tmp_path):
-    """A .pt2 file is placed by its own reader and exported by torch's, whose names of calls differ."""
+    """A .pt2 file is placed by its own reader and exported by torch's, whose names of calls
+    differ."""
     torch = pytest.importorskip("torch")
     module, inputs = user_models.gpt(layers=2)
     path = tmp_path / "model.pt2"

@@ -1,4 +1,5 @@
-"""Modules as libraries write them: regions without gradients, expanded masks, tensors made on a named device."""
+"""Modules as libraries write them: regions without gradients, expanded masks, tensors made on a
+named device."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ torch = pytest.importorskip("torch")
 
 
 def masked():
-    """Return a model of two blocks whose mask and angles are made in regions without gradients, and its inputs."""
+    """Return a model of two blocks whose mask and angles are made in regions without gradients, and
+    its inputs."""
     from torch import nn
 
     class Angles(nn.Module):
@@ -44,7 +46,11 @@ def masked():
 
         def forward(self, x):
             cos, sin = self.angles(x)
-            mask = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device).expand(x.shape[1], -1)[None].expand(x.shape[0], -1, -1)
+            mask = (
+                torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
+                .expand(x.shape[1], -1)[None]
+                .expand(x.shape[0], -1, -1)
+            )
             for layer in self.layers:
                 x = layer(x, cos, sin, mask)
             return x
@@ -74,16 +80,28 @@ def test_a_region_without_gradients_ties_no_ops_together():
     assert not [kind for kind in graph.op_types if "wrap" in kind]
     assert {"cos", "sin"} <= set(graph.op_types)
     problem = po.load(module, inputs=inputs, cluster="2xA100", group="block")
-    groups = {problem.colocation[i] for i, path in enumerate(graph.layer) if path.startswith("layers/")}
+    groups = {
+        problem.colocation[i] for i, path in enumerate(graph.layer) if path.startswith("layers/")
+    }
     assert len(groups) == 2
 
 
 @pytest.mark.parametrize("to", ["torch", "torch-pipeline", "device-map"])
 def test_regions_are_exported(to, tmp_path):
-    """Every target of torch takes the model; what runs gives its outputs, and no gradient enters the region."""
+    """Every target of torch takes the model; what runs gives its outputs, and no gradient enters
+    the region."""
     module, inputs, problem, placement = placed()
     options = {"micro_batches": 2, "seconds": 2, "solver": "1f1b"} if to == "torch-pipeline" else {}
-    found = po.export(problem, placement, to, model=module, inputs=inputs, devices=("cpu", "cpu"), out=tmp_path, **options)
+    found = po.export(
+        problem,
+        placement,
+        to,
+        model=module,
+        inputs=inputs,
+        devices=("cpu", "cpu"),
+        out=tmp_path,
+        **options,
+    )
     if to == "device-map":
         assert {"layers.0", "layers.1"} <= set(found) or found == {"": "cpu"}
         return
@@ -101,10 +119,21 @@ def test_regions_are_exported(to, tmp_path):
 
 
 def test_stages_send_contiguous_tensors_and_name_no_device(tmp_path):
-    """A mask expanded with strides of zero is sent whole, and stages make tensors where their inputs are."""
+    """A mask expanded with strides of zero is sent whole, and stages make tensors where their
+    inputs are."""
     module, inputs, problem, placement = placed()
-    stages = po.export(problem, placement, "torch-pipeline", model=module, inputs=inputs, devices=("cpu", "cpu"),
-                       micro_batches=2, seconds=2, solver="1f1b", out=tmp_path)  # fmt: skip
+    stages = po.export(
+        problem,
+        placement,
+        "torch-pipeline",
+        model=module,
+        inputs=inputs,
+        devices=("cpu", "cpu"),
+        micro_batches=2,
+        seconds=2,
+        solver="1f1b",
+        out=tmp_path,
+    )
     assert len(stages) == 2
     assert all(x.is_contiguous() for x in stages[0].module(*inputs))
     meta = stages[0].module.to("meta")(*[x.to("meta") for x in inputs])
@@ -113,7 +142,8 @@ def test_stages_send_contiguous_tensors_and_name_no_device(tmp_path):
 
 
 def test_placements_on_absent_gpus_are_written(tmp_path):
-    """The machine that places needs no GPU: the file names the devices, and weights are put there when it is loaded."""
+    """The machine that places needs no GPU: the file names the devices, and weights are put there
+    when it is loaded."""
     if torch.cuda.device_count() > 1:
         pytest.skip("both GPUs are here")
     module, inputs, problem, placement = placed()
@@ -125,15 +155,27 @@ def test_placements_on_absent_gpus_are_written(tmp_path):
 
 
 def test_a_llama_of_transformers_is_split_by_block():
-    """Its rotary embedding, a region without gradients, ties nothing: the layers are groups of their own."""
+    """Its rotary embedding, a region without gradients, ties nothing: the layers are groups of
+    their own."""
     transformers = pytest.importorskip("transformers", reason="needs the extra 'models'")
-    config = transformers.LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                                      num_attention_heads=4, num_key_value_heads=2, use_cache=False)  # fmt: skip
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_cache=False,
+    )
     torch.manual_seed(0)
     module, inputs = transformers.LlamaForCausalLM(config).eval(), (torch.randint(0, 64, (2, 8)),)
     graph = from_torch(module, inputs)
     problem = po.load(module, inputs=inputs, cluster="2xA100", group="block")
-    home = np.array([int(path.startswith(("model/layers/1", "model/norm", "lm_head"))) for path in graph.layer])
-    found = po.export(problem, po.Placement(home), "torch", model=module, inputs=inputs, devices=("cpu", "cpu"))
+    home = np.array(
+        [int(path.startswith(("model/layers/1", "model/norm", "lm_head"))) for path in graph.layer]
+    )
+    found = po.export(
+        problem, po.Placement(home), "torch", model=module, inputs=inputs, devices=("cpu", "cpu")
+    )
     torch.testing.assert_close(found(*inputs).logits, module(*inputs).logits)
     assert len(set(problem.colocation.tolist())) > 2

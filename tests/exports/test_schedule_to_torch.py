@@ -1,4 +1,5 @@
-"""From `placeopt schedule` of a module to two processes that run it: the cut and the schedule are read back from their files."""
+"""From `placeopt schedule` of a module to two processes that run it: the cut and the schedule are
+read back from their files."""
 
 from __future__ import annotations
 
@@ -46,12 +47,16 @@ def check_on_two_ranks(folder):
     inputs = torch.cat([ids.roll(turn, -1) for turn in range(COUNT)])
     output = module(inputs)
     target = torch.randint(0, output.shape[-1], output.shape[:-1])
-    loss = torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(
+        output.flatten(0, -2), target.flatten(), reduction="sum"
+    )
     loss.backward()
     torch.save({"inputs": inputs, "target": target}, folder / "data.pt")
     outputs = run_ranks(2, folder, "exported", folder / "pipeline", folder / "data.pt")
     assert float("".join(outputs)) == pytest.approx(float(loss.detach()), rel=1e-5)
-    gradients = torch.load(folder / "pipeline" / "gradients0.pt") | torch.load(folder / "pipeline" / "gradients1.pt")
+    gradients = torch.load(folder / "pipeline" / "gradients0.pt") | torch.load(
+        folder / "pipeline" / "gradients1.pt"
+    )
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
 
@@ -63,9 +68,23 @@ def check_on_two_ranks(folder):
         pytest.param("wave", "repetend", "schedule.json", 4, marks=pytest.mark.slow),
     ],
 )
-def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(folder, capsys, shape, solver, file, stages):
-    """`schedule` writes cut.json; `export` reads it with the schedule's CSV or JSON; two processes give the same loss."""
-    words = ("schedule", SOURCE, "--cluster", "2xA100", "--micro-batches", str(COUNT), "--shape", shape, "--solver", solver)
+def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(
+    folder, capsys, shape, solver, file, stages
+):
+    """`schedule` writes cut.json; `export` reads it with the schedule's CSV or JSON; two processes
+    give the same loss."""
+    words = (
+        "schedule",
+        SOURCE,
+        "--cluster",
+        "2xA100",
+        "--micro-batches",
+        str(COUNT),
+        "--shape",
+        shape,
+        "--solver",
+        solver,
+    )
     assert run(*words, "--seconds", "10", "--out", "out") == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     assert "forward ms" in printed
@@ -73,7 +92,16 @@ def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(folder, 
     cut = json.loads(Path("out/cut.json").read_text())
     assert set(cut["device"].values()) == {"gpu0", "gpu1"}
     assert set(cut["stage"].values()) == set(range(stages))
-    words = ("export", "out/cut.json", "--to", "torch-pipeline", "--model", SOURCE, "--schedule", f"out/{file}")
+    words = (
+        "export",
+        "out/cut.json",
+        "--to",
+        "torch-pipeline",
+        "--model",
+        SOURCE,
+        "--schedule",
+        f"out/{file}",
+    )
     assert run(*words, "--out", "pipeline") == 0, capsys.readouterr().err
     told = json.loads(Path("pipeline/pipeline.json").read_text())
     assert (len(told["stages"]), told["micro_batches"]) == (stages, COUNT)
@@ -83,11 +111,24 @@ def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(folder, 
 
 
 def test_a_schedule_of_another_cut_and_options_beside_a_schedule_are_refused(folder, capsys):
-    """Swapped ranks, and a number of micro-batches beside a schedule that has its own, are one line each."""
-    assert run("schedule", SOURCE, "--cluster", "2xA100", "-n", "2", "-s", "1f1b", "--out", "out") == 0
+    """Swapped ranks, and a number of micro-batches beside a schedule that has its own, are one line
+    each."""
+    assert (
+        run("schedule", SOURCE, "--cluster", "2xA100", "-n", "2", "-s", "1f1b", "--out", "out") == 0
+    )
     first, second = Path("out/schedule.torch.csv").read_text().splitlines()
     Path("swapped.csv").write_text(f"{second}\n{first}\n")
-    words = ("export", "out/cut.json", "--to", "torch-pipeline", "--model", SOURCE, "--out", "pipeline", "--schedule")
+    words = (
+        "export",
+        "out/cut.json",
+        "--to",
+        "torch-pipeline",
+        "--model",
+        SOURCE,
+        "--out",
+        "pipeline",
+        "--schedule",
+    )
     capsys.readouterr()
     assert run(*words, "swapped.csv") == 2
     assert "its stages are on the ranks [1, 0]" in capsys.readouterr().err

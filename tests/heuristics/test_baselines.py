@@ -21,7 +21,9 @@ from placeopt.solving.registry import make_solver
 
 def chain(n, k=2, **fields):
     """Return a chain of n ops of one tick each with transfers of one tick."""
-    return PlacementProblem.from_edges(np.ones((n, k), dtype=np.int64), [(i, i + 1, 1) for i in range(n - 1)], **fields)
+    return PlacementProblem.from_edges(
+        np.ones((n, k), dtype=np.int64), [(i, i + 1, 1) for i in range(n - 1)], **fields
+    )
 
 
 def test_single_device_takes_the_fastest():
@@ -57,10 +59,13 @@ def test_m_topo_fills_equal_shares():
 
 
 def test_random_is_the_best_of_its_samples():
-    """The budget is used up, more samples of one seed are never worse, and ranks only make them faster."""
+    """The budget is used up, more samples of one seed are never worse, and ranks only make them
+    faster."""
     problem = random_problem(np.random.default_rng(12), max_ops=12)
     solver = make_solver("random")
-    values = [solver.solve(problem, Budget(evaluations=count), seed=3) for count in (1, 10, 100, 1000)]
+    values = [
+        solver.solve(problem, Budget(evaluations=count), seed=3) for count in (1, 10, 100, 1000)
+    ]
     assert [result.evaluations for result in values] == [1, 10, 100, 1000]
     sampled = [int(evaluate_batch(problem, result.solution.device[None])[0]) for result in values]
     assert sampled == sorted(sampled, reverse=True)
@@ -85,7 +90,11 @@ def test_samples_are_uniform():
 
 def shards(rng, labelled):
     """Return a producer level of 4 placed shards and a level of 4 consumers on 2 devices."""
-    edges = [(int(u), int(v), int(rng.integers(1, 20))) for v in range(4, 8) for u in rng.permutation(4)[:2]]
+    edges = [
+        (int(u), int(v), int(rng.integers(1, 20)))
+        for v in range(4, 8)
+        for u in rng.permutation(4)[:2]
+    ]
     meta = [0] * 4 + [1] * 4 if labelled else None
     return PlacementProblem.from_edges(np.ones((8, 2), dtype=np.int64), edges, meta=meta)
 
@@ -109,7 +118,9 @@ def test_enumerative_equals_enumeration(labelled):
 
 def test_enumerative_reports_missing_labels():
     """Without meta-op labels the message says what stood in for them."""
-    assert "no meta-op labels" in make_solver("enumerative").solve(chain(4), Budget(), seed=0).message
+    assert (
+        "no meta-op labels" in make_solver("enumerative").solve(chain(4), Budget(), seed=0).message
+    )
     labelled = chain(4, meta=[0, 0, 1, 1])
     assert not make_solver("enumerative").solve(labelled, Budget(), seed=0).message
 
@@ -117,14 +128,22 @@ def test_enumerative_reports_missing_labels():
 def test_a_meta_op_splits_into_shards_and_reduction():
     """Ops of one label are placed level by level: the shards first, then what adds them up."""
     problem = PlacementProblem.from_edges(
-        np.ones((5, 2), dtype=np.int64), [(0, 3, 1), (1, 3, 1), (2, 4, 1), (3, 4, 1)], meta=[7, 7, 7, 7, -1]
+        np.ones((5, 2), dtype=np.int64),
+        [(0, 3, 1), (1, 3, 1), (2, 4, 1), (3, 4, 1)],
+        meta=[7, 7, 7, 7, -1],
     )
-    assert [ops.tolist() for ops in groups(Context(problem), labelled=True)] == [[0, 1, 2], [3], [4]]
+    assert [ops.tolist() for ops in groups(Context(problem), labelled=True)] == [
+        [0, 1, 2],
+        [3],
+        [4],
+    ]
 
 
 def test_critical_path_runs_differ():
     """Random ties reach placements that the first tie-breaking misses, and the best is kept."""
-    problem = random_problem(np.random.default_rng(21), max_ops=40, max_devices=4, contention="none")
+    problem = random_problem(
+        np.random.default_rng(21), max_ops=40, max_devices=4, contention="none"
+    )
     one = make_solver("critical-path", runs=1).solve(problem, Budget(), seed=0)
     many = make_solver("critical-path", runs=50).solve(problem, Budget(), seed=0)
     assert (one.evaluations, many.evaluations) == (1, 50)
@@ -138,7 +157,9 @@ def test_results_name_the_best_execution():
         result = make_solver("etf").solve(problem, Budget(), seed=0)
         row, rank = result.solution.device[None], result.solution.priority
         values = [int(evaluate_batch(problem, row)[0])]
-        values += [int(evaluate_batch(problem, row, rank, queue)[0]) for queue in ("priority", "planned")]
+        values += [
+            int(evaluate_batch(problem, row, rank, queue)[0]) for queue in ("priority", "planned")
+        ]
         assert result.objective == min(values)
 
 
@@ -171,6 +192,8 @@ def test_doubling_times_doubles_the_result(name):
     for seed in range(6):
         problem = random_problem(np.random.default_rng(seed), max_ops=20, incompatible=False)
         double = problem.replace(compute=problem.compute * 2, transfer=problem.transfer * 2)
-        once, twice = (make_solver(name).solve(p, Budget(evaluations=40), seed=0) for p in (problem, double))
+        once, twice = (
+            make_solver(name).solve(p, Budget(evaluations=40), seed=0) for p in (problem, double)
+        )
         assert twice.objective == 2 * once.objective
         assert twice.solution == once.solution

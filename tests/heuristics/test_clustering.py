@@ -1,4 +1,5 @@
-"""Clusterings: what they may merge, what they must not make worse, and where theory says they are optimal."""
+"""Clusterings: what they may merge, what they must not make worse, and where theory says they are
+optimal."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def parallel_time(problem, cluster, order):
         begin = open_at.get(cluster[op], 0)
         for e in np.flatnonzero(problem.consumer == op):
             source = int(problem.producer[problem.edge_tensor[e]])
-            delay = 0 if cluster[source] == cluster[op] else Context(problem).mean_transfer[problem.edge_tensor[e]]
+            delay = (
+                0
+                if cluster[source] == cluster[op]
+                else Context(problem).mean_transfer[problem.edge_tensor[e]]
+            )
             begin = max(begin, finish[source] + delay)
         finish[op] = open_at[cluster[op]] = begin + Context(problem).mean_compute[op]
     return max(finish.values())
@@ -48,7 +53,8 @@ def partitions(items):
 
 
 def star(rng, children, inward):
-    """Return a fork (root first) or a join (root last) with random work and edge costs, on identical devices."""
+    """Return a fork (root first) or a join (root last) with random work and edge costs, on
+    identical devices."""
     work = rng.integers(1, 10, children + 1)
     cost = rng.integers(0, 12, children)
     root = children if inward else 0
@@ -74,7 +80,8 @@ def best_star(problem, root):
 @pytest.mark.jit
 @pytest.mark.parametrize("inward", [False, True], ids=["fork", "join"])
 def test_dsc_is_optimal_on_stars(inward):
-    """Yang and Gerasoulis prove DSC optimal for forks and joins: equal to brute force over all clusterings."""
+    """Yang and Gerasoulis prove DSC optimal for forks and joins: equal to brute force over all
+    clusterings."""
     for seed in range(12):
         problem = star(np.random.default_rng(seed), 4, inward)
         _, start = dsc_clusters(Context(problem))
@@ -100,7 +107,8 @@ def test_dsc_schedule_is_valid():
 
 
 def test_dsc_is_no_worse_than_no_clustering():
-    """The parallel time of DSC is at most that of one op per cluster, the longest path with all transfers."""
+    """The parallel time of DSC is at most that of one op per cluster, the longest path with all
+    transfers."""
     for seed in range(60):
         problem = random_problem(np.random.default_rng(seed), max_ops=25, colocated=False)
         view = Context(problem)
@@ -111,7 +119,9 @@ def test_dsc_is_no_worse_than_no_clustering():
 def test_internalisation_never_grows_the_parallel_time():
     """Sarkar's rule only ever lowers the parallel time, recomputed here in plain Python."""
     for seed in range(30):
-        problem = random_problem(np.random.default_rng(seed), max_ops=15, incompatible=False, colocated=False)
+        problem = random_problem(
+            np.random.default_rng(seed), max_ops=15, incompatible=False, colocated=False
+        )
         view = Context(problem)
         cluster = internalised(view, unit_graph(view))
         order = view.by_decreasing(view.upward_rank()[0]).tolist()
@@ -153,7 +163,8 @@ def test_mapping_is_longest_processing_time():
 
 
 def test_mapping_follows_affinity_within_the_limit():
-    """A small cluster joins the one it talks to while the load limit allows, and leaves it otherwise."""
+    """A small cluster joins the one it talks to while the load limit allows, and leaves it
+    otherwise."""
     problem = PlacementProblem.from_edges([[5, 5], [5, 5], [2, 2]], [(0, 2, 9)])
     graph = unit_graph(Context(problem))
     for limit, expected in ((7.0, [0, 1, 0]), (5.0, [0, 1, 0])):
@@ -166,7 +177,9 @@ def test_mapping_follows_affinity_within_the_limit():
 def test_a_cluster_too_large_for_a_device_is_torn_apart():
     """A cluster that fits nowhere as a whole is placed unit by unit."""
     problem = PlacementProblem.from_edges([[1, 1]] * 4, [], resident=[4] * 4, capacity=[8, 8])
-    device, overflow = map_clusters(unit_graph(Context(problem)), np.zeros(4, dtype=np.int64), 100.0)
+    device, overflow = map_clusters(
+        unit_graph(Context(problem)), np.zeros(4, dtype=np.int64), 100.0
+    )
     assert not overflow
     assert np.bincount(device).tolist() == [2, 2]
 
@@ -177,7 +190,8 @@ def test_torn_groups_are_rejoined():
 
 
 def test_one_cluster_is_always_tried():
-    """Where communication dwarfs computation, edge-zeroing keeps a connected graph on one device."""
+    """Where communication dwarfs computation, edge-zeroing keeps a connected graph on one
+    device."""
     edges = [(i, i + 1, 1000) for i in range(9)] + [(0, i, 1000) for i in range(2, 10)]
     problem = PlacementProblem.from_edges(np.ones((10, 8), dtype=np.int64), edges)
     assert make_solver("edge-zeroing").solve(problem, Budget(), seed=0).objective == 10
@@ -191,9 +205,13 @@ def test_edge_counts_end_at_cost_levels():
 
 
 def test_cuts_fit_the_fast_device():
-    """A cluster that only the slow device could hold is cut, in order of time, into pieces for the fast ones."""
+    """A cluster that only the slow device could hold is cut, in order of time, into pieces for the
+    fast ones."""
     problem = PlacementProblem.from_edges(
-        [[1, 1, 50]] * 6, [(i, i + 1, 1) for i in range(5)], resident=[4] * 6, capacity=[12, 12, 100]
+        [[1, 1, 50]] * 6,
+        [(i, i + 1, 1) for i in range(5)],
+        resident=[4] * 6,
+        capacity=[12, 12, 100],
     )
     graph, together = unit_graph(Context(problem)), np.zeros(6, dtype=np.int64)
     assert cut_clusters(graph, together, np.arange(6.0), np.inf).tolist() == [0, 0, 0, 1, 1, 1]

@@ -29,12 +29,15 @@ for seed in (1, 2, 3):
 
 @pytest.mark.jit
 def test_hash_seed_and_threads_do_not_matter():
-    """Two processes with different hash seeds and thread counts print the same placements, op by op."""
+    """Two processes with different hash seeds and thread counts print the same placements, op by
+    op."""
     outputs = []
     for hash_seed, threads in (("1", "1"), ("777", "2")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PLACEOPT_THREADS": threads}
         command = [sys.executable, "-c", SCRIPT, str(Path(__file__).resolve().parents[1])]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
         assert run.returncode == 0, run.stderr
         outputs.append(run.stdout.splitlines())
     assert len(outputs[0]) == 3 * 14

@@ -1,4 +1,5 @@
-"""The compiled list schedulers against textbook versions, and the properties every plan must have."""
+"""The compiled list schedulers against textbook versions, and the properties every plan must
+have."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def start_of(problem, plan_device, finish, op, device):
 
 
 def naive_etf(problem, level):
-    """Scan all ready ops and devices at every step; colocation and capacity respected, None when stuck."""
+    """Scan all ready ops and devices at every step; colocation and capacity respected, None when
+    stuck."""
     n, k = problem.num_ops, problem.num_devices
     device, start, finish, open_at = {}, {}, {}, [0] * k
     order = {op: i for i, op in enumerate(problem.topological_order.tolist())}
@@ -85,7 +87,8 @@ def test_heft_equals_plain_python():
 
 
 def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
-    """Hundreds of idle gaps of a device, filled out of order, zero times among the ops: the first that fits is found.
+    """Hundreds of idle gaps of a device, filled out of order, zero times among the ops: the first
+    that fits is found.
 
     Interpreted, leaves and nodes are so small that all of them are divided again and again.
     """
@@ -95,7 +98,11 @@ def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
     for seed in range(3):
         rng = np.random.default_rng(seed)
         compute = rng.integers(0, 60, (400, 3)) * (rng.random((400, 1)) < 0.9)
-        edges = [(int(a), int(b), int(rng.integers(0, 900))) for a, b in rng.integers(0, 400, (800, 2)) if a < b]
+        edges = [
+            (int(a), int(b), int(rng.integers(0, 900)))
+            for a, b in rng.integers(0, 400, (800, 2))
+            if a < b
+        ]
         problem = PlacementProblem.from_edges(compute, edges)
         device, start, _ = python_heft.schedule(problem)
         plan = heft_plan(Context(problem))
@@ -104,10 +111,13 @@ def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
 
 
 def test_etf_equals_the_textbook_scan():
-    """Two heaps per device give the schedule of the quadratic scan, with memory limits and groups."""
+    """Two heaps per device give the schedule of the quadratic scan, with memory limits and
+    groups."""
     compared = 0
     for problem in problems(150, max_ops=15):
-        generous = problem.replace(capacity=np.full(problem.num_devices, problem.resident.sum() * 2 // 3 + 10))
+        generous = problem.replace(
+            capacity=np.full(problem.num_devices, problem.resident.sum() * 2 // 3 + 10)
+        )
         view = Context(generous)
         if not view.units.allowed.any(axis=1).all():
             continue
@@ -130,7 +140,9 @@ def test_plans_are_schedules(make):
             continue
         plan = make(view)
         for op in range(problem.num_ops):
-            assert plan.start[op] >= start_of(problem, plan.device, plan.finish, op, plan.device[op])
+            assert plan.start[op] >= start_of(
+                problem, plan.device, plan.finish, op, plan.device[op]
+            )
             assert plan.finish[op] == plan.start[op] + problem.compute[op, plan.device[op]]
         for device in range(problem.num_devices):
             mine = np.flatnonzero(plan.device == device)
@@ -150,7 +162,8 @@ def test_ranks_reproduce_the_plan(make):
 
 
 def test_insertion_fills_gaps():
-    """An op ranked last goes into the gap that waiting for a transfer left; appended, it comes after."""
+    """An op ranked last goes into the gap that waiting for a transfer left; appended, it comes
+    after."""
     compute = [[2, 99], [99, 2], [40, 99], [1, 99]]
     problem = PlacementProblem.from_edges(compute, [(0, 1, 5), (1, 2, 5)])
     filled, appended = heft_plan(Context(problem)), heft_plan(Context(problem), insertion=False)
@@ -174,16 +187,24 @@ def test_contention_is_queued():
 def test_a_tensor_is_sent_once_per_device():
     """Two consumers on one device share a transfer on a busy channel."""
     problem = PlacementProblem.from_arrays(
-        compute=[[1, 99], [99, 1], [99, 1]], producer=[0], consumer_ptr=[0, 2], consumer=[1, 2], transfer=[10],
+        compute=[[1, 99], [99, 1], [99, 1]],
+        producer=[0],
+        consumer_ptr=[0, 2],
+        consumer=[1, 2],
+        transfer=[10],
         channel=np.zeros((2, 2), dtype=np.int64),
-    )  # fmt: skip
+    )
     assert heft_plan(Context(problem), contention=True).finish.max() == 13
 
 
 def test_favourite_children_match():
-    """The linear program gives each op at most one favourite, each child at most one parent, edges only."""
+    """The linear program gives each op at most one favourite, each child at most one parent, edges
+    only."""
     for problem in problems(40, max_ops=20):
-        edges = {(int(problem.producer[t]), int(v)) for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)}
+        edges = {
+            (int(problem.producer[t]), int(v))
+            for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)
+        }
         for favourite in (favourite_children(Context(problem)), greedy_children(Context(problem))):
             chosen = [(op, int(child)) for op, child in enumerate(favourite) if child >= 0]
             assert set(chosen) <= edges
@@ -197,15 +218,19 @@ def test_the_linear_program_picks_the_expensive_child():
 
 
 def test_priority_list_is_topological():
-    """The priority list takes the smallest position among the ready ops, whatever the positions are."""
+    """The priority list takes the smallest position among the ready ops, whatever the positions
+    are."""
     for seed, problem in enumerate(problems(40, max_ops=20)):
         position = np.random.default_rng(seed).permutation(problem.num_ops)
         order = ranks.priority_list(Context(problem).graph, position).tolist()
         done = set()
         for op in order:
             ready = [
-                v for v in range(problem.num_ops)
-                if v not in done and set(problem.producer[problem.edge_tensor[problem.consumer == v]].tolist()) <= done
-            ]  # fmt: skip
+                v
+                for v in range(problem.num_ops)
+                if v not in done
+                and set(problem.producer[problem.edge_tensor[problem.consumer == v]].tolist())
+                <= done
+            ]
             assert op == min(ready, key=lambda v: position[v])
             done.add(op)

@@ -25,7 +25,9 @@ BUDGET = Budget(evaluations=30)
 def sized(sizes, capacity, edges=(), **fields):
     """Return a problem whose ops need one tick and the given bytes each."""
     compute = np.ones((len(sizes), len(capacity)), dtype=np.int64)
-    return PlacementProblem.from_edges(compute, list(edges), resident=sizes, capacity=capacity, **fields)
+    return PlacementProblem.from_edges(
+        compute, list(edges), resident=sizes, capacity=capacity, **fields
+    )
 
 
 def fits_somehow(units):
@@ -49,8 +51,14 @@ def test_perfect_packing(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_are_reserved_as_a_whole(name):
-    """A colocation group of 8 bytes whose members come early and late gets one device of 8 bytes."""
-    problem = sized([2, 3, 3, 3, 2, 3], [8, 8], [(0, 1, 1), (1, 4, 1), (2, 3, 1)], colocation=[0, 0, -1, -1, -1, 0])
+    """A colocation group of 8 bytes whose members come early and late gets one device of 8
+    bytes."""
+    problem = sized(
+        [2, 3, 3, 3, 2, 3],
+        [8, 8],
+        [(0, 1, 1), (1, 4, 1), (2, 3, 1)],
+        colocation=[0, 0, -1, -1, -1, 0],
+    )
     result = make_solver(name).solve(problem, BUDGET, seed=0)
     assert result.solution is not None
     assert len(set(result.solution.device[[0, 1, 5]].tolist())) == 1
@@ -82,12 +90,15 @@ def test_impossible_instances_are_named(name, problem, words):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_memory_limits(name):
-    """On random problems with tight memory the answer is valid, or nothing fits at all (brute force)."""
+    """On random problems with tight memory the answer is valid, or nothing fits at all (brute
+    force)."""
     for seed in range(40):
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=8, max_devices=3)
         share = problem.resident.sum() / problem.num_devices
-        problem = problem.replace(capacity=np.full(problem.num_devices, int(share * rng.uniform(1.0, 1.5)) + 1))
+        problem = problem.replace(
+            capacity=np.full(problem.num_devices, int(share * rng.uniform(1.0, 1.5)) + 1)
+        )
         units = problem.units
         result = make_solver(name).solve(problem, BUDGET, seed=seed)
         if fits_somehow(units):
@@ -99,13 +110,16 @@ def test_random_memory_limits(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_peak_memory(name):
-    """With a limit on the dynamic peak the placement keeps it in the execution that the result names."""
+    """With a limit on the dynamic peak the placement keeps it in the execution that the result
+    names."""
     rng = np.random.default_rng(5)
     found = 0
     for _ in range(15):
         problem = random_problem(rng, max_ops=10, max_devices=3, contention="none")
         share = (problem.resident.sum() + problem.tensor_bytes.sum()) / problem.num_devices
-        problem = problem.replace(memory="peak", capacity=np.full(problem.num_devices, int(1.4 * share) + 12))
+        problem = problem.replace(
+            memory="peak", capacity=np.full(problem.num_devices, int(1.4 * share) + 12)
+        )
         result = make_solver(name).solve(problem, BUDGET, seed=0)
         if result.solution is not None:
             found += 1

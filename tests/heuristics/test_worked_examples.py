@@ -23,14 +23,40 @@ def paper_problem(name, compute, edges):
 
 @pytest.fixture
 def topcuoglu():
-    """Return the 10 tasks and 3 processors of Topcuoglu, Hariri, Wu (2002), figure 2 and table 1."""
+    """Return the 10 tasks and 3 processors of Topcuoglu, Hariri, Wu (2002), figure 2 and table
+    1."""
     return paper_problem(
         "topcuoglu",
-        [[14, 16, 9], [13, 19, 18], [11, 13, 19], [13, 8, 17], [12, 13, 10],
-         [13, 16, 9], [7, 15, 11], [5, 11, 14], [18, 12, 20], [21, 7, 16]],
-        [(1, 2, 18), (1, 3, 12), (1, 4, 9), (1, 5, 11), (1, 6, 14), (2, 8, 19), (2, 9, 16), (3, 7, 23),
-         (4, 8, 27), (4, 9, 23), (5, 9, 13), (6, 8, 15), (7, 10, 17), (8, 10, 11), (9, 10, 13)],
-    )  # fmt: skip
+        [
+            [14, 16, 9],
+            [13, 19, 18],
+            [11, 13, 19],
+            [13, 8, 17],
+            [12, 13, 10],
+            [13, 16, 9],
+            [7, 15, 11],
+            [5, 11, 14],
+            [18, 12, 20],
+            [21, 7, 16],
+        ],
+        [
+            (1, 2, 18),
+            (1, 3, 12),
+            (1, 4, 9),
+            (1, 5, 11),
+            (1, 6, 14),
+            (2, 8, 19),
+            (2, 9, 16),
+            (3, 7, 23),
+            (4, 8, 27),
+            (4, 9, 23),
+            (5, 9, 13),
+            (6, 8, 15),
+            (7, 10, 17),
+            (8, 10, 11),
+            (9, 10, 13),
+        ],
+    )
 
 
 @pytest.fixture
@@ -38,11 +64,36 @@ def arabnejad():
     """Return the 10 tasks and 3 processors of Arabnejad, Barbosa (2014), figure 2."""
     return paper_problem(
         "arabnejad",
-        [[22, 21, 36], [22, 18, 18], [32, 27, 43], [7, 10, 4], [29, 27, 35],
-         [26, 17, 24], [14, 25, 30], [29, 23, 36], [15, 21, 8], [13, 16, 33]],
-        [(1, 2, 17), (1, 3, 31), (1, 4, 29), (1, 5, 13), (1, 6, 7), (2, 8, 3), (2, 9, 30), (3, 7, 16),
-         (4, 8, 11), (4, 9, 7), (5, 9, 57), (6, 8, 5), (7, 10, 9), (8, 10, 42), (9, 10, 7)],
-    )  # fmt: skip
+        [
+            [22, 21, 36],
+            [22, 18, 18],
+            [32, 27, 43],
+            [7, 10, 4],
+            [29, 27, 35],
+            [26, 17, 24],
+            [14, 25, 30],
+            [29, 23, 36],
+            [15, 21, 8],
+            [13, 16, 33],
+        ],
+        [
+            (1, 2, 17),
+            (1, 3, 31),
+            (1, 4, 29),
+            (1, 5, 13),
+            (1, 6, 7),
+            (2, 8, 3),
+            (2, 9, 30),
+            (3, 7, 16),
+            (4, 8, 11),
+            (4, 9, 7),
+            (5, 9, 57),
+            (6, 8, 5),
+            (7, 10, 9),
+            (8, 10, 42),
+            (9, 10, 7),
+        ],
+    )
 
 
 def test_upward_ranks_of_the_heft_paper(topcuoglu):
@@ -53,9 +104,12 @@ def test_upward_ranks_of_the_heft_paper(topcuoglu):
 
 
 def test_downward_rank_sums_to_the_critical_path(topcuoglu):
-    """Upward plus downward rank is 108 exactly on tasks 1, 2, 9 and 10, the critical path of the paper."""
+    """Upward plus downward rank is 108 exactly on tasks 1, 2, 9 and 10, the critical path of the
+    paper."""
     view = Context(topcuoglu)
-    total = view.upward_rank()[0] + ranks.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
+    total = view.upward_rank()[0] + ranks.downward_rank(
+        view.graph, view.mean_compute, view.mean_transfer
+    )
     assert (np.flatnonzero(np.isclose(total, 108)) + 1).tolist() == [1, 2, 9, 10]
 
 
@@ -91,7 +145,8 @@ def test_heft_and_peft_makespans_of_the_peft_paper(arabnejad):
 
 @pytest.mark.parametrize(("solver", "published"), [("heft", 80), ("cpop", 86)])
 def test_solvers_reach_the_published_makespan(topcuoglu, solver, published):
-    """The placement returned executes at least as fast as the published schedule; planned, exactly so."""
+    """The placement returned executes at least as fast as the published schedule; planned, exactly
+    so."""
     result = make_solver(solver).solve(topcuoglu, Budget(), seed=0)
     assert result.objective <= published
     assert evaluate(topcuoglu, result.solution, "planned").makespan == published

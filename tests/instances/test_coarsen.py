@@ -32,7 +32,9 @@ def _typed(problem, rng):
 
 def _is_dag(model):
     source = np.repeat(model.producer, np.diff(model.consumer_ptr))
-    return nx.is_directed_acyclic_graph(nx.DiGraph(zip(source.tolist(), model.consumer.tolist(), strict=True)))
+    return nx.is_directed_acyclic_graph(
+        nx.DiGraph(zip(source.tolist(), model.consumer.tolist(), strict=True))
+    )
 
 
 def _stretch(problem, rng):
@@ -46,7 +48,9 @@ def _stretch(problem, rng):
     return problem.replace(
         compute=np.where(compute >= 0, rng.integers(0, 6, compute.shape), -1),
         producer=np.concatenate([last[problem.producer], inner]),
-        consumer_ptr=np.concatenate([problem.consumer_ptr, problem.num_edges + 1 + np.arange(len(inner))]),
+        consumer_ptr=np.concatenate(
+            [problem.consumer_ptr, problem.num_edges + 1 + np.arange(len(inner))]
+        ),
         consumer=np.concatenate([first[problem.consumer], inner + 1]),
         transfer=np.concatenate([problem.transfer, rng.integers(0, 6, (len(inner), c))]),
         tensor_bytes=np.concatenate([problem.tensor_bytes, np.ones(len(inner), dtype=np.int64)]),
@@ -61,11 +65,14 @@ def _stretch(problem, rng):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_coarse_problem_adds_up_and_stays_acyclic(method):
-    """Costs and bytes of a group are its members' sums, -1 wherever one cannot run; no cycle; colocation holds."""
+    """Costs and bytes of a group are its members' sums, -1 wherever one cannot run; no cycle;
+    colocation holds."""
     for seed in range(60):
         rng = np.random.default_rng(seed)
         fine = _typed(random_problem(rng, max_ops=25), rng)
-        groups = int(rng.integers(1, 8)) if method in ("heavy-edge", "topological") or seed % 2 else None
+        groups = (
+            int(rng.integers(1, 8)) if method in ("heavy-edge", "topological") or seed % 2 else None
+        )
         coarsening = coarsen(fine, method, groups=groups)
         coarse, group = coarsening.coarse, coarsening.group
         assert _is_dag(coarse)
@@ -88,7 +95,9 @@ def test_every_coarse_placement_expands_to_a_valid_fine_one(method):
     for seed in range(40):
         rng = np.random.default_rng([1, seed])
         fine = _typed(random_problem(rng, max_ops=20, incompatible=seed % 2 == 0), rng)
-        coarsening = coarsen(fine, method, groups=4 if method in ("heavy-edge", "topological") else None)
+        coarsening = coarsen(
+            fine, method, groups=4 if method in ("heavy-edge", "topological") else None
+        )
         coarse = coarsening.coarse
         placement = Placement(random_device(rng, coarse), rng.permutation(coarse.num_ops))
         if placement_violations(coarse, placement):
@@ -110,10 +119,14 @@ def test_fused_chains_keep_the_makespan(contention):
         coarsening = coarsen(fine, "chain")
         coarse = coarsening.coarse
         fused += fine.num_ops - coarse.num_ops
-        placement = Placement(random_device(rng, coarse), np.argsort(np.argsort(coarse.topological_order)))
+        placement = Placement(
+            random_device(rng, coarse), np.argsort(np.argsort(coarse.topological_order))
+        )
         if placement_violations(coarse, placement):
             continue
-        rank = Placement.from_starts(placement.device, evaluate(coarse, placement).start, coarse.topological_order)
+        rank = Placement.from_starts(
+            placement.device, evaluate(coarse, placement).start, coarse.topological_order
+        )
         promise = evaluate(coarse, rank, queue="planned").makespan
         assert evaluate(fine, coarsening.expand(rank), queue="planned").makespan == promise
     assert fused > 200
@@ -125,7 +138,9 @@ def test_coarse_schedule_is_an_upper_bound_without_contention(method):
     for seed in range(40):
         rng = np.random.default_rng([3, seed])
         fine = _typed(random_problem(rng, max_ops=25, contention="none"), rng)
-        coarsening = coarsen(fine, method, groups=5 if method in ("heavy-edge", "topological") else None)
+        coarsening = coarsen(
+            fine, method, groups=5 if method in ("heavy-edge", "topological") else None
+        )
         placement = Placement(random_device(rng, coarsening.coarse))
         if placement_violations(coarsening.coarse, placement):
             continue
@@ -154,7 +169,9 @@ def test_memory_is_never_merged_beyond_the_largest_device():
     """Merges stop where one device could not hold the group."""
     rng = np.random.default_rng(5)
     base = random_problem(rng, max_ops=25, max_devices=1)
-    fine = base.replace(resident=np.full(base.num_ops, 10), capacity=np.array([25]), colocation=None)
+    fine = base.replace(
+        resident=np.full(base.num_ops, 10), capacity=np.array([25]), colocation=None
+    )
     for method in CONVEX:
         coarse = coarsen(fine, method, groups=1).coarse
         assert coarse.resident.max() <= 20
@@ -216,14 +233,19 @@ def test_groups_stay_balanced_on_large_graphs():
     problem, _, _ = planted_problem(ops=5000, devices=4, seed=1)
     for labels in (coarsen(problem, groups=100).group, group_labels(problem, 100)):
         assert 90 <= labels.max() + 1 <= 100
-        assert np.bincount(labels, weights=problem.min_compute).max() <= 2 * problem.min_compute.sum() / 100
+        assert (
+            np.bincount(labels, weights=problem.min_compute).max()
+            <= 2 * problem.min_compute.sum() / 100
+        )
 
 
 def test_same_input_same_groups():
     """Coarsening has no randomness."""
     problem, _, _ = planted_problem(ops=500, devices=3, seed=2)
     for method in ("heavy-edge", "topological"):
-        assert np.array_equal(coarsen(problem, method, groups=20).group, coarsen(problem, method, groups=20).group)
+        assert np.array_equal(
+            coarsen(problem, method, groups=20).group, coarsen(problem, method, groups=20).group
+        )
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def test_outliers_hardly_pull():
 
 
 def test_standard_errors_cover_the_truth():
-    """Over 12 noisy repetitions the true constants are within 3 standard errors, which are near the noise."""
+    """Over 12 noisy repetitions the true constants are within 3 standard errors, which are near the
+    noise."""
     graph = generate("resnet50?batch=16")
     inside = total = 0
     for seed in range(12):
@@ -81,7 +82,9 @@ def test_what_is_not_measured_is_said_to_be_unknown():
     assert not fit.report.known["peak_flops"]
     assert "peak_flops" in fit.report.message
     assert fit.device.memory_bandwidth == pytest.approx(7e11, rel=0.01)
-    predicted = fit.device.launch_overhead + np.maximum(flops / fit.device.peak_flops, size / fit.device.memory_bandwidth)
+    predicted = fit.device.launch_overhead + np.maximum(
+        flops / fit.device.peak_flops, size / fit.device.memory_bandwidth
+    )
     assert predicted == pytest.approx(seconds, rel=0.01)
 
 
@@ -103,11 +106,15 @@ def test_csv_in_any_unit(tmp_path):
     seconds = _measure(graph, 0.02, 6)
     path = tmp_path / "ops.csv"
     rows = zip(graph.op_names, graph.flops, graph.bytes_moved, seconds * 1e3, strict=True)
-    path.write_text("op,flops,bytes,ms\n" + "".join(f"{n},{f},{b},{float(t)!r}\n" for n, f, b, t in rows))
+    path.write_text(
+        "op,flops,bytes,ms\n" + "".join(f"{n},{f},{b},{float(t)!r}\n" for n, f, b, t in rows)
+    )
     table = read_measurements(path)
     assert table["seconds"] == pytest.approx(seconds)
     fit = fit_device(table["flops"], table["bytes"], table["seconds"])
-    assert fit.device.peak_flops == pytest.approx(fit_device(graph.flops, graph.bytes_moved, seconds).device.peak_flops, rel=1e-3)
+    assert fit.device.peak_flops == pytest.approx(
+        fit_device(graph.flops, graph.bytes_moved, seconds).device.peak_flops, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,11 +155,14 @@ def test_bad_measurements_are_refused():
 
 
 def test_measured_times_go_into_a_graph():
-    """Named ops get ticks in the column of the kind; the others stay unknown; a second kind adds a column."""
+    """Named ops get ticks in the column of the kind; the others stay unknown; a second kind adds a
+    column."""
     graph = generate("alexnet")
     timed = with_measured_times(graph, {graph.op_names[2]: 3e-6}, "A100")
     assert timed.measured_kinds == ("A100",)
-    assert timed.measured[:, 0].tolist() == [3000 if i == 2 else UNKNOWN for i in range(graph.num_ops)]
+    assert timed.measured[:, 0].tolist() == [
+        3000 if i == 2 else UNKNOWN for i in range(graph.num_ops)
+    ]
     again = with_measured_times(timed, {graph.op_names[0]: 1e-6}, "cpu")
     assert again.measured_kinds == ("A100", "cpu")
     with pytest.raises(InputError, match="no op 'x'"):

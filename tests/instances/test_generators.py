@@ -10,7 +10,8 @@ from placeopt.instances.generators import generate, generator_help, generator_na
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
 
-# published parameter counts, and flops (2 per multiply-add) per sample where a paper or the usual model
+# published parameter counts, and flops (2 per multiply-add) per sample where a paper or the usual
+# model
 # cards state them
 PUBLISHED = [
     ("resnet50", 25.557e6, 2 * 4.09e9),
@@ -39,11 +40,16 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "parameters", "flops"), PUBLISHED, ids=[row[0] for row in PUBLISHED])
+@pytest.mark.parametrize(
+    ("spec", "parameters", "flops"), PUBLISHED, ids=[row[0] for row in PUBLISHED]
+)
 def test_totals_are_the_published_ones(spec, parameters, flops):
-    """Parameters within 1 % (2 % for FLAVA-like, whose data heads are left out), flops within 5 %."""
+    """Parameters within 1 % (2 % for FLAVA-like, whose data heads are left out), flops within 5
+    %."""
     graph = generate(f"gen:{spec}")
-    assert graph.parameters.sum() == pytest.approx(parameters, rel=0.02 if spec == "flava" else 0.01)
+    assert graph.parameters.sum() == pytest.approx(
+        parameters, rel=0.02 if spec == "flava" else 0.01
+    )
     if flops is not None:
         assert graph.flops.sum() == pytest.approx(flops, rel=0.05)
 
@@ -57,14 +63,16 @@ def test_totals_are_the_published_ones(spec, parameters, flops):
     ],
 )
 def test_transformer_flops_follow_the_closed_form(spec, layers, hidden, seq, tokens_params):
-    """Forward flops are 2 per parameter and token plus 4 * layers * hidden * seq per token for attention."""
+    """Forward flops are 2 per parameter and token plus 4 * layers * hidden * seq per token for
+    attention."""
     flops = generate(spec).flops.sum()
     assert flops == pytest.approx(seq * (2 * tokens_params + 4 * layers * hidden * seq), rel=0.02)
 
 
 @pytest.mark.parametrize("name", generator_names())
 def test_graphs_are_deterministic_and_round_trip(name):
-    """The same specification gives the same graph, and placeopt JSON keeps all of it, training or not."""
+    """The same specification gives the same graph, and placeopt JSON keeps all of it, training or
+    not."""
     spec = f"gen:{name}" + ("?layers=2" if name in ("gpt3", "llama", "llama-7b") else "")
     for suffix in ("", ("&" if "?" in spec else "?") + "training=1"):
         graph = generate(spec + suffix)
@@ -107,7 +115,8 @@ def test_batch_scales_the_work_and_not_the_weights():
 
 
 def test_generated_and_exported_networks_agree():
-    """The ONNX files inside the onnx package have the parameters and flops of the generated graphs."""
+    """The ONNX files inside the onnx package have the parameters and flops of the generated
+    graphs."""
     pytest.importorskip("onnx")
     for name in ("resnet50", "densenet121"):
         exported, generated = po.read_graph(f"onnx:{name}"), generate(name)
@@ -126,7 +135,8 @@ def test_coarse_and_fine_transformers_agree():
 
 
 def test_sharded_workloads_have_the_size_of_the_published_ones():
-    """About 76, 180, 180 and 229 ops on four shards; each op has a meta label; pieces sum to the whole."""
+    """About 76, 180, 180 and 229 ops on four shards; each op has a meta label; pieces sum to the
+    whole."""
     for name, ops in (("chain-mm", 76), ("ffnn", 180), ("llama-block", 180), ("llama-layer", 229)):
         graph = generate(name)
         assert graph.num_ops == pytest.approx(ops, rel=0.12)
@@ -142,7 +152,10 @@ def test_sharding_keeps_the_matrix_work():
         assert graph.flops[products].sum() == 3 * 2 * 1024**3
         layer = generate(f"llama-layer?hidden=512&heads=8&ffn=1024&seq=256&shards={shards}")
         products = np.array(layer.op_types) == "matmul"
-        assert layer.flops[products].sum() == 2 * 256 * (4 * 512**2 + 3 * 512 * 1024) + 4 * 256**2 * 512
+        assert (
+            layer.flops[products].sum()
+            == 2 * 256 * (4 * 512**2 + 3 * 512 * 1024) + 4 * 256**2 * 512
+        )
         assert layer.parameters.sum() == 4 * 512**2 + 3 * 512 * 1024
 
 
@@ -160,7 +173,8 @@ def test_llama_layers_stack():
 
 
 def test_numeric_families_have_the_textbook_number_of_tasks():
-    """Cholesky t(t+1)(t+2)/6, LU t(t+1)(2t+1)/6, FFT 2p-1 calls and p log p butterflies, trees, stencils."""
+    """Cholesky t(t+1)(t+2)/6, LU t(t+1)(2t+1)/6, FFT 2p-1 calls and p log p butterflies, trees,
+    stencils."""
     assert generate("cholesky?tiles=6").num_ops == 6 * 7 * 8 // 6
     assert generate("lu?tiles=6").num_ops == 6 * 7 * 13 // 6
     fft = generate("fft?points=16")
@@ -173,15 +187,24 @@ def test_numeric_families_have_the_textbook_number_of_tasks():
 
 def test_random_families_keep_their_ratios():
     """The mean transfer over the mean op time is the requested ratio, the sizes are as asked."""
-    for spec in ("layered?layers=40&width=50", "series-parallel?ops=500", "fork-join?stages=20", "cholesky?tiles=12"):
+    for spec in (
+        "layered?layers=40&width=50",
+        "series-parallel?ops=500",
+        "fork-join?stages=20",
+        "cholesky?tiles=12",
+    ):
         for ccr in (0.1, 1.0, 5.0):
             graph = generate(f"{spec}&ccr={ccr}&seed=3")
-            assert graph.measured_transfer.mean() / graph.measured.mean() == pytest.approx(ccr, rel=0.1)
+            assert graph.measured_transfer.mean() / graph.measured.mean() == pytest.approx(
+                ccr, rel=0.1
+            )
     assert generate("series-parallel?ops=500").num_ops == 500
     layered = generate("layered?layers=40&width=50")
     assert 40 * 35 < layered.num_ops < 40 * 65
     assert len(set(layered.layer)) == 40
-    assert not np.array_equal(generate("layered?seed=1").measured, generate("layered?seed=2").measured)
+    assert not np.array_equal(
+        generate("layered?seed=1").measured, generate("layered?seed=2").measured
+    )
 
 
 def test_series_parallel_graphs_reduce_to_one_edge():
@@ -197,14 +220,23 @@ def test_series_parallel_graphs_reduce_to_one_edge():
         while changed:
             changed = False
             for v in sorted(before):
-                if len(after[v]) == 1 and len(before[w := next(iter(after[v]))]) == 1:  # series: merge v and w
+                if (
+                    len(after[v]) == 1 and len(before[w := next(iter(after[v]))]) == 1
+                ):  # series: merge v and w
                     after[v] = after.pop(w)
                     before.pop(w)
                     for x in after[v]:
                         before[x] = before[x] - {w} | {v}
                     changed = True
                     break
-                twin = next((w for w in sorted(before) if w > v and before[w] == before[v] and after[w] == after[v]), None)
+                twin = next(
+                    (
+                        w
+                        for w in sorted(before)
+                        if w > v and before[w] == before[v] and after[w] == after[v]
+                    ),
+                    None,
+                )
                 if twin is not None:  # parallel: drop one of two with the same neighbours
                     for x in before.pop(twin):
                         after[x].discard(twin)
@@ -216,7 +248,8 @@ def test_series_parallel_graphs_reduce_to_one_edge():
 
 
 def test_a_96_layer_training_graph_has_tens_of_thousands_of_ops():
-    """GPT-3's training graph is generated at once: over 10000 ops, three times the forward flops, 16 bytes a weight."""
+    """GPT-3's training graph is generated at once: over 10000 ops, three times the forward flops,
+    16 bytes a weight."""
     forward, graph = generate("gpt3"), generate("gpt3?training=1")
     assert graph.num_ops > 10_000
     assert graph.flops.sum() == pytest.approx(3 * forward.flops.sum(), rel=0.05)
@@ -276,6 +309,9 @@ def test_help_lists_every_option():
         summary, options = generator_help(name)
         assert summary
         assert options["training"] is False
-        text = "&".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+        text = "&".join(
+            f"{key}={int(value) if isinstance(value, bool) else value}"
+            for key, value in options.items()
+        )
         if name not in ("gpt3", "llama", "llama-7b"):
             assert generate(f"{name}?{text}").num_ops == generate(name).num_ops

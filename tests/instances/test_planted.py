@@ -29,7 +29,9 @@ def test_planted_makespan_is_the_load_bound(ops, devices):
 @pytest.mark.parametrize("seed", range(10))
 def test_planted_schedule_passes_the_independent_validator(seed):
     """The validator, which shares no code with the kernel, finds nothing wrong with it."""
-    problem, placement, optimum = planted_problem(ops=60, devices=3, degree=3, ccr=2, seed=seed, unrelated=seed % 2 == 1)
+    problem, placement, optimum = planted_problem(
+        ops=60, devices=3, degree=3, ccr=2, seed=seed, unrelated=seed % 2 == 1
+    )
     schedule = evaluate(problem, placement, queue="planned").schedule
     assert schedule_violations(problem, schedule) == []
     assert schedule.makespan == optimum
@@ -61,8 +63,11 @@ def test_unrelated_devices_keep_the_optimum():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_planted_with_one_sender_per_device_survives_contention(seed):
-    """With contention=source the planted order is optimal where transfers queue by source, by pair, or not at all."""
-    problem, placement, optimum = planted_problem(ops=200, devices=4, degree=3, ccr=2, contention="source", seed=seed)
+    """With contention=source the planted order is optimal where transfers queue by source, by pair,
+    or not at all."""
+    problem, placement, optimum = planted_problem(
+        ops=200, devices=4, degree=3, ccr=2, contention="source", seed=seed
+    )
     assert (problem.channel >= 0).all()
     assert (problem.transfer > 0).mean() > 0.5
     for contention in ("source", "pair", "none"):
@@ -71,7 +76,10 @@ def test_planted_with_one_sender_per_device_survives_contention(seed):
         assert evaluation.makespan == optimum
         assert schedule_violations(shared, evaluation.schedule) == []
     free, placement, _ = planted_problem(ops=200, devices=4, degree=3, ccr=2, seed=seed)
-    assert evaluate(free.replace(channel=problem.channel), placement, queue="planned").makespan > optimum
+    assert (
+        evaluate(free.replace(channel=problem.channel), placement, queue="planned").makespan
+        > optimum
+    )
 
 
 def test_planted_instances_are_not_trivial():

@@ -21,19 +21,30 @@ def _index(graph):
 
 
 def _inputs(graph, op):
-    """Names of the producers that an op reads from, each as often as it reads a tensor of theirs."""
+    """Names of the producers that an op reads from, each as often as it reads a tensor of
+    theirs."""
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
-    return Counter(graph.op_names[graph.producer[t]] for t in tensor[graph.consumer == _index(graph)[op]])
+    return Counter(
+        graph.op_names[graph.producer[t]] for t in tensor[graph.consumer == _index(graph)[op]]
+    )
 
 
 def test_backward_ops_of_a_perceptron():
     """Two linear layers and a rectifier: exactly the ops and reads that calculus asks for."""
     graph = training_graph(perceptron())
     assert set(graph.op_names[3:]) == {
-        "fc2/igrad", "fc2/wgrad", "fc2/update", "relu/igrad", "fc1/wgrad", "fc1/update"
-    }  # fmt: skip
+        "fc2/igrad",
+        "fc2/wgrad",
+        "fc2/update",
+        "relu/igrad",
+        "fc1/wgrad",
+        "fc1/update",
+    }
     assert _inputs(graph, "fc2/igrad") == {"fc2": 1}  # the loss gradient; weights are local
-    assert _inputs(graph, "fc2/wgrad") == {"fc2": 1, "relu": 1}  # its input is an activation kept until now
+    assert _inputs(graph, "fc2/wgrad") == {
+        "fc2": 1,
+        "relu": 1,
+    }  # its input is an activation kept until now
     assert _inputs(graph, "relu/igrad") == {"relu": 1, "fc2/igrad": 1}  # needs its own output
     assert _inputs(graph, "fc1/wgrad") == {"relu/igrad": 1}  # its input is the model's, no op's
     assert _inputs(graph, "fc1/update") == {"fc1/wgrad": 1}
@@ -41,19 +52,25 @@ def test_backward_ops_of_a_perceptron():
 
 
 def test_costs_of_a_perceptron():
-    """Input and weight gradients take the forward flops each, Adam 12 per weight and 8 bytes of state."""
+    """Input and weight gradients take the forward flops each, Adam 12 per weight and 8 bytes of
+    state."""
     forward = perceptron()
     graph = training_graph(forward)
     at, weights = _index(graph), 20 * 5 + 5
     for role in ("igrad", "wgrad"):
         assert graph.flops[at[f"fc2/{role}"]] == forward.flops[2]
     assert graph.flops[at["fc2/update"]] == 12 * weights
-    resident = [graph.resident[at[name]] for name in ("fc2", "fc2/igrad", "fc2/wgrad", "fc2/update")]
+    resident = [
+        graph.resident[at[name]] for name in ("fc2", "fc2/igrad", "fc2/wgrad", "fc2/update")
+    ]
     assert resident == [4 * weights, 0, 4 * weights, 8 * weights]
-    # reads dY (8 x 5) and the activation (8 x 20), writes the gradient; the input gradient reads the weights
+    # reads dY (8 x 5) and the activation (8 x 20), writes the gradient; the input gradient reads
+    # the weights
     assert graph.bytes_moved[at["fc2/wgrad"]] == 4 * (8 * 5 + 8 * 20 + weights)
     assert graph.bytes_moved[at["fc2/igrad"]] == 4 * (8 * 5 + 8 * 20 + weights)
-    groups = [graph.colocation[at[name]] for name in ("fc2", "fc2/igrad", "fc2/wgrad", "fc2/update")]
+    groups = [
+        graph.colocation[at[name]] for name in ("fc2", "fc2/igrad", "fc2/wgrad", "fc2/update")
+    ]
     assert len(set(groups)) == 1
     assert groups[0] >= 0
     assert graph.colocation[at["relu"]] == graph.colocation[at["relu/igrad"]] == -1
@@ -93,16 +110,25 @@ def test_no_gradient_flows_where_no_weights_are():
     assert "fc/igrad" not in graph.op_names
 
 
-@pytest.mark.parametrize("name", ["resnet50", "inception-v3", "bert-base", "gpt2", "mt5", "moe", "nmt", "llama-layer"])
+@pytest.mark.parametrize(
+    "name", ["resnet50", "inception-v3", "bert-base", "gpt2", "mt5", "moe", "nmt", "llama-layer"]
+)
 def test_backward_takes_about_twice_the_forward_flops(name):
     """Forward plus backward plus update is 3 times the forward flops, up to updates and shapes."""
     forward, graph = generate(name), generate(f"{name}?training=1&optimizer=sgd")
     assert graph.flops.sum() == pytest.approx(3 * forward.flops.sum(), rel=0.08)
 
 
-@pytest.mark.parametrize(("optimizer", "size", "per_weight"), [
-    ("adam", 4, 16), ("momentum", 4, 12), ("sgd", 4, 8), ("adam", 2, 16), ("sgd", 2, 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("optimizer", "size", "per_weight"),
+    [
+        ("adam", 4, 16),
+        ("momentum", 4, 12),
+        ("sgd", 4, 8),
+        ("adam", 2, 16),
+        ("sgd", 2, 8),
+    ],
+)
 def test_memory_per_weight(optimizer, size, per_weight):
     """Weights, gradients and state: 16 bytes with Adam in either precision, and so on."""
     graph = generate(f"gpt2?training=1&optimizer={optimizer}&dtype_bytes={size}")
@@ -135,10 +161,17 @@ def test_every_weight_is_updated_once_after_its_gradient():
 
 
 def test_measured_times_scale_by_the_ratio():
-    """Without any weights each op has one backward op of backward_ratio times its time; unknown stays unknown."""
-    graph = OpGraph.from_edges("m", ["a", "b"], [(0, 1)], [64], measured_kinds=("*", "gpu", "cpu"),
-                               measured=np.array([[100, UNKNOWN, 7], [11, 5, UNSUPPORTED]]),
-                               measured_transfer=np.array([9]))  # fmt: skip
+    """Without any weights each op has one backward op of backward_ratio times its time; unknown
+    stays unknown."""
+    graph = OpGraph.from_edges(
+        "m",
+        ["a", "b"],
+        [(0, 1)],
+        [64],
+        measured_kinds=("*", "gpu", "cpu"),
+        measured=np.array([[100, UNKNOWN, 7], [11, 5, UNSUPPORTED]]),
+        measured_transfer=np.array([9]),
+    )
     trained = training_graph(graph, backward_ratio=1.5)
     at = _index(trained)
     assert trained.measured[at["a/igrad"]].tolist() == [150, UNKNOWN, 11]
@@ -148,13 +181,29 @@ def test_measured_times_scale_by_the_ratio():
 
 
 def test_measured_times_are_divided_between_input_and_weight_gradient():
-    """An op with weights spends half of backward_ratio on each gradient, and update_ratio on the update."""
-    graph = OpGraph.from_edges("m", ["a", "b"], [(0, 1)], [64], measured_kinds=("*",),
-                               measured=np.array([[100], [60]]), parameters=np.array([10, 10]),
-                               resident=np.array([40, 40]))  # fmt: skip
+    """An op with weights spends half of backward_ratio on each gradient, and update_ratio on the
+    update."""
+    graph = OpGraph.from_edges(
+        "m",
+        ["a", "b"],
+        [(0, 1)],
+        [64],
+        measured_kinds=("*",),
+        measured=np.array([[100], [60]]),
+        parameters=np.array([10, 10]),
+        resident=np.array([40, 40]),
+    )
     trained = training_graph(graph, backward_ratio=3, update_ratio=0.2)
     times = dict(zip(trained.op_names, trained.measured[:, 0].tolist(), strict=True))
-    assert times == {"a": 100, "b": 60, "b/igrad": 90, "b/wgrad": 90, "b/update": 12, "a/wgrad": 300, "a/update": 20}
+    assert times == {
+        "a": 100,
+        "b": 60,
+        "b/igrad": 90,
+        "b/wgrad": 90,
+        "b/update": 12,
+        "a/wgrad": 300,
+        "a/update": 20,
+    }
 
 
 def test_existing_colocation_groups_are_kept_and_extended():
@@ -175,7 +224,10 @@ def test_training_graphs_lower_and_run():
     """A training graph is a valid problem whose critical path grows by the backward pass."""
     for name in ("resnet50", "layered"):
         cluster = "4xA100" if name == "resnet50" else "uniform:4"
-        forward, trained = po.load(f"gen:{name}", cluster), po.load(f"gen:{name}?training=1", cluster)
+        forward, trained = (
+            po.load(f"gen:{name}", cluster),
+            po.load(f"gen:{name}?training=1", cluster),
+        )
         zero = po.Placement(np.zeros(forward.num_ops, dtype=np.int64))
         both = po.Placement(np.zeros(trained.num_ops, dtype=np.int64))
         ratio = po.evaluate(trained, both).makespan / po.evaluate(forward, zero).makespan

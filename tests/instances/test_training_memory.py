@@ -12,14 +12,16 @@ from placeopt.instances.training_memory import resident_parts, saved_bytes, trai
 
 
 def test_a_perceptron_by_precision():
-    """4 bytes per weight and gradient, 8 of Adam's state; half precision has a master copy of 4 more and half the rest."""
+    """4 bytes per weight and gradient, 8 of Adam's state; half precision has a master copy of 4
+    more and half the rest."""
     graph = perceptron()
     count = int(graph.parameters.sum())
     full, mixed = training_memory(graph)
     assert (full.weights, full.gradients, full.states) == (4 * count, 4 * count, 8 * count)
     assert (mixed.weights, mixed.gradients, mixed.states) == (2 * count, 2 * count, 12 * count)
     assert full.activations == 2 * mixed.activations == saved_bytes(training_graph(graph))
-    # The rectifier's output is read by its own gradient and by the second layer's weights; the loss starts from the end.
+    # The rectifier's output is read by its own gradient and by the second layer's weights; the loss
+    # starts from the end.
     assert full.activations in (4 * 8 * 20, 4 * 8 * (20 + 5))
     assert full.total == full.weights + full.gradients + full.states + full.activations
     assert training_memory(graph, "sgd")[0].states == 0

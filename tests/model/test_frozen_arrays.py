@@ -1,4 +1,5 @@
-"""Arrays of problems are views of immutable bytes: neither a write nor a flag changes them, pickled or not."""
+"""Arrays of problems are views of immutable bytes: neither a write nor a flag changes them, pickled
+or not."""
 
 from __future__ import annotations
 
@@ -39,10 +40,13 @@ def arrays_of(holder):
         yield from ((name, part) for part in parts if isinstance(part, np.ndarray) and part.size)
 
 
-@pytest.mark.parametrize("how", ["made", "protocol 2", "protocol 4", "protocol 5", "copied", "deeply copied"])
+@pytest.mark.parametrize(
+    "how", ["made", "protocol 2", "protocol 4", "protocol 5", "copied", "deeply copied"]
+)
 @pytest.mark.parametrize("name", HOLDERS)
 def test_no_write_and_no_flag_changes_them(name, how):
-    """Writing raises, making them writeable raises, whatever array the memory is reached through."""
+    """Writing raises, making them writeable raises, whatever array the memory is reached
+    through."""
     holder = HOLDERS[name]
     if how.startswith("protocol"):
         holder = pickle.loads(pickle.dumps(holder, protocol=int(how[-1])))

@@ -18,10 +18,14 @@ def test_topological_order_is_by_depth_then_index(in_order):
         pairs = sorted({(int(a), int(b)) for a, b in rng.integers(0, n, (2 * n, 2)) if a < b})
         source = np.array([name[a] for a, _ in pairs], dtype=np.int64)
         target = np.array([name[b] for _, b in pairs], dtype=np.int64)
-        layers = nx.topological_generations(nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True)))
+        layers = nx.topological_generations(
+            nx.DiGraph(zip(source.tolist(), target.tolist(), strict=True))
+        )
         depth = {op: number for number, layer in enumerate(layers) for op in layer}
         expected = sorted(range(n), key=lambda op: (depth.get(op, 0), op))
-        assert topological_order(n, source, target, [str(op) for op in range(n)]).tolist() == expected
+        assert (
+            topological_order(n, source, target, [str(op) for op in range(n)]).tolist() == expected
+        )
 
 
 def test_a_cycle_is_refused_and_named():

@@ -1,4 +1,5 @@
-"""Signals during CP-SAT: an early end is not an interruption, a signal is, and none is lost afterwards."""
+"""Signals during CP-SAT: an early end is not an interruption, a signal is, and none is lost
+afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_an_early_end_is_an_answer():
     """A solver that ends before its limit just returns; from another thread too."""
     assert solve_interruptibly(FakeSolver("ends"), None) == "unknown"
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(solve_interruptibly(FakeSolver("ends"), None)))
+    thread = threading.Thread(
+        target=lambda: answers.append(solve_interruptibly(FakeSolver("ends"), None))
+    )
     thread.start()
     thread.join()
     assert answers == ["unknown"]
@@ -67,9 +70,12 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_a_signal_stops_the_search():
-    """SIGINT stops the search before KeyboardInterrupt is raised (in a process of its own: signals are per process)."""
+    """SIGINT stops the search before KeyboardInterrupt is raised (in a process of its own: signals
+    are per process)."""
     folder = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", SIGNALLED, folder], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, folder], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.split() == ["interrupted", "True"], done.stderr
 
 
@@ -115,7 +121,8 @@ for name in ("SIGINT", "SIGTERM"):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_signals_reach_python_during_and_after_a_solve():
-    """After a solve SIGINT is not at its default, which would kill the process; during one it ends the search."""
+    """After a solve SIGINT is not at its default, which would kill the process; during one it ends
+    the search."""
     done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120)
     wanted = "after SIGINT during SIGINT after SIGTERM during SIGTERM"
     assert done.stdout.split() == wanted.split(), done.stderr

@@ -1,4 +1,5 @@
-"""Chains: ideals, contraction, ideal-dp and linear-dp against brute force and the published optima."""
+"""Chains: ideals, contraction, ideal-dp and linear-dp against brute force and the published
+optima."""
 
 from __future__ import annotations
 
@@ -51,8 +52,10 @@ def test_lattice_holds_every_ideal_once():
         assert len(found) == len(expected)
         for i, bits in enumerate(found):
             nodes = lattice.child_node[lattice.child_ptr[i] : lattice.child_ptr[i + 1]].tolist()
-            assert nodes == sorted((v for v in range(7) if bits[v] and not any(bits[w] for u, w in edges if u == v)),
-                                   reverse=True)  # fmt: skip
+            assert nodes == sorted(
+                (v for v in range(7) if bits[v] and not any(bits[w] for u, w in edges if u == v)),
+                reverse=True,
+            )
         assert ideal_lattice(7, source, target, limit=len(expected) - 1) is None
     assert linear_lattice(70).members(65, 70).sum() == 65
 
@@ -61,9 +64,12 @@ def test_lattice_holds_every_ideal_once():
 @pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("training", [False, True])
 def test_ideal_dp_is_optimal(pipeline, training):
-    """On random problems ideal-dp finds and proves the best chain of all placements, or that there is none."""
+    """On random problems ideal-dp finds and proves the best chain of all placements, or that there
+    is none."""
     for seed in range(25):
-        problem = problems.random_problem(seed, training=training, contiguity="chain", pipeline=pipeline)
+        problem = problems.random_problem(
+            seed, training=training, contiguity="chain", pipeline=pipeline
+        )
         expected = problems.best_period(problem)
         result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
         assert result.objective == expected
@@ -77,7 +83,8 @@ def test_ideal_dp_is_optimal(pipeline, training):
 
 @pytest.mark.jit
 def test_chain_is_feasible_for_other_contiguity():
-    """ideal-dp on `convex` and `none` returns a valid placement and never claims more than a true bound."""
+    """ideal-dp on `convex` and `none` returns a valid placement and never claims more than a true
+    bound."""
     for seed in range(10):
         for contiguity in ("convex", "none"):
             problem = problems.random_problem(seed, training=True, contiguity=contiguity)
@@ -88,7 +95,8 @@ def test_chain_is_feasible_for_other_contiguity():
 
 
 def test_contraction_keeps_the_optimum():
-    """Joining nodes under a limit keeps every placement within the limit representable: the best one survives."""
+    """Joining nodes under a limit keeps every placement within the limit representable: the best
+    one survives."""
     for seed in range(15):
         problem = problems.random_problem(seed, contiguity="none", n=5)
         best = problems.best_period(problem)
@@ -105,10 +113,14 @@ def test_contraction_keeps_the_optimum():
 @pytest.mark.jit
 @pytest.mark.parametrize(("name", "ideals", "optimum"), PUBLISHED)
 def test_published_chain_optima(data, name, ideals, optimum):
-    """ideal-dp proves the published chain optimum to 1e-5, over as many ideals as the published program."""
+    """ideal-dp proves the published chain optimum to 1e-5, over as many ideals as the published
+    program."""
     problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period")
     model = contract(problem)
-    assert ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6).num_ideals == ideals
+    assert (
+        ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6).num_ideals
+        == ideals
+    )
     result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
     assert result.status == "optimal"
     assert result.objective * 1e-6 == pytest.approx(optimum, rel=1e-5)
@@ -116,7 +128,8 @@ def test_published_chain_optima(data, name, ideals, optimum):
 
 @pytest.mark.jit
 def test_too_many_ideals_falls_back_to_linear_orders():
-    """With more ideals than allowed the best linear pipeline comes back, with a message and a valid bound."""
+    """With more ideals than allowed the best linear pipeline comes back, with a message and a valid
+    bound."""
     n = 12
     problem = PlacementProblem.from_edges(
         np.full((n, 3), 4), [(0, v, 1) for v in range(1, n)], objective="period", name="star"
@@ -132,9 +145,12 @@ def test_too_many_ideals_falls_back_to_linear_orders():
 def test_memory_that_cannot_fit_is_infeasible():
     """Where no chain fits the capacities ideal-dp says so."""
     problem = PlacementProblem.from_edges(
-        [[1, 1], [1, 1], [1, 1]], [(0, 1, 0), (1, 2, 0)], resident=np.array([3, 3, 3]), capacity=np.array([5, 5]),
+        [[1, 1], [1, 1], [1, 1]],
+        [(0, 1, 0), (1, 2, 0)],
+        resident=np.array([3, 3, 3]),
+        capacity=np.array([5, 5]),
         objective="period",
-    )  # fmt: skip
+    )
     for name in ("ideal-dp", "cp-sat", "milp"):
         result = make_solver(name).solve(problem, Budget(20.0), seed=0)
         assert result.status == "infeasible"

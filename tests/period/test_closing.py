@@ -1,4 +1,5 @@
-"""Closing the period's gap: lists of near sets, disjoint sets and the closing itself against brute force and a known value."""
+"""Closing the period's gap: lists of near sets, disjoint sets and the closing itself against brute
+force and a known value."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def subsets(model):
 
 @pytest.mark.parametrize("bits", [(20, 20), (1, 1), (1, 2, 3, 20)])
 def test_near_sets_are_listed(monkeypatch, bits):
-    """Whatever the buckets, every set within the limit that is dear enough is listed once, and no other."""
+    """Whatever the buckets, every set within the limit that is dear enough is listed once, and no
+    other."""
     monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
     rng, listed = np.random.default_rng(0), 0
     for _, cover in covers(25):
@@ -56,7 +58,9 @@ def test_near_sets_are_listed(monkeypatch, bits):
             worth = np.array([price[s].sum() if usable[s].all() else -1 for s in every])
             best = int(worth[loads <= limit].max())
             for least in (max(1, best // 2), max(1, best), best + 1):
-                wanted = {every[i].tobytes() for i in np.flatnonzero((loads <= limit) & (worth >= least))}
+                wanted = {
+                    every[i].tobytes() for i in np.flatnonzero((loads <= limit) & (worth >= least))
+                }
                 some = tables.prepare(price, usable, limit, least)
                 near = tables.near(least, 1 << 10)
                 assert {row.tobytes() for row in near.members(model.num_nodes)} == wanted
@@ -85,11 +89,14 @@ def test_too_many_sets_and_labels_are_said(monkeypatch):
     monkeypatch.setattr(set_tables, "_LABELS", 1)
     monkeypatch.setattr(set_tables, "_MOST_LABELS", 1)
     with pytest.raises(UndecidedError):
-        SetTables(cover.pricer.graph, time.perf_counter() + 60).prepare(ones, usable, model.largest_load, 1)
+        SetTables(cover.pricer.graph, time.perf_counter() + 60).prepare(
+            ones, usable, model.largest_load, 1
+        )
 
 
 def answers(sets, excess, ticks, cost, devices, budget, room):
-    """Families of at most `devices` disjoint sets that leave nothing but a rest that fits, by trying all."""
+    """Families of at most `devices` disjoint sets that leave nothing but a rest that fits, by
+    trying all."""
     found = set()
     for number in range(devices + 1):
         for family in combinations(range(len(sets)), number):
@@ -105,22 +112,37 @@ def test_disjoint_sets_are_all_found():
     """Exactly the families that trying all finds, with a rest and without."""
     rng, total, none = np.random.default_rng(2), 0, 0
     for _ in range(150):
-        nodes, number, devices = int(rng.integers(3, 8)), int(rng.integers(1, 12)), int(rng.integers(1, 4))
+        nodes, number, devices = (
+            int(rng.integers(3, 8)),
+            int(rng.integers(1, 12)),
+            int(rng.integers(1, 4)),
+        )
         sets = rng.random((number, nodes)) < 0.4
-        sets = np.unique(sets[sets.any(axis=1)], axis=0) if sets.any() else np.eye(nodes, dtype=bool)
+        sets = (
+            np.unique(sets[sets.any(axis=1)], axis=0) if sets.any() else np.eye(nodes, dtype=bool)
+        )
         excess = np.sort(rng.integers(0, 5, len(sets)))
         ticks, cost = rng.integers(0, 4, nodes), rng.integers(0, 3, nodes)
         budget, room = int(rng.integers(0, 12)), int(rng.integers(-1, 8))
         ticks = np.where(rng.random(nodes) < 0.2, 1 << 62, ticks)
-        bits = (sets.astype(np.uint64) << np.arange(nodes, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)[:, None]
+        bits = (sets.astype(np.uint64) << np.arange(nodes, dtype=np.uint64)).sum(
+            axis=1, dtype=np.uint64
+        )[:, None]
         found = [
             tuple(sorted(rows.tolist()))
-            for rows in disjoint_sets(Choice(bits, excess, ticks, cost), devices, budget, room, time.perf_counter() + 60)
+            for rows in disjoint_sets(
+                Choice(bits, excess, ticks, cost), devices, budget, room, time.perf_counter() + 60
+            )
         ]
         small = np.where(ticks > 100, 100, ticks)
-        expected = answers(sets, excess, small, cost, devices, budget, room) if room >= 0 else {
-            family for family in answers(sets, excess, small * 0 + 1, cost * 0, devices, budget, 0)
-        }  # fmt: skip
+        expected = (
+            answers(sets, excess, small, cost, devices, budget, room)
+            if room >= 0
+            else {
+                family
+                for family in answers(sets, excess, small * 0 + 1, cost * 0, devices, budget, 0)
+            }
+        )
         assert set(found) == expected
         assert len(found) == len(expected)
         total, none = total + len(expected), none + (not expected)
@@ -130,12 +152,16 @@ def test_disjoint_sets_are_all_found():
 
 @pytest.mark.parametrize("room", [1 << 20, 40, 30])
 def test_best_prices_bound_every_set(monkeypatch, room):
-    """No set within the limit is dearer than said, and a negative slack refutes it, even with little room for labels."""
+    """No set within the limit is dearer than said, and a negative slack refutes it, even with
+    little room for labels."""
     monkeypatch.setattr(set_tables, "_LABELS", room)
     monkeypatch.setattr(set_tables, "_MOST_LABELS", room)
     refuted = 0
     for problem, cover in covers(25):
-        best, search = problems.best_period(problem), PriceSearch(cover, SetTables(cover.pricer.graph, 0.0))
+        best, search = (
+            problems.best_period(problem),
+            PriceSearch(cover, SetTables(cover.pricer.graph, 0.0)),
+        )
         for limit in range(max(1, (best or 5) - 4), (best or 5) + 3):
             try:
                 found = search.best(limit, time.perf_counter() + 60)
@@ -145,8 +171,9 @@ def test_best_prices_bound_every_set(monkeypatch, room):
             usable = search.usable(limit)
             dearest = max(
                 int(found.price[s].sum())
-                for s in subsets(cover.model) if usable[s].all() and cover.pricer.load(s) <= limit
-            )  # fmt: skip
+                for s in subsets(cover.model)
+                if usable[s].all() and cover.pricer.load(s) <= limit
+            )
             assert dearest <= found.most
             refuted += found.slack < 0
             assert found.slack >= 0 or best is None or limit < best
@@ -156,7 +183,8 @@ def test_best_prices_bound_every_set(monkeypatch, room):
 @pytest.mark.parametrize("most", [1, 4, 1 << 12])
 @pytest.mark.parametrize("training", [False, True])
 def test_closing_ends_at_the_best_period(monkeypatch, most, training):
-    """Bound and value meet at the best period of all placements; with short lists the bound is below, never above."""
+    """Bound and value meet at the best period of all placements; with short lists the bound is
+    below, never above."""
     monkeypatch.setattr(closing, "_MOST_SETS", most)
     closed = tried = 0
     for problem, cover in covers(40, training=training):
@@ -182,7 +210,10 @@ def test_closing_ends_at_the_best_period(monkeypatch, most, training):
 
 def test_others_are_not_closed():
     """Neither two devices without transfers, nor a second type that pays, nor two passes."""
-    kinds = [problems.random_problem(seed, contiguity="none", pipeline="gpipe", training=True) for seed in range(8)]
+    kinds = [
+        problems.random_problem(seed, contiguity="none", pipeline="gpipe", training=True)
+        for seed in range(8)
+    ]
     kinds += [problems.random_problem(seed, contiguity="none") for seed in range(12)]
     for problem in kinds:
         cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
@@ -196,10 +227,18 @@ def test_layers_of_resnet50_are_closed(data):
     """The best split is found and proved to the tick, from a bad one."""
     path = data / "dnn-partitioning/throughput/layer_resnet50_inference.json"
     problem = po.load(path, objective="period", contiguity="none")
-    cover = cover_bound(contract(problem, contiguity="none", limit=33_400_000), time.perf_counter() + 60)
+    cover = cover_bound(
+        contract(problem, contiguity="none", limit=33_400_000), time.perf_counter() + 60
+    )
     value = [33_300_000]
 
     def offer(node_device):
-        value[0] = min(value[0], int(period_batch(problem, cover.model.expand(node_device)[None])[0]))
+        value[0] = min(
+            value[0], int(period_batch(problem, cover.model.expand(node_device)[None])[0])
+        )
 
-    assert Closing(cover, lambda: value[0], offer).raise_from(33_025_000, 300.0) == value[0] == 33_222_220
+    assert (
+        Closing(cover, lambda: value[0], offer).raise_from(33_025_000, 300.0)
+        == value[0]
+        == 33_222_220
+    )

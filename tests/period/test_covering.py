@@ -1,4 +1,5 @@
-"""The bound `columns` by the frontier's graph: sets, dearest sets and refutations against brute force and known values."""
+"""The bound `columns` by the frontier's graph: sets, dearest sets and refutations against brute
+force and known values."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def models(count, n=7):
 
 
 def test_a_path_is_as_long_as_the_load():
-    """The path of a set through the graph is as long as the evaluator's load of a device that holds it."""
+    """The path of a set through the graph is as long as the evaluator's load of a device that holds
+    it."""
     checked = 0
     for model in models(10):
         g, pricer = pricer_of(model)
@@ -54,7 +56,9 @@ def test_a_path_is_as_long_as_the_load():
             if not model.allowed[members, g].all():
                 continue
             placement = Placement(model.expand(np.where(members, device, other)))
-            if (model.problem.compute[np.arange(model.problem.num_ops), placement.device] < 0).any():
+            if (
+                model.problem.compute[np.arange(model.problem.num_ops), placement.device] < 0
+            ).any():
                 continue
             assert pricer.load(members) == period_loads(model.problem, placement)[:, device].sum()
             checked += 1
@@ -63,7 +67,8 @@ def test_a_path_is_as_long_as_the_load():
 
 @pytest.mark.parametrize("bits", [(8, 10), (1, 2)])
 def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
-    """With fine and with coarse buckets: a set is dear enough and within the limit, and "none" is true."""
+    """With fine and with coarse buckets: a set is dear enough and within the limit, and "none" is
+    true."""
     monkeypatch.setattr(set_prices, "_SEARCH_BITS", bits)
     monkeypatch.setattr(set_prices, "_PROOF_BITS", (2, 3, 16) if bits[0] == 1 else (10, 16))
     rng, answers = np.random.default_rng(0), []
@@ -75,7 +80,9 @@ def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
             price = rng.integers(0, 1000, model.num_nodes)
             usable = model.allowed[:, g] & (rng.random(model.num_nodes) < 0.9)
             limit = int(rng.integers(1, max(2, loads.max())))
-            worth = np.array([price[members].sum() if usable[members].all() else -1 for members in every])
+            worth = np.array(
+                [price[members].sum() if usable[members].all() else -1 for members in every]
+            )
             best = int(worth[loads <= limit].max())
             for least in (max(1, best // 2), max(1, best), best + 1):
                 found = pricer.dearest(price, usable, limit, least)
@@ -89,7 +96,8 @@ def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
 
 
 def test_shares_on_other_devices_are_worth_at_least_sets():
-    """The knapsack's bound is at least the price of every set that the devices of another type hold together."""
+    """The knapsack's bound is at least the price of every set that the devices of another type hold
+    together."""
     rng = np.random.default_rng(1)
     for model in models(12):
         for h in range(model.num_types):
@@ -98,23 +106,32 @@ def test_shares_on_other_devices_are_worth_at_least_sets():
                 usable = model.allowed[:, h] & (model.total[:, h] <= limit)
                 room = limit * len(model.types[h])
                 best = max(
-                    int(price[s].sum()) for s in subsets(model) if usable[s].all() and model.total[s, h].sum() <= room
+                    int(price[s].sum())
+                    for s in subsets(model)
+                    if usable[s].all() and model.total[s, h].sum() <= room
                 )
                 assert knapsack(model, h, price, limit) >= best
 
 
 def test_bounds_hold_and_often_close():
-    """No bound is above the best period of all placements, whatever is known of it; many reach it."""
+    """No bound is above the best period of all placements, whatever is known of it; many reach
+    it."""
     closed = tried = 0
     for seed in range(60):
         problem = problems.random_problem(
-            seed, contiguity="none", pipeline=("1f1b", "gpipe")[seed % 2], training=seed % 3 == 0, n=6
+            seed,
+            contiguity="none",
+            pipeline=("1f1b", "gpipe")[seed % 2],
+            training=seed % 3 == 0,
+            n=6,
         )
         best = problems.best_period(problem)
         if best is None:
             continue
         for upper in (None, best, best + 2, 2 * best + 1):
-            cover = cover_bound(contract(problem, contiguity="none", limit=upper), time.perf_counter() + 20)
+            cover = cover_bound(
+                contract(problem, contiguity="none", limit=upper), time.perf_counter() + 20
+            )
             if cover is None:
                 continue
             found = cover.raise_from(0, best + 50 if upper is None else upper)
@@ -131,17 +148,22 @@ def test_the_deadline_ends_everything():
     _, pricer = pricer_of(model)
     pricer.deadline = 0.0
     with pytest.raises(OutOfTimeError):
-        pricer.dearest(np.ones(model.num_nodes, dtype=np.int64), np.ones(model.num_nodes, dtype=bool), 5, 1)
+        pricer.dearest(
+            np.ones(model.num_nodes, dtype=np.int64), np.ones(model.num_nodes, dtype=bool), 5, 1
+        )
     assert cover_bound(model, 0.0) is None
     assert CoverBound(model, main_type(model), pricer).raise_from(1, 100) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "best"), [("operator_bert_l-12_inference", 130_038_089), ("operator_resnet50_inference", 124_348_850)]
+    ("name", "best"),
+    [("operator_bert_l-12_inference", 130_038_089), ("operator_resnet50_inference", 124_348_850)],
 )
 def test_splits_of_operator_graphs_are_proved(data, name, best):
     """The best known split is proved to the tick, and a tick above it is not refuted."""
-    problem = po.load(data / "dnn-partitioning/throughput" / f"{name}.json", objective="period", contiguity="none")
+    problem = po.load(
+        data / "dnn-partitioning/throughput" / f"{name}.json", objective="period", contiguity="none"
+    )
     assert column_bound(problem, 0, best, 60.0) == best
     if "resnet" in name:
         assert column_bound(problem, 0, best + 1, 60.0) <= best

@@ -24,21 +24,32 @@ pytestmark = pytest.mark.interpreted
 def test_period_agrees_with_definition(contiguity, pipeline, training):
     """Every placement of random problems has the period of the definition, feasible or not."""
     for seed in range(4):
-        problem = problems.random_problem(seed, training=training, n=5, contiguity=contiguity, pipeline=pipeline)
+        problem = problems.random_problem(
+            seed, training=training, n=5, contiguity=contiguity, pipeline=pipeline
+        )
         every = list(problems.placements(problem))
         values = period_batch(problem, np.array(every))
         for device, value in zip(every, values, strict=True):
             expected = problems.oracle_period(problem, device)
             assert value == (INFEASIBLE if expected is None else expected)
-            assert bool(period_violations(problem, Placement(np.array(device)))) == (expected is None)
+            assert bool(period_violations(problem, Placement(np.array(device)))) == (
+                expected is None
+            )
 
 
 def test_tensor_is_paid_once_per_accelerator():
-    """A tensor read twice on one accelerator is received once; its sender pays once; the CPU never pays."""
+    """A tensor read twice on one accelerator is received once; its sender pays once; the CPU never
+    pays."""
     problem = PlacementProblem(
-        name="fan", compute=np.ones((4, 3), dtype=np.int64), producer=np.array([0]), consumer_ptr=np.array([0, 3]),
-        consumer=np.array([1, 2, 3]), transfer=np.array([[10]]), io_class=np.array([0, 0, -1]), objective="period",
-    )  # fmt: skip
+        name="fan",
+        compute=np.ones((4, 3), dtype=np.int64),
+        producer=np.array([0]),
+        consumer_ptr=np.array([0, 3]),
+        consumer=np.array([1, 2, 3]),
+        transfer=np.array([[10]]),
+        io_class=np.array([0, 0, -1]),
+        objective="period",
+    )
     loads = period_loads(problem, Placement(np.array([0, 1, 1, 2]))).sum(axis=0)
     assert loads.tolist() == [11, 12, 1]
 
@@ -46,10 +57,17 @@ def test_tensor_is_paid_once_per_accelerator():
 def test_violations_are_named():
     """Each broken constraint is told in words that name the op or device."""
     problem = PlacementProblem(
-        name="p", compute=np.array([[1, 1], [1, -1], [1, 1]]), producer=np.array([0, 1]), consumer_ptr=np.array([0, 1, 2]),
-        consumer=np.array([1, 2]), transfer=np.array([[1], [1]]), resident=np.array([5, 5, 5]), capacity=np.array([9, 99]),
-        colocation=np.array([0, -1, 0]), objective="period",
-    )  # fmt: skip
+        name="p",
+        compute=np.array([[1, 1], [1, -1], [1, 1]]),
+        producer=np.array([0, 1]),
+        consumer_ptr=np.array([0, 1, 2]),
+        consumer=np.array([1, 2]),
+        transfer=np.array([[1], [1]]),
+        resident=np.array([5, 5, 5]),
+        capacity=np.array([9, 99]),
+        colocation=np.array([0, -1, 0]),
+        objective="period",
+    )
     words = " ".join(period_violations(problem, Placement(np.array([0, 1, 1]))))
     assert "op 'op1' cannot run on device 'device1'" in words
     assert "'op0' and 'op2' of colocation group 0" in words
@@ -63,7 +81,8 @@ def test_violations_are_named():
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_latency_agrees_with_definition(slots):
-    """Random placements in slots have the latency of the definition, deadlocks and memory included."""
+    """Random placements in slots have the latency of the definition, deadlocks and memory
+    included."""
     for seed in range(12):
         problem = problems.random_problem(seed, n=6, objective="latency", slots=slots)
         rng = np.random.default_rng(seed)
@@ -74,22 +93,36 @@ def test_latency_agrees_with_definition(slots):
         slot = rng.integers(0, slots, (60, 6))
         values = latency_batch(problem, device, slot)
         for row in range(60):
-            expected = problems.oracle_latency(problem, tuple(device[row].tolist()), tuple(slot[row].tolist()))
+            expected = problems.oracle_latency(
+                problem, tuple(device[row].tolist()), tuple(slot[row].tolist())
+            )
             assert values[row] == (INFEASIBLE if expected is None else expected)
 
 
 def test_latency_slots_come_from_priorities():
-    """Ops of an accelerator with equal priority share a slot; too many slots and circles are named."""
+    """Ops of an accelerator with equal priority share a slot; too many slots and circles are
+    named."""
     problem = PlacementProblem(
-        name="line", compute=np.ones((3, 2), dtype=np.int64), producer=np.array([0, 1]), consumer_ptr=np.array([0, 1, 2]),
-        consumer=np.array([1, 2]), transfer=np.array([[2], [2]]), io_class=np.array([0, -1]), objective="latency", slots=2,
-    )  # fmt: skip
+        name="line",
+        compute=np.ones((3, 2), dtype=np.int64),
+        producer=np.array([0, 1]),
+        consumer_ptr=np.array([0, 1, 2]),
+        consumer=np.array([1, 2]),
+        transfer=np.array([[2], [2]]),
+        io_class=np.array([0, -1]),
+        objective="latency",
+        slots=2,
+    )
     split = Placement(np.array([0, 1, 0]), np.array([3, 9, 7]))
     assert placement_slots(problem, split).tolist() == [0, 0, 1]
     assert latency_value(problem, split) == 3 + 1 + 3
     together = Placement(np.array([0, 1, 0]))
     assert "circle" in latency_violations(problem, together)[0]
     assert "at most 1 slots" in latency_violations(problem.replace(slots=1), split)[0]
-    feasible = [d for d in product(range(2), repeat=3) if latency_batch(problem, np.array([d]))[0] < INFEASIBLE]
+    feasible = [
+        d
+        for d in product(range(2), repeat=3)
+        if latency_batch(problem, np.array([d]))[0] < INFEASIBLE
+    ]
     assert (0, 1, 0) not in feasible
     assert len(feasible) == 7

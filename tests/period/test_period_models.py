@@ -1,4 +1,5 @@
-"""cp-sat and milp for the period, latency by cp-sat, and all bounds, against brute force and known values."""
+"""cp-sat and milp for the period, latency by cp-sat, and all bounds, against brute force and known
+values."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ pytestmark = pytest.mark.jit
 
 @problems.every_meaning
 def test_models_are_optimal(contiguity, pipeline, training):
-    """On random problems cp-sat and milp prove the best value of all placements, or that there is none."""
+    """On random problems cp-sat and milp prove the best value of all placements, or that there is
+    none."""
     for seed in range(4):
-        problem = problems.random_problem(seed, training=training, contiguity=contiguity, pipeline=pipeline)
+        problem = problems.random_problem(
+            seed, training=training, contiguity=contiguity, pipeline=pipeline
+        )
         expected = problems.best_period(problem)
         for solver in (make_solver("cp-sat", num_workers=1), make_solver("milp")):
             for result in (
@@ -42,9 +46,11 @@ def test_models_are_optimal(contiguity, pipeline, training):
 
 
 def test_bounds_hold():
-    """Every bound is at most the best period of all placements without contiguity; `columns` is not vacuous.
+    """Every bound is at most the best period of all placements without contiguity; `columns` is not
+    vacuous.
 
-    Without a known value prices can make the threshold negative: once, that "refuted" what exists (seed 3).
+    Without a known value prices can make the threshold negative: once, that "refuted" what exists
+    (seed 3).
     """
     closed = 0
     for seed in range(15):
@@ -62,8 +68,11 @@ def test_bounds_hold():
 
 
 def test_bounds_of_known_instance(data):
-    """The bounds on bert24 are at least the published 17.703 and never above its best known period."""
-    problem = po.load(data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period")
+    """The bounds on bert24 are at least the published 17.703 and never above its best known
+    period."""
+    problem = po.load(
+        data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period"
+    )
     bounds = dict(period_bounds(problem.replace(contiguity="none"), 0.5))
     assert bounds["pigeonhole"] == 17_703_000
     assert bounds["area"] == pytest.approx(15.1485e6, rel=1e-4)
@@ -84,13 +93,16 @@ def best_latency(problem):
 @pytest.mark.parametrize("flow", [True, False])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_latency_is_optimal(monkeypatch, slots, flow):
-    """On random problems cp-sat proves the smallest latency of all placements and slots, with and without flows."""
+    """On random problems cp-sat proves the smallest latency of all placements and slots, with and
+    without flows."""
     if not flow:
         monkeypatch.setattr(latency_cp_sat, "raise_flow_bound", lambda *args, **fields: None)
     for seed in range(5):
         problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
         expected = best_latency(problem)
-        result = make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=10**6), seed=0)
+        result = make_solver("cp-sat", num_workers=1).solve(
+            problem, Budget(evaluations=10**6), seed=0
+        )
         assert result.objective == expected
         assert result.status == ("infeasible" if expected is None else "optimal")
         if expected is not None:
@@ -99,7 +111,8 @@ def test_latency_is_optimal(monkeypatch, slots, flow):
 
 @pytest.mark.parametrize(("slots", "n", "seeds"), [(1, 6, 60), (2, 4, 30)])
 def test_flow_bound_holds(slots, n, seeds):
-    """The bound by flows never passes the best latency, whatever was left out, and its placements are evaluated."""
+    """The bound by flows never passes the best latency, whatever was left out, and its placements
+    are evaluated."""
     closed = 0
     for seed in range(seeds):
         problem = problems.random_problem(seed, n=n, objective="latency", slots=slots)
@@ -116,23 +129,36 @@ def test_flow_bound_holds(slots, n, seeds):
 
 @pytest.mark.parametrize(("devices", "expected"), [(2, 10), (1, 20)])
 def test_flow_bound_shares_slots(devices, expected):
-    """Two independent ops: a split flow knows that one accelerator has to hold both, two can run them at once."""
+    """Two independent ops: a split flow knows that one accelerator has to hold both, two can run
+    them at once."""
     problem = po.PlacementProblem(
-        name="branches", compute=np.array([[10] * devices + [1000]] * 2), producer=np.array([], dtype=np.int64),
-        consumer_ptr=np.array([0]), consumer=np.array([], dtype=np.int64), transfer=np.zeros((0, 1), dtype=np.int64),
-        io_class=np.array([0] * devices + [-1]), objective="latency",
-    )  # fmt: skip
+        name="branches",
+        compute=np.array([[10] * devices + [1000]] * 2),
+        producer=np.array([], dtype=np.int64),
+        consumer_ptr=np.array([0]),
+        consumer=np.array([], dtype=np.int64),
+        transfer=np.zeros((0, 1), dtype=np.int64),
+        io_class=np.array([0] * devices + [-1]),
+        objective="latency",
+    )
     assert FlowBound(problem).run(lambda: None, lambda: False) == expected
     assert best_latency(problem) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "best"),
-    [("layer_bert24_training", 39.7895), pytest.param("operator_bert_l-3_inference", 21.9084, marks=pytest.mark.slow)],
+    [
+        ("layer_bert24_training", 39.7895),
+        pytest.param("operator_bert_l-3_inference", 21.9084, marks=pytest.mark.slow),
+    ],
 )
 def test_published_values_without_contiguity(data, name, best):
     """cp-sat reaches and proves the published optimum without contiguity."""
-    problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period", contiguity="none")
+    problem = po.load(
+        data / "dnn-partitioning" / "throughput" / f"{name}.json",
+        objective="period",
+        contiguity="none",
+    )
     result = make_solver("cp-sat").solve(problem, Budget(100.0, target=None), seed=0)
     assert result.objective * 1e-6 == pytest.approx(best, abs=1e-4)
     assert result.status == "optimal"
@@ -150,7 +176,11 @@ def test_published_values_without_contiguity(data, name, best):
 )
 def test_optima_without_contiguity(data, name, best):
     """cp-sat with price bounds proves these optima; bert24's published bound left a gap."""
-    problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period", contiguity="none")
+    problem = po.load(
+        data / "dnn-partitioning" / "throughput" / f"{name}.json",
+        objective="period",
+        contiguity="none",
+    )
     result = make_solver("cp-sat").solve(problem, Budget(240.0), seed=0)
     assert result.objective * 1e-6 <= best
     assert result.status == "optimal"
@@ -168,7 +198,9 @@ def test_optima_without_contiguity(data, name, best):
 )
 def test_latency_of_known_instances(data, name, best):
     """With one slot all published latencies are reached or beaten, and proved optimal."""
-    problem = po.load(data / "dnn-partitioning" / "latency" / f"{name}_inference.json", objective="latency")
+    problem = po.load(
+        data / "dnn-partitioning" / "latency" / f"{name}_inference.json", objective="latency"
+    )
     result = make_solver("cp-sat").solve(problem, Budget(60.0), seed=0)
     assert result.status == "optimal"
     assert result.objective * 1e-6 == pytest.approx(best, rel=1e-9)
@@ -179,7 +211,8 @@ def test_same_seed_same_answer():
     """With an evaluation budget and one worker the same seed gives the same placement and bound."""
     problem = problems.random_problem(3, contiguity="none", n=6)
     first, second = (
-        make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=2000), seed=5) for _ in range(2)
+        make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=2000), seed=5)
+        for _ in range(2)
     )
     assert first.solution == second.solution
     assert (first.objective, first.lower_bound) == (second.objective, second.lower_bound)
@@ -189,7 +222,8 @@ def test_huge_times_do_not_overflow():
     """Times of 10^12 ticks per op are solved on a coarser grid with a valid bound."""
     problem = problems.random_problem(1, contiguity="none", n=5)
     large = problem.replace(
-        compute=np.where(problem.compute < 0, -1, problem.compute * 10**12 + 7), transfer=problem.transfer * 10**12
+        compute=np.where(problem.compute < 0, -1, problem.compute * 10**12 + 7),
+        transfer=problem.transfer * 10**12,
     )
     best = problems.best_period(large)
     result = make_solver("cp-sat", num_workers=1).solve(large, Budget(evaluations=10**6), seed=0)
@@ -197,7 +231,9 @@ def test_huge_times_do_not_overflow():
     assert result.objective <= best * 1.001
 
 
-@pytest.mark.parametrize(("folder", "objective"), [("throughput", "period"), ("latency", "latency")])
+@pytest.mark.parametrize(
+    ("folder", "objective"), [("throughput", "period"), ("latency", "latency")]
+)
 def test_a_tenth_of_a_second_gives_a_placement_and_a_bound(data, folder, objective):
     """Under the shortest limit cp-sat still returns a valid placement and a bound below it."""
     path = data / "dnn-partitioning" / folder / "layer_resnet50_inference.json"
@@ -216,5 +252,10 @@ def test_the_bound_by_flows_ends_with_the_evaluations(monkeypatch):
         return next(number for number in range(10**6) if stop()) * 0
 
     monkeypatch.setattr(latency_cp_sat.FlowBound, "run", endless)
-    problem = po.PlacementProblem.from_edges([[3, 4], [2, 2]], [(0, 1, 1)], objective="latency", slots=2, io_class=[0, 0])
-    assert make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=40)).value is not None
+    problem = po.PlacementProblem.from_edges(
+        [[3, 4], [2, 2]], [(0, 1, 1)], objective="latency", slots=2, io_class=[0, 0]
+    )
+    assert (
+        make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=40)).value
+        is not None
+    )

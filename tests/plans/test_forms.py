@@ -1,4 +1,5 @@
-"""Sequence and expert parallelism: the search against brute force, tables against scalars, cost files, rooflines of experts."""
+"""Sequence and expert parallelism: the search against brute force, tables against scalars, cost
+files, rooflines of experts."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph
 from placeopt.io import serialize
 from placeopt.model.errors import InputError, Refused
-from placeopt.planning.launch_files import deepspeed_configuration, megatron_arguments, torch_configuration
+from placeopt.planning.launch_files import (
+    deepspeed_configuration,
+    megatron_arguments,
+    torch_configuration,
+)
 from placeopt.planning.plan_model import plan, plan_problem
 from placeopt.plans.layer_tables import LayerTable, read_layer_table
 from placeopt.plans.network_table import FlatNetwork
@@ -32,17 +37,30 @@ MOE = "gen:moe?layers=3&hidden=64&heads=4&kv_heads=2&ffn=128&experts=4&seq=32&vo
 def test_all_ways_to_split_are_searched_exactly(seed):
     """The best plan with sequence and expert parallelism is that of brute force."""
     problem = step_problem(
-        seed, kinds=1 + seed % 2, layers=3 - seed % 2, devices=4 - seed % 2, forms=FORMS if seed % 3 else FORMS[:1], batch=6,
-        schedules=("1f1b", "repetend") if seed % 2 else ("1f1b", "zb-h1"), sharded=seed % 4 == 1, recompute=seed == 4,
-        data_degrees=(1, 2), micro_batches=(1,),
-    )  # fmt: skip
+        seed,
+        kinds=1 + seed % 2,
+        layers=3 - seed % 2,
+        devices=4 - seed % 2,
+        forms=FORMS if seed % 3 else FORMS[:1],
+        batch=6,
+        schedules=("1f1b", "repetend") if seed % 2 else ("1f1b", "zb-h1"),
+        sharded=seed % 4 == 1,
+        recompute=seed == 4,
+        data_degrees=(1, 2),
+        micro_batches=(1,),
+    )
     check_optimum(problem)
 
 
 def test_some_best_plans_split_otherwise():
     """Each way to split layers is part of some best plan."""
-    found = [solve(step_problem(seed, layers=3, forms=FORMS, data_degrees=(1, 2))).solution for seed in range(12)]
-    used = {group.form for plan in found if plan for stage in plan.stages for group in stage.replicas}
+    found = [
+        solve(step_problem(seed, layers=3, forms=FORMS, data_degrees=(1, 2))).solution
+        for seed in range(12)
+    ]
+    used = {
+        group.form for plan in found if plan for stage in plan.stages for group in stage.replicas
+    }
     assert used >= set(FORMS)
 
 
@@ -51,18 +69,26 @@ def table_of(layers=4):
     rng = np.random.default_rng(1)
     whole, even = rng.integers(100, 200, layers) * 1e6, rng.integers(300, 900, layers) * 1e6
     times = {("a", b, t): rng.random((layers, 3)) * b / t for b in (1, 2) for t in (1, 2)}
-    return LayerTable("m", times, {t: np.full(layers, 6e6) / t for t in (1, 2)}, {t: whole + even / t for t in (1, 2)},
-                      rng.integers(1, 9, layers) * 1e6)  # fmt: skip
+    return LayerTable(
+        "m",
+        times,
+        {t: np.full(layers, 6e6) / t for t in (1, 2)},
+        {t: whole + even / t for t in (1, 2)},
+        rng.integers(1, 9, layers) * 1e6,
+    )
 
 
 def test_sequence_parallelism_keeps_an_even_share():
-    """Derived from a table, it takes as long as tensor parallelism and keeps an even share of all activations."""
+    """Derived from a table, it takes as long as tensor parallelism and keeps an even share of all
+    activations."""
     table = table_of().with_sequence()
     costs = PredictedStepCosts(table, FlatNetwork({"a": 1e9}), Constants())
     assert costs.forms("a", 2) == ("", "sequence")
     assert costs.forms("a", 1) == ("",)
     plain, split = ReplicaGroup("a", 2, 1), ReplicaGroup("a", 2, 1, "sequence")
-    assert (costs.layer_ticks("a", 2, 1, False) == costs.layer_ticks("a", 2, 1, False, "sequence")).all()
+    assert (
+        costs.layer_ticks("a", 2, 1, False) == costs.layer_ticks("a", 2, 1, False, "sequence")
+    ).all()
     assert np.allclose(table.form("sequence").activations[2], table.activations[1] / 2)
     for again in (False, True):
         load = Load(0, 4, 1, 3, again)
@@ -72,14 +98,20 @@ def test_sequence_parallelism_keeps_an_even_share():
 
 @pytest.mark.parametrize("form", ["", "sequence", "expert"])
 def test_tables_of_spans_are_those_of_scalars(form):
-    """What the search reads for all spans at once is, tick by tick, what the cost model says of each."""
+    """What the search reads for all spans at once is, tick by tick, what the cost model says of
+    each."""
     costs, pools = roofline_costs(load_graph(MOE)[0], make_cluster("2x4xA100"), (4, 8))
     if form == "sequence":
         costs = PredictedStepCosts(table_of().with_sequence(), FlatNetwork({"a": 1e9}), Constants())
         pools = (type(pools[0])("a", 4, 2, 10**11),)
-    problem = plan_problem(MOE, "2x4xA100", 8).replace(costs=costs, pools=pools, micro_batches=(), data_degrees=())
+    problem = plan_problem(MOE, "2x4xA100", 8).replace(
+        costs=costs, pools=pools, micro_batches=(), data_degrees=()
+    )
     room, size = pools[0].memory, problem.micro_batches[-1]
-    tables, group = BatchTables(problem.replace(forms=FORMS), size, {}), ReplicaGroup(pools[0].kind, 2, 2, form)
+    tables, group = (
+        BatchTables(problem.replace(forms=FORMS), size, {}),
+        ReplicaGroup(pools[0].kind, 2, 2, form),
+    )
     one = ReplicaGroup(group.kind, 2, 1, form)
     update, sync = tables.optimizer(one, False, 2), tables.all_reduce((group,), False, 2)
     fitting = tables.flight(1, 2)[one, False]
@@ -94,7 +126,8 @@ def test_tables_of_spans_are_those_of_scalars(form):
 
 
 def test_experts_are_split_by_roofline():
-    """Experts are shared out, all else is whole on every device, and its gradients pass a ring of all devices."""
+    """Experts are shared out, all else is whole on every device, and its gradients pass a ring of
+    all devices."""
     costs, _ = roofline_costs(load_graph(MOE)[0], make_cluster("2x4xA100"), (4, 8))
     kind = costs.table.kinds[0]
     assert [costs.forms(kind, t) for t in (1, 2, 4)] == [("",), ("", "expert"), ("", "expert")]
@@ -104,17 +137,28 @@ def test_experts_are_split_by_roofline():
         assert np.allclose(table.parameters[tensor], table.shared[tensor] + experts / tensor)
         assert experts.sum() > 0
     assert (experts[[0, -1]] == 0).all()  # embedding and head
-    once, twice = (costs.sync_ticks(Load(0, costs.num_layers, 8, 1, False), (ReplicaGroup(kind, 2, c, "expert"),)) for c in (1, 2))
+    once, twice = (
+        costs.sync_ticks(
+            Load(0, costs.num_layers, 8, 1, False), (ReplicaGroup(kind, 2, c, "expert"),)
+        )
+        for c in (1, 2)
+    )
     assert 0 < once < twice
     assert costs.layer_ticks(kind, 4, 4, False, "expert") is not None
 
 
 def test_planner_takes_and_exports_expert_parallelism(tmp_path):
-    """A plan by experts is in the space and is exported; DeepSpeed's arguments cannot say it; files keep it."""
+    """A plan by experts is in the space and is exported; DeepSpeed's arguments cannot say it; files
+    keep it."""
     problem = plan_problem(MOE, "4xA100", 8, schedules=("1f1b",), sharded=False, recompute=False)
     assert problem.forms == ("expert",)
-    found = plan(problem.replace(max_stages=1, data_degrees=(1,), micro_batches=(8,)), "", 0, runner_ups=0)
-    stage = PlanStage(tuple(range(problem.costs.num_layers)), (ReplicaGroup(problem.pools[0].kind, 4, 1, "expert"),))
+    found = plan(
+        problem.replace(max_stages=1, data_degrees=(1,), micro_batches=(8,)), "", 0, runner_ups=0
+    )
+    stage = PlanStage(
+        tuple(range(problem.costs.num_layers)),
+        (ReplicaGroup(problem.pools[0].kind, 4, 1, "expert"),),
+    )
     given = TrainingPlan((stage,), 8)
     assert not judge_step_plan(problem, given)
     assert judge_step_plan(problem.replace(forms=()), given)
@@ -133,15 +177,20 @@ def _with_solution(result, plan):
 
 
 def test_cost_files_may_have_further_columns(data, tmp_path):
-    """Columns as `2:expert` of a cost folder are read as ways to split layers; others are refused in one line."""
+    """Columns as `2:expert` of a cost folder are read as ways to split layers; others are refused
+    in one line."""
     folder = data / "training_plans" / "profiles"
     times = json.loads((folder / "layer_times.json").read_text())["OPT-350"]
     sizes = json.loads((folder / "layer_sizes.json").read_text())["OPT-350"]
     shutil.copy(folder / "network.json", tmp_path)
     column = times["A100-40"]["2"]
     column["2:expert"] = column["2"]
-    sizes["2:expert"] = {key: {**row, "shared_floats": row["params_floats"] / 2} for key, row in sizes["2"].items()}
-    (tmp_path / "layer_times.json").write_text(json.dumps({"OPT-350": {"A100-40": times["A100-40"]}}))
+    sizes["2:expert"] = {
+        key: {**row, "shared_floats": row["params_floats"] / 2} for key, row in sizes["2"].items()
+    }
+    (tmp_path / "layer_times.json").write_text(
+        json.dumps({"OPT-350": {"A100-40": times["A100-40"]}})
+    )
     (tmp_path / "layer_sizes.json").write_text(json.dumps({"OPT-350": sizes}))
     table = read_layer_table(tmp_path, "OPT-350")
     assert table.forms_of("A100-40", 2) == ("", "expert")
@@ -149,6 +198,8 @@ def test_cost_files_may_have_further_columns(data, tmp_path):
     problem = plan_problem("OPT-350", "8xA100-40", 64, costs=tmp_path)
     assert set(problem.forms) == set(FORMS)
     column["2:magic"] = column["2"]
-    (tmp_path / "layer_times.json").write_text(json.dumps({"OPT-350": {"A100-40": times["A100-40"]}}))
+    (tmp_path / "layer_times.json").write_text(
+        json.dumps({"OPT-350": {"A100-40": times["A100-40"]}})
+    )
     with pytest.raises(InputError, match="sequence, expert"):
         read_layer_table(tmp_path, "OPT-350")

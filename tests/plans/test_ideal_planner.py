@@ -1,4 +1,5 @@
-"""`plan-ideals`: optimal on tiny problems by brute force, on published inputs no worse than published values."""
+"""`plan-ideals`: optimal on tiny problems by brute force, on published inputs no worse than
+published values."""
 
 from __future__ import annotations
 
@@ -67,7 +68,14 @@ def published(data, name, devices, memory):
 @pytest.mark.jit
 @pytest.mark.parametrize(
     ("name", "devices", "memory"),
-    [("bert", 8, 8.0), ("bert", 32, 2.0), ("bert", 128, 8.0), ("bert", 512, 8.0), ("gnmt", 8, 2.4), ("resnet", 8, 8.0)],
+    [
+        ("bert", 8, 8.0),
+        ("bert", 32, 2.0),
+        ("bert", 128, 8.0),
+        ("bert", 512, 8.0),
+        ("gnmt", 8, 2.4),
+        ("resnet", 8, 8.0),
+    ],
 )
 def test_published_values_are_reached_and_proved(data, name, devices, memory):
     """The values of the published program are optima of its own cost model."""
@@ -103,7 +111,9 @@ def test_the_published_plan_has_the_published_price(data):
         stages.append(PlanStage(layers, (ReplicaGroup("device", 1, 1),), layers[size - again :]))
         at += size
     prices = sample_prices(problem, TrainingPlan(tuple(stages)))
-    assert max(price.ticks for price in prices) * problem.tick_seconds == pytest.approx(reference, rel=1e-8)
+    assert max(price.ticks for price in prices) * problem.tick_seconds == pytest.approx(
+        reference, rel=1e-8
+    )
 
 
 def test_json_keeps_problem_and_plan(tmp_path):
@@ -117,15 +127,27 @@ def test_json_keeps_problem_and_plan(tmp_path):
 
 def test_wrong_plans_are_refused():
     """The judge names what is wrong with a plan."""
-    problem = next(p for p in map(random_problem, range(50)) if best_sample_time(p) is not None and len(p.source))
+    problem = next(
+        p
+        for p in map(random_problem, range(50))
+        if best_sample_time(p) is not None and len(p.source)
+    )
     objective, plan = objective_of(problem), solve(problem).solution
     whole = PlanStage(tuple(range(problem.num_layers)), (ReplicaGroup("device", 1, 1),))
     wrong = {
-        "no stage has": dataclasses.replace(plan, stages=(dataclasses.replace(whole, layers=(0,)),)),
-        "divide": dataclasses.replace(plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 1, 4),)),)),
-        "tensor degree 3": dataclasses.replace(plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 3, 1),)),)),
+        "no stage has": dataclasses.replace(
+            plan, stages=(dataclasses.replace(whole, layers=(0,)),)
+        ),
+        "divide": dataclasses.replace(
+            plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 1, 4),)),)
+        ),
+        "tensor degree 3": dataclasses.replace(
+            plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 3, 1),)),)
+        ),
         "is in the stages": dataclasses.replace(plan, stages=(whole, whole)),
-        "devices, there are": dataclasses.replace(plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 2, 6),)),)),
+        "devices, there are": dataclasses.replace(
+            plan, stages=(dataclasses.replace(whole, replicas=(ReplicaGroup("d", 2, 6),)),)
+        ),
     }
     for words, bad in wrong.items():
         assert any(words in violation for violation in objective.judge(problem, bad)), words

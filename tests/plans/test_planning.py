@@ -1,4 +1,5 @@
-"""`plan`: from models and measured tables to plans, exports, pictures, simulation and elastic questions."""
+"""`plan`: from models and measured tables to plans, exports, pictures, simulation and elastic
+questions."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ MODEL = "gen:gpt2?detail=coarse&layers=4&hidden=128&heads=2&seq=64&vocab=500"
 @pytest.fixture(scope="module")
 def planned():
     """A plan of a small problem with several stages."""
-    found = plan(step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12), "", 0, seconds=30.0)
+    found = plan(
+        step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12), "", 0, seconds=30.0
+    )
     assert len(found.plan.stages) > 1
     return found
 
@@ -69,8 +72,13 @@ def test_a_model_is_planned_by_roofline():
     found = po.plan(MODEL, "4xA100", 16, seconds=20.0, runner_ups=1)
     body = found.to_json()
     assert body["gap"] == 0
-    assert [layer for stage in body["stages"] for layer in stage["layers"]] == list(range(found.problem.costs.num_layers))
-    assert all("roofline" in item["source"] or item["what"] != "layer times, sizes" for item in body["sources"])
+    assert [layer for stage in body["stages"] for layer in stage["layers"]] == list(
+        range(found.problem.costs.num_layers)
+    )
+    assert all(
+        "roofline" in item["source"] or item["what"] != "layer times, sizes"
+        for item in body["sources"]
+    )
     assert body["throughput"] == pytest.approx(16 / body["step_seconds"])
 
 
@@ -89,7 +97,8 @@ def test_devices_are_given_once(planned):
 
 
 def test_simulated_steps_agree_with_the_price_of_one_stage():
-    """Without transfers a step of one stage is exactly its price; noise-free passes do not overlap on a stage."""
+    """Without transfers a step of one stage is exactly its price; noise-free passes do not overlap
+    on a stage."""
     problem = step_problem(3, layers=3, max_stages=1)
     found = plan(problem, "", 0, runner_ups=0)
     passes, end = step_timeline(problem, found.plan)
@@ -104,7 +113,9 @@ def test_simulated_passes_keep_their_order(planned):
     for i in range(len(planned.plan.stages)):
         mine = sorted((p for p in passes if p.stage == i), key=lambda p: p.start)
         assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(mine))
-        order = parse_schedule(planned.plan.schedule).order(len(planned.plan.stages), planned.price.rounds, i)
+        order = parse_schedule(planned.plan.schedule).order(
+            len(planned.plan.stages), planned.price.rounds, i
+        )
         assert [(p.stage, p.micro_batch, p.kind) for p in mine] == order
     for one in passes:
         if one.kind == "F" and one.stage:
@@ -120,18 +131,26 @@ def test_a_straggler_makes_steps_longer(planned):
 
 
 def test_exports_name_every_rank(planned, tmp_path):
-    """The torch configuration holds every rank in one place; the others are written where they can say it."""
+    """The torch configuration holds every rank in one place; the others are written where they can
+    say it."""
     torch = torch_configuration(planned)
-    assert torch["world_size"] == len(torch["device_of_rank"]) == sum(planned.plan.devices().values())
+    assert (
+        torch["world_size"] == len(torch["device_of_rank"]) == sum(planned.plan.devices().values())
+    )
     assert len(torch["schedule"]) == len(planned.plan.stages)
     assert all(len(row) == 2 * planned.price.rounds for row in torch["schedule"])
     assert [stage[0] for stage in torch["layers"][1:]] == torch["split_points"]
-    assert {path.name for path in write_launch_files(planned, tmp_path)} >= {"plan.json", "torch.json", "schedule.csv"}
+    assert {path.name for path in write_launch_files(planned, tmp_path)} >= {
+        "plan.json",
+        "torch.json",
+        "schedule.csv",
+    }
     assert json.loads((tmp_path / "plan.json").read_text())["stages"]
 
 
 def test_argument_lists_say_the_degrees():
-    """Megatron and DeepSpeed arguments hold stages, degrees and the batch of a plan of like stages."""
+    """Megatron and DeepSpeed arguments hold stages, degrees and the batch of a plan of like
+    stages."""
     found = plan(step_problem(3, layers=4, max_stages=1), "", 0, runner_ups=0)
     tensor = found.plan.stages[0].replicas[0].tensor
     assert f"--tensor-model-parallel-size={tensor}" in megatron_arguments(found)
@@ -180,7 +199,8 @@ def test_a_loss_moves_what_the_new_plan_lacks(planned):
 
 
 def test_hosts_are_matched_for_the_fewest_moves():
-    """On one device per host: of all ways to give parts to the devices left, the one that moves least is found."""
+    """On one device per host: of all ways to give parts to the devices left, the one that moves
+    least is found."""
     problem = step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12)
     pool = DevicePool("a", 4, 1, 10**6)
     before = plan(problem.replace(pools=(pool,)), "", 0, seconds=30.0, runner_ups=0)
@@ -190,7 +210,12 @@ def test_hosts_are_matched_for_the_fewest_moves():
         old, new = shards_of_devices(before), shards_of_devices(after)
         left = [f"a/{i}" for i in range(4) if i != lost]
         ways = [
-            sum(parameters[1][v] for a, b in zip(sorted(new), names, strict=False) for v in new[a] if v not in old.get(b, {}))
+            sum(
+                parameters[1][v]
+                for a, b in zip(sorted(new), names, strict=False)
+                for v in new[a]
+                if v not in old.get(b, {})
+            )
             for names in itertools.permutations(left)
         ]
         assert moved == 12 * min(ways)
@@ -198,21 +223,47 @@ def test_hosts_are_matched_for_the_fewest_moves():
 
 
 def test_the_command_answers_offers_and_losses(capsys, data):
-    """`--offers` compares devices by speed and price, `--lose` plans what is left; wrong words are one line."""
-    costs = ("OPT-350", "--costs", data / "training_plans" / "profiles", "--batch", 64, "--seconds", 2, "--schedules", "1f1b")
+    """`--offers` compares devices by speed and price, `--lose` plans what is left; wrong words are
+    one line."""
+    costs = (
+        "OPT-350",
+        "--costs",
+        data / "training_plans" / "profiles",
+        "--batch",
+        64,
+        "--seconds",
+        2,
+        "--schedules",
+        "1f1b",
+    )
     offers = "4xA100-40?price=3.67,8xV100-16?price=2.86"
     code, printed = command(capsys, *costs, "--offers", offers, "--json")
     body = json.loads(printed.out)
     assert code == 0
     assert len(body["offers"]) == 3
     assert min(body["offers"], key=lambda item: item["step_seconds"])["devices"] == body["fastest"]
-    assert min(body["offers"], key=lambda item: item["price_per_million_samples"])["devices"] == body["cheapest"]
-    code, printed = command(capsys, *costs, "--cluster", "12xA100-40", "--lose", "A100-40/2", "--runner-ups", 0, "--json")
+    assert (
+        min(body["offers"], key=lambda item: item["price_per_million_samples"])["devices"]
+        == body["cheapest"]
+    )
+    code, printed = command(
+        capsys,
+        *costs,
+        "--cluster",
+        "12xA100-40",
+        "--lose",
+        "A100-40/2",
+        "--runner-ups",
+        0,
+        "--json",
+    )
     body = json.loads(printed.out)
     assert code == 0
     assert body["after"]["moved_bytes"] >= 0
     assert not {"A100-40/8", "A100-40/11"} & set(body["after"]["takes_part_of"].values())
-    code, printed = command(capsys, MODEL, "--batch", 4, "--offers", "2xA100?price=3,4xV100?price=1", "--seconds", 2)
+    code, printed = command(
+        capsys, MODEL, "--batch", 4, "--offers", "2xA100?price=3,4xV100?price=1", "--seconds", 2
+    )
     assert code == 0
     assert "cheapest" in printed.out
     for wrong in (("--offers", "4xA100-40"), ("--cluster", "4xA100-40", "--lose", "A100-40")):
@@ -223,19 +274,39 @@ def test_the_command_answers_offers_and_losses(capsys, data):
 
 def test_the_command_prints_one_object(capsys):
     """`placeopt plan --json` prints what the contract names."""
-    code, printed = command(capsys, MODEL, "--cluster", "2xA100", "--batch", 4, "--json", "--runner-ups", 1)
+    code, printed = command(
+        capsys, MODEL, "--cluster", "2xA100", "--batch", 4, "--json", "--runner-ups", 1
+    )
     body = json.loads(printed.out)
     assert code == 0
-    assert {"step_seconds", "lower_bound_seconds", "gap", "stages", "micro_batch", "schedule", "throughput",
-            "runner_ups"} <= set(body)  # fmt: skip
-    assert {"layers", "devices", "data", "tensor", "recompute", "compute_seconds", "memory_bytes"} <= set(body["stages"][0])
+    assert {
+        "step_seconds",
+        "lower_bound_seconds",
+        "gap",
+        "stages",
+        "micro_batch",
+        "schedule",
+        "throughput",
+        "runner_ups",
+    } <= set(body)
+    assert {
+        "layers",
+        "devices",
+        "data",
+        "tensor",
+        "recompute",
+        "compute_seconds",
+        "memory_bytes",
+    } <= set(body["stages"][0])
 
 
 def test_the_command_prices_a_measured_plan(capsys, data):
     """`placeopt plan --evaluate` predicts a plan that was measured."""
     folder = data / "training_plans"
     path = folder / "plans" / "clariden-OPT-350-N8-N8_D4.json"
-    code, printed = command(capsys, "OPT-350", "--costs", folder / "profiles", "--evaluate", path, "--json")
+    code, printed = command(
+        capsys, "OPT-350", "--costs", folder / "profiles", "--evaluate", path, "--json"
+    )
     body = json.loads(printed.out)
     assert code == 0
     assert body["step_seconds"] == pytest.approx(body["measured_seconds"], rel=0.05)

@@ -1,4 +1,5 @@
-"""The prediction of measured plans: how far off it may be, and that the table says where its numbers come from."""
+"""The prediction of measured plans: how far off it may be, and that the table says where its
+numbers come from."""
 
 from __future__ import annotations
 
@@ -49,13 +50,17 @@ def test_memory_is_close(predictions):
 @pytest.mark.parametrize("cluster", ["clariden", "mit"])
 def test_plans_are_ranked_as_measured(predictions, cluster):
     """Kendall's tau is at least 0.9 within each cluster."""
-    rows = [(plan.seconds, seconds) for plan, seconds, _ in predictions if plan.name.startswith(cluster)]
+    rows = [
+        (plan.seconds, seconds) for plan, seconds, _ in predictions if plan.name.startswith(cluster)
+    ]
     assert kendalltau(*zip(*rows, strict=True)).statistic >= 0.9
 
 
 def test_no_time_falls_with_the_micro_batch():
     """A measured time above that of a larger micro-batch is replaced by that one."""
-    times = {("gpu", size, 1): np.full((2, 3), value) for size, value in ((1, 5.0), (2, 3.0), (4, 8.0))}
+    times = {
+        ("gpu", size, 1): np.full((2, 3), value) for size, value in ((1, 5.0), (2, 3.0), (4, 8.0))
+    }
     sizes = {1: np.ones(2)}
     table = LayerTable("toy", times, sizes, sizes, np.ones(2)).monotone()
     assert [table.times["gpu", size, 1][0, FORWARD] for size in (1, 2, 4)] == [3.0, 3.0, 8.0]

@@ -1,4 +1,5 @@
-"""Repetends of plans: the formula against the period search and a simulation, the search against brute force."""
+"""Repetends of plans: the formula against the period search and a simulation, the search against
+brute force."""
 
 from __future__ import annotations
 
@@ -31,22 +32,40 @@ def chain(seed, stages):
 
 @pytest.mark.parametrize("seed", range(16))
 def test_the_period_is_that_of_the_period_search(seed):
-    """The least period over all that stages may keep is what the period search proves with the same memory."""
+    """The least period over all that stages may keep is what the period search proves with the same
+    memory."""
     stages = 2 + seed % 3
     forward, backward = chain(seed, stages)
     capacity = np.random.default_rng(seed + 100).integers(1, 4, stages).tolist()
     blocks = [
-        Block(f"F{i}", "F", (i,), forward[i], (1,), ((f"F{i - 1}", 0),) if i else ()) for i in range(stages)
+        Block(f"F{i}", "F", (i,), forward[i], (1,), ((f"F{i - 1}", 0),) if i else ())
+        for i in range(stages)
     ] + [
-        Block(f"B{i}", "B", (i,), backward[i], (-1,), ((f"B{i + 1}" if i + 1 < stages else f"F{i}", 0),))
+        Block(
+            f"B{i}",
+            "B",
+            (i,),
+            backward[i],
+            (-1,),
+            ((f"B{i + 1}" if i + 1 < stages else f"F{i}", 0),),
+        )
         for i in range(stages - 1, -1, -1)
-    ]  # fmt: skip
-    problem = PipelineProblem.from_blocks(f"chain{seed}", blocks, [f"d{i}" for i in range(stages)], capacity=capacity)
+    ]
+    problem = PipelineProblem.from_blocks(
+        f"chain{seed}", blocks, [f"d{i}" for i in range(stages)], capacity=capacity
+    )
     proved = run(problem, make_solver("repetend", "pipeline"), Budget(30.0))
-    assert proved.stop_reason in ("proved", "converged")  # all smaller periods of one micro-batch are refuted
+    assert proved.stop_reason in (
+        "proved",
+        "converged",
+    )  # all smaller periods of one micro-batch are refuted
     passes = [f + b for f, b in zip(forward, backward, strict=True)]
     behind = behind_stages(passes, [0] * (stages - 1))
-    fitting = [kept for kept in every_kept(stages) if all(k <= c for k, c in zip(kept, capacity, strict=True))]
+    fitting = [
+        kept
+        for kept in every_kept(stages)
+        if all(k <= c for k, c in zip(kept, capacity, strict=True))
+    ]
     assert min(least_pace(passes, behind, kept) for kept in fitting) == proved.value
 
 
@@ -66,7 +85,8 @@ def test_fewest_kept_is_the_fewest(seed):
 
 
 def test_equal_stages_with_as_many_as_1f1b_are_1f1b():
-    """Stages of nine ticks that keep S - i follow each other every nine ticks; fewer kept take longer, more in front never."""
+    """Stages of nine ticks that keep S - i follow each other every nine ticks; fewer kept take
+    longer, more in front never."""
     passes, stages = [9] * 4, 4
     behind = behind_stages(passes, [0] * 3)
     assert least_pace(passes, behind, [4, 3, 2, 1]) == 9
@@ -80,19 +100,33 @@ def test_the_space_with_repetends_is_searched_exactly(seed):
     """The best plan with repetends, alone and among all schedules, is that of brute force."""
     kinds = 1 + seed % 2
     problem = step_problem(
-        seed, kinds=kinds, layers=4 - (seed % 2 or seed == 2), devices=4 - seed % 2,
-        schedules=("repetend",) if seed < 4 else ("1f1b", "zb-h1", "repetend"), sharded=seed == 4, apart=seed % 4 == 3,
-        data_degrees=(1, 2) if kinds == 1 else (1,), batch=4 + seed % 5, micro_batches=(1,), recompute=seed == 2,
-    )  # fmt: skip
+        seed,
+        kinds=kinds,
+        layers=4 - (seed % 2 or seed == 2),
+        devices=4 - seed % 2,
+        schedules=("repetend",) if seed < 4 else ("1f1b", "zb-h1", "repetend"),
+        sharded=seed == 4,
+        apart=seed % 4 == 3,
+        data_degrees=(1, 2) if kinds == 1 else (1,),
+        batch=4 + seed % 5,
+        micro_batches=(1,),
+        recompute=seed == 2,
+    )
     check_optimum(problem)
 
 
 @pytest.mark.parametrize("layers", [2, 3])
 def test_a_repetend_fits_where_1f1b_does_not(layers):
-    """Devices that hold one layer and one or two micro-batches of it cannot run 1F1B; a repetend is the best plan."""
-    problem = step_problem(layers, layers=layers, schedules=("1f1b",), data_degrees=(1,), micro_batches=(1,), batch=8)
+    """Devices that hold one layer and one or two micro-batches of it cannot run 1F1B; a repetend is
+    the best plan."""
+    problem = step_problem(
+        layers, layers=layers, schedules=("1f1b",), data_degrees=(1,), micro_batches=(1,), batch=8
+    )
     group = ReplicaGroup("a", 1, 1)
-    needed = max(problem.costs.memory_bytes(Load(v, v + 1, 1, layers - 1, False), group) for v in range(layers))
+    needed = max(
+        problem.costs.memory_bytes(Load(v, v + 1, 1, layers - 1, False), group)
+        for v in range(layers)
+    )
     problem = problem.replace(pools=(DevicePool("a", layers, 1, needed),))
     assert solve(problem).status == "infeasible"
     both = problem.replace(schedules=("1f1b", "repetend"))
@@ -104,8 +138,17 @@ def test_a_repetend_fits_where_1f1b_does_not(layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_price_judge_and_simulation_agree(seed):
-    """The judge's period is the formula's; a simulated step without extra occupation of devices is no longer than the price."""
-    problem = step_problem(seed, layers=4, devices=4, schedules=("repetend",), batch=7, micro_batches=(1,), data_degrees=(1,))
+    """The judge's period is the formula's; a simulated step without extra occupation of devices is
+    no longer than the price."""
+    problem = step_problem(
+        seed,
+        layers=4,
+        devices=4,
+        schedules=("repetend",),
+        batch=7,
+        micro_batches=(1,),
+        data_degrees=(1,),
+    )
     free = problem.replace(costs=FreeLinks(seed, 4))
     for one in (problem, free):
         plans = list(every_plan(one))
@@ -115,7 +158,9 @@ def test_price_judge_and_simulation_agree(seed):
             assert judged_step(one, found) == price.step
             if one is free:
                 assert step_timeline(one, found)[1] <= price.step + 1e-6
-                assert [stage.flight for stage in price.stages] == [min(count, price.rounds) for count in found.kept]
+                assert [stage.flight for stage in price.stages] == [
+                    min(count, price.rounds) for count in found.kept
+                ]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,19 +173,38 @@ class FreeLinks(type(step_problem(0).costs)):
 
 
 def test_wrong_numbers_kept_are_named():
-    """The judge refuses numbers that are missing, rise along the stages, or belong to another schedule; files keep them."""
-    problem = step_problem(1, layers=2, devices=2, schedules=("1f1b", "repetend"), data_degrees=(1,), micro_batches=(1,))
+    """The judge refuses numbers that are missing, rise along the stages, or belong to another
+    schedule; files keep them."""
+    problem = step_problem(
+        1,
+        layers=2,
+        devices=2,
+        schedules=("1f1b", "repetend"),
+        data_degrees=(1,),
+        micro_batches=(1,),
+    )
     pools = (dataclasses.replace(problem.pools[0], memory=10**6),)
     stages = tuple(PlanStage((i,), (ReplicaGroup("a", 1, 1),)) for i in range(2))
     good = TrainingPlan(stages, 1, "repetend", kept=(2, 1))
     assert not judge_step_plan(problem.replace(pools=pools), good)
     assert serialize.from_dict(serialize.to_dict(good)) == good
-    for wrong in ({"kept": ()}, {"kept": (1, 2)}, {"kept": (1,)}, {"kept": (1, 0)}, {"schedule": "1f1b"}):
+    for wrong in (
+        {"kept": ()},
+        {"kept": (1, 2)},
+        {"kept": (1,)},
+        {"kept": (1, 0)},
+        {"schedule": "1f1b"},
+    ):
         assert judge_step_plan(problem.replace(pools=pools), dataclasses.replace(good, **wrong))
 
 
 def test_a_plan_with_repetends_comes_out_of_the_planner():
     """The planner's default space holds repetends for models by roofline."""
-    found = plan("gen:gpt2?detail=coarse&layers=3&hidden=128&heads=2&seq=64&vocab=500", "2xA100", 8, runner_ups=0)
+    found = plan(
+        "gen:gpt2?detail=coarse&layers=3&hidden=128&heads=2&seq=64&vocab=500",
+        "2xA100",
+        8,
+        runner_ups=0,
+    )
     assert "repetend" in found.problem.schedules
     assert found.result.gap == 0

@@ -1,4 +1,5 @@
-"""Files of plans and of problems about steps: saved, loaded, verified; cost files of `profile`; zones; three kinds of devices."""
+"""Files of plans and of problems about steps: saved, loaded, verified; cost files of `profile`;
+zones; three kinds of devices."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def planned():
 
 
 def test_a_problem_and_its_plan_are_verified_from_files(planned, tmp_path):
-    """What `--out` writes is loaded as the same problem; its plan is verified with the same value and bound."""
+    """What `--out` writes is loaded as the same problem; its plan is verified with the same value
+    and bound."""
     write_launch_files(planned, tmp_path)
     problem = serialize.load(tmp_path / "problem.json")
     assert problem.hash == planned.problem.hash
@@ -39,7 +41,9 @@ def test_a_problem_and_its_plan_are_verified_from_files(planned, tmp_path):
 def test_problems_from_layer_tables_survive_a_file(data, tmp_path, formula):
     """A saved problem prices every layer as before."""
     folder = data / "training_plans" / "profiles"
-    given = plan_problem("OPT-350", "8xA100-40+8xV100-16@us-west1-b", 64, costs=folder, formula=formula)
+    given = plan_problem(
+        "OPT-350", "8xA100-40+8xV100-16@us-west1-b", 64, costs=folder, formula=formula
+    )
     again = serialize.load(serialize.save(given, tmp_path / "problem.json"))
     assert again.hash == given.hash
     assert again.costs.sources == given.costs.sources
@@ -55,7 +59,10 @@ def test_a_cost_model_without_a_codec_is_named():
 
 def test_a_damaged_problem_is_one_line(planned, tmp_path):
     """Wrong lengths and types are input errors."""
-    for change in ({"times": [{"kind": "A100", "micro_batch": 1, "tensor": 1, "seconds": [1.0]}]}, {"outputs": ["x"]}):
+    for change in (
+        {"times": [{"kind": "A100", "micro_batch": 1, "tensor": 1, "seconds": [1.0]}]},
+        {"outputs": ["x"]},
+    ):
         body = serialize.to_dict(planned.problem)
         body["costs"]["table"] |= change
         (tmp_path / "bad.json").write_text(json.dumps(body))
@@ -64,8 +71,11 @@ def test_a_damaged_problem_is_one_line(planned, tmp_path):
 
 
 def test_links_between_zones_are_their_own(data):
-    """Between zones less passes than within one; names without a zone are in the zone that was read."""
-    network = read_network(data / "training_plans" / "profiles" / "network.json", zones=("us-west1-b",))
+    """Between zones less passes than within one; names without a zone are in the zone that was
+    read."""
+    network = read_network(
+        data / "training_plans" / "profiles" / "network.json", zones=("us-west1-b",)
+    )
     here, there = ("A100-40", 4), ("A100-40@us-west1-b", 4)
     assert network.bandwidth(here, there, 1e8) < network.bandwidth(here, here, 1e8) / 2
     assert network.bandwidth(there, there, 1e8) > 2 * network.bandwidth(here, there, 1e8)
@@ -76,8 +86,16 @@ def test_three_kinds_in_two_zones_are_planned(data):
     """Three pools get a plan with a bound; more devices never make the best plan worse."""
     folder, steps = data / "training_plans" / "profiles", []
     for pools in ("8xA100-40", "8xA100-40+4xV100-16+4xA100-40@us-west1-b"):
-        problem = plan_problem("OPT-350", pools, 32, costs=folder, schedules=("1f1b",), recompute=False, sharded=False)
-        found = plan(problem.replace(micro_batches=(1, 2), max_stages=3, data_degrees=(1, 2, 4)), "", 0, seconds=20.0, runner_ups=0)
+        problem = plan_problem(
+            "OPT-350", pools, 32, costs=folder, schedules=("1f1b",), recompute=False, sharded=False
+        )
+        found = plan(
+            problem.replace(micro_batches=(1, 2), max_stages=3, data_degrees=(1, 2, 4)),
+            "",
+            0,
+            seconds=20.0,
+            runner_ups=0,
+        )
         assert found.result.lower_bound <= found.result.value
         steps.append(found.step_seconds)
     assert steps[1] <= steps[0]
@@ -85,12 +103,20 @@ def test_three_kinds_in_two_zones_are_planned(data):
 
 
 def test_measured_ops_make_the_table(tmp_path):
-    """With a cost file the forward pass of one sample takes what was measured, and the sources say so."""
+    """With a cost file the forward pass of one sample takes what was measured, and the sources say
+    so."""
     from placeopt.instances.op_cost_file import OpCosts, write_costs
 
     graph = po.generate(f"{MODEL}&batch=1")
     names = list(graph.op_names)
-    costs = OpCosts(graph.name, "A100", "gpu", None, dict.fromkeys(names, 2e-3), dict.fromkeys(names, "measured"))
+    costs = OpCosts(
+        graph.name,
+        "A100",
+        "gpu",
+        None,
+        dict.fromkeys(names, 2e-3),
+        dict.fromkeys(names, "measured"),
+    )
     path = write_costs(tmp_path / "costs.json", costs)
     problem = plan_problem(f"{MODEL}&batch=1", "2xA100", 8, costs=path)
     ticks = problem.costs.layer_ticks("A100", 1, 1, False)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from small_plans import best_step, check_optimum, compare_with_brute_force, every_plan, solve, step_problem
+from small_plans import (
+    best_step,
+    check_optimum,
+    compare_with_brute_force,
+    every_plan,
+    solve,
+    step_problem,
+)
 
 from placeopt.model.objective import objective_of
 from placeopt.plans.layer_tables import read_layer_table
@@ -17,22 +24,31 @@ GIB = 2**30
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_optimum_is_that_of_brute_force(seed):
-    """Value and bound are the least step of all plans, on one and two kinds of devices, with and without recomputation."""
+    """Value and bound are the least step of all plans, on one and two kinds of devices, with and
+    without recomputation."""
     kinds = 1 + seed % 2
     problem = step_problem(
-        seed, kinds=kinds, layers=4 if kinds == 1 else 3 - seed % 4 // 3, devices=3 + seed % 2,
-        recompute=kinds == 1 and seed % 3 == 0, mixed=seed % 4 == 3, data_degrees=(1, 2, 3),
-    )  # fmt: skip
+        seed,
+        kinds=kinds,
+        layers=4 if kinds == 1 else 3 - seed % 4 // 3,
+        devices=3 + seed % 2,
+        recompute=kinds == 1 and seed % 3 == 0,
+        mixed=seed % 4 == 3,
+        data_degrees=(1, 2, 3),
+    )
     check_optimum(problem)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_closings_apart_are_searched_to_the_end(seed):
-    """Where the longest all-reduce and the longest optimizer step are of unlike stages, tolerance 0 ends with a proof.
+    """Where the longest all-reduce and the longest optimizer step are of unlike stages, tolerance 0
+    ends with a proof.
 
     A range of periods was opened again and again until the time was over.
     """
-    problem = step_problem(seed, kinds=2, layers=4, devices=3, apart=True, data_degrees=(1,), batch=7)
+    problem = step_problem(
+        seed, kinds=2, layers=4, devices=3, apart=True, data_degrees=(1,), batch=7
+    )
     check_optimum(problem, evaluations=2000)
 
 
@@ -46,7 +62,8 @@ def test_bounds_hold_for_every_plan(seed):
 
 @pytest.mark.parametrize("start", range(5))
 def test_random_problems_are_those_of_brute_force(start):
-    """Search, price and judge agree on tiny problems with some of everything; `results/plans` has more of them."""
+    """Search, price and judge agree on tiny problems with some of everything; `results/plans` has
+    more of them."""
     for seed in range(8 * start, 8 * start + 8):
         counts = compare_with_brute_force(seed)
         assert (counts["search_differs"], counts["judge_differs"]) == (0, 0)
@@ -63,25 +80,33 @@ def test_a_tolerance_leaves_a_true_bound():
 def published(data, *pools, batch=1024, model="OPT-350"):
     """Return a problem under the published formula."""
     folder = data / "training_plans" / "profiles"
-    costs = PublishedStepCosts(read_layer_table(folder, model), read_network(folder / "network.json", raw=True))
+    costs = PublishedStepCosts(
+        read_layer_table(folder, model), read_network(folder / "network.json", raw=True)
+    )
     return StepPlanProblem(costs, pools, batch)
 
 
 @pytest.mark.jit
 @pytest.mark.parametrize(("devices", "reference"), [(32, 0.130), (80, 0.272), (128, 0.418)])
 def test_published_steps_are_reached_and_proved(data, devices, reference):
-    """On like devices the best of the published planners and of enumeration is reached, and proved."""
+    """On like devices the best of the published planners and of enumeration is reached, and
+    proved."""
     result = solve(published(data, DevicePool("A100-40", devices, 4, 40 * GIB)))
     assert result.status == "optimal"
     assert round(1 / result.seconds, 3) >= reference
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("a100", "v100", "reference"), [(32, 96, 0.170), (80, 240, 0.361), (128, 384, 0.523)])
+@pytest.mark.parametrize(
+    ("a100", "v100", "reference"), [(32, 96, 0.170), (80, 240, 0.361), (128, 384, 0.523)]
+)
 def test_published_steps_on_unlike_devices_are_beaten(data, a100, v100, reference):
     """On two kinds of devices the published planner is beaten by a tenth."""
     result = solve(
-        published(data, DevicePool("A100-40", a100, 4, 40 * GIB), DevicePool("V100-16", v100, 4, 16 * GIB)), tolerance=0.01
+        published(
+            data, DevicePool("A100-40", a100, 4, 40 * GIB), DevicePool("V100-16", v100, 4, 16 * GIB)
+        ),
+        tolerance=0.01,
     )
     assert 1 / result.seconds > 1.1 * reference
     assert result.gap <= 0.01

@@ -1,4 +1,5 @@
-"""Schedules of plans: what is in flight, how long they take, and that the search over all of them is exact."""
+"""Schedules of plans: what is in flight, how long they take, and that the search over all of them
+is exact."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class EqualCosts(TableCosts):
 def equal_plan(schedule, stages, rounds):
     """Return a problem of equal layers, and a plan with one layer per stage."""
     pool = DevicePool("a", stages, 1, 10**6)
-    problem = StepPlanProblem(EqualCosts(0, stages), (pool,), rounds, (1,), (1,), schedules=(schedule,))
+    problem = StepPlanProblem(
+        EqualCosts(0, stages), (pool,), rounds, (1,), (1,), schedules=(schedule,)
+    )
     groups = (ReplicaGroup("a", 1, 1),)
     return problem, TrainingPlan(tuple(PlanStage((v,), groups) for v in range(stages)), 1, schedule)
 
@@ -52,7 +55,8 @@ def equal_plan(schedule, stages, rounds):
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "interleaved-1f1b:3"])
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_equal_stages_take_what_the_price_says(schedule, scale):
-    """The simulated step of equal stages is exactly the closed price; no stage holds more than its flight says."""
+    """The simulated step of equal stages is exactly the closed price; no stage holds more than its
+    flight says."""
     chunks = parse_schedule(schedule).chunks
     stages = chunks * (scale + 1)
     problem, plan = equal_plan(schedule, stages, 4 * (scale + 1))
@@ -85,22 +89,38 @@ def test_the_judge_counts_the_same_in_flight(schedule, stages, rounds):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_schedule_alone_is_searched_exactly(seed):
-    """The best plan of a single schedule, with sharded states and recomputation, is that of brute force."""
+    """The best plan of a single schedule, with sharded states and recomputation, is that of brute
+    force."""
     problem = step_problem(
-        seed, layers=4, devices=3 + seed % 3, schedules=(SCHEDULES[seed % 4],), sharded=seed % 3 > 0,
-        recompute=seed % 2 == 0 and seed % 3 > 0, data_degrees=(1, 2), batch=4 + 2 * (seed % 3), micro_batches=(1,),
-    )  # fmt: skip
+        seed,
+        layers=4,
+        devices=3 + seed % 3,
+        schedules=(SCHEDULES[seed % 4],),
+        sharded=seed % 3 > 0,
+        recompute=seed % 2 == 0 and seed % 3 > 0,
+        data_degrees=(1, 2),
+        batch=4 + 2 * (seed % 3),
+        micro_batches=(1,),
+    )
     check_optimum(problem)
 
 
 @pytest.mark.parametrize("seed", range(9))
 def test_the_whole_space_is_searched_exactly(seed):
-    """All schedules together, on one to three kinds of devices: the optimum, and bounds and judge hold for every plan."""
+    """All schedules together, on one to three kinds of devices: the optimum, and bounds and judge
+    hold for every plan."""
     kinds = 1 + seed % 3
     problem = step_problem(
-        seed, kinds=kinds, layers=(5, 4, 3)[kinds - 1], devices=(4, 3, 2)[kinds - 1], schedules=SCHEDULES, sharded=True,
-        data_degrees=(1, 2), batch=4 + seed % 3, micro_batches=(1,),
-    )  # fmt: skip
+        seed,
+        kinds=kinds,
+        layers=(5, 4, 3)[kinds - 1],
+        devices=(4, 3, 2)[kinds - 1],
+        schedules=SCHEDULES,
+        sharded=True,
+        data_degrees=(1, 2),
+        batch=4 + seed % 3,
+        micro_batches=(1,),
+    )
     plans = list(every_plan(problem))
     steps = [step_price(problem, plan).step for plan in plans]
     area = objective_of(problem).bounds(problem, 0.0).value
@@ -112,8 +132,13 @@ def test_the_whole_space_is_searched_exactly(seed):
 
 def test_sharded_states_fit_where_whole_ones_do_not():
     """Memory that is too small for whole states of two replicas may do for sharded ones."""
-    problem = step_problem(1, layers=3, data_degrees=(2,), max_stages=1, batch=4, micro_batches=(1,))
-    plans = [TrainingPlan((PlanStage((0, 1, 2), (ReplicaGroup("a", 2, 2),)),), 1, "1f1b", sharded) for sharded in (False, True)]
+    problem = step_problem(
+        1, layers=3, data_degrees=(2,), max_stages=1, batch=4, micro_batches=(1,)
+    )
+    plans = [
+        TrainingPlan((PlanStage((0, 1, 2), (ReplicaGroup("a", 2, 2),)),), 1, "1f1b", sharded)
+        for sharded in (False, True)
+    ]
     whole, shared = (step_price(problem, plan).stages[0].memory for plan in plans)
     assert shared < whole
     pool = DevicePool("a", 4, 2, shared)
@@ -123,7 +148,9 @@ def test_sharded_states_fit_where_whole_ones_do_not():
     assert found.solution.sharded
 
 
-@pytest.mark.parametrize("name", ["gpipe", "interleaved-1f1b", "interleaved-1f1b:1", "interleaved-1f1b:x", "zb-h1:2"])
+@pytest.mark.parametrize(
+    "name", ["gpipe", "interleaved-1f1b", "interleaved-1f1b:1", "interleaved-1f1b:x", "zb-h1:2"]
+)
 def test_unknown_schedules_are_refused(name):
     """A schedule that is not there is an input error."""
     with pytest.raises(InputError, match="schedule"):
@@ -136,7 +163,9 @@ def test_what_a_cost_model_does_not_know_is_refused(data):
     from placeopt.plans.network_table import read_network
 
     folder = data / "training_plans" / "profiles"
-    costs = PublishedStepCosts(read_layer_table(folder, "OPT-350"), read_network(folder / "network.json", raw=True))
+    costs = PublishedStepCosts(
+        read_layer_table(folder, "OPT-350"), read_network(folder / "network.json", raw=True)
+    )
     pools = (DevicePool("A100-40", 8, 4, 2**35),)
     with pytest.raises(InputError, match="sharded"):
         StepPlanProblem(costs, pools, 64, sharded=True)

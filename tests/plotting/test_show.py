@@ -24,7 +24,14 @@ def result(problem):
 def test_objects_are_short(problem, result):
     """No object prints its arrays in full."""
     pipeline = po.load("shape:V")
-    for thing in (problem, result, result.solution, pipeline, po.generate("ffnn"), po.make_cluster("2xA100+2xL4")):
+    for thing in (
+        problem,
+        result,
+        result.solution,
+        pipeline,
+        po.generate("ffnn"),
+        po.make_cluster("2xA100+2xL4"),
+    ):
         assert len(repr(thing)) < 330
         assert "\n" not in repr(thing)
     assert "makespan" in repr(result)
@@ -53,7 +60,9 @@ def test_picture(problem, result):
 def test_picture_of_a_period():
     """Where the solution is no schedule in time, value and bound are drawn over the search."""
     pytest.importorskip("matplotlib")
-    problem = po.PlacementProblem.from_edges([[3, 3], [2, 2], [4, 4]], [(0, 1, 1), (1, 2, 1)], objective="period")
+    problem = po.PlacementProblem.from_edges(
+        [[3, 3], [2, 2], [4, 4]], [(0, 1, 1), (1, 2, 1)], objective="period"
+    )
     axes = po.solve(problem, "ideal-dp", seconds=2).plot().axes[0]
     assert "seconds" in axes.get_xlabel()
 
@@ -74,4 +83,6 @@ def test_frame_of_a_pipeline():
     result = po.solve(pipeline, "1f1b", seconds=2)
     frame = result.to_frame()
     assert len(frame) == pipeline.num_blocks * result.solution.micro_batches
-    assert frame["finish_seconds"].max() == pytest.approx(result.solution.makespan * pipeline.tick_seconds)
+    assert frame["finish_seconds"].max() == pytest.approx(
+        result.solution.makespan * pipeline.tick_seconds
+    )

@@ -23,7 +23,15 @@ from placeopt.solvers.policy.move_policy import (
     said_of,
 )
 from placeopt.solvers.policy.move_training import SPREADS, drawn_around, fittest, race, walked
-from placeopt.solvers.policy.move_walk import DOUBT, LEGS, RAREST, MoveGains, MoveWalk, walk_on, walkable
+from placeopt.solvers.policy.move_walk import (
+    DOUBT,
+    LEGS,
+    RAREST,
+    MoveGains,
+    MoveWalk,
+    walk_on,
+    walkable,
+)
 from placeopt.solvers.policy.walk_seeds import seeds
 from placeopt.solvers.policy.zero_shot import FEW, ZeroShot
 from placeopt.solvers.search.annealing_walks import AnnealingWalk
@@ -47,20 +55,24 @@ def problems():
 
 
 def test_seeds_are_schedules_of_their_value():
-    """Executed as planned, every seed takes at most its value and respects every constraint; the best comes first."""
+    """Executed as planned, every seed takes at most its value and respects every constraint; the
+    best comes first."""
     count = 0
     for problem in problems():
         space = SearchSpace(problem)
         found = seeds(space.context)
         assert [seed.value for seed in found] == sorted(seed.value for seed in found)
         for seed in found:
-            assert evaluate(problem, space.context.ranked(seed.plan), "planned").makespan <= seed.value
+            assert (
+                evaluate(problem, space.context.ranked(seed.plan), "planned").makespan <= seed.value
+            )
         count += len(found)
     assert count >= 60
 
 
 def test_seeds_have_the_values_of_the_solvers():
-    """List schedulers among the seeds give what the solvers of their names give, and the best is none worse."""
+    """List schedulers among the seeds give what the solvers of their names give, and the best is
+    none worse."""
     for seed in range(3):
         problem = load(f"gen:layered?layers=6&width=6&ccr=2.5&seed={seed}", "uniform:3")
         found = seeds(SearchSpace(problem).context)
@@ -68,12 +80,15 @@ def test_seeds_have_the_values_of_the_solvers():
             value = make_solver(name).solve(problem, Budget(evaluations=1), seed=0).value
             planned = [own.value for own in found if own.heuristic == name]
             assert found[0].value <= planned[0]
-            assert value <= planned[0]  # the solver takes the best of three executions of the same plan
+            assert (
+                value <= planned[0]
+            )  # the solver takes the best of three executions of the same plan
         assert {"edge-zeroing", "dsc", "m-sct", "critical-path"} <= {own.heuristic for own in found}
 
 
 def test_runs_have_the_values_of_the_evaluator():
-    """The value of a run is that of the `planned` execution of its placement, never above its seed's."""
+    """The value of a run is that of the `planned` execution of its placement, never above its
+    seed's."""
     count = 0
     for problem in problems():
         graph = ZeroShot(problem)
@@ -81,29 +96,47 @@ def test_runs_have_the_values_of_the_evaluator():
             continue
         for sample in range(2):
             found = graph.run(random_policy(1), sample=sample, work_per_op=3_000)
-            assert evaluate(problem, found.placement, "planned").makespan == found.value <= found.seeded
+            assert (
+                evaluate(problem, found.placement, "planned").makespan
+                == found.value
+                <= found.seeded
+            )
             assert found.heuristic in {seed.heuristic for seed in graph.seeds[:FEW]}
             count += 1
     assert count >= 12
 
 
 def test_a_run_repeats():
-    """The same sample gives the same placement, a graph prepared anew too; another one draws other moves."""
+    """The same sample gives the same placement, a graph prepared anew too; another one draws other
+    moves."""
     problem = load("gen:lu?tiles=4&seed=3", "uniform:5")
     graph = ZeroShot(problem)
     first, other = (graph.run(pretrained(), sample=sample) for sample in (4, 5))
-    assert graph.run(pretrained(), sample=4).placement == first.placement == ZeroShot(problem).run(pretrained(), sample=4).placement
+    assert (
+        graph.run(pretrained(), sample=4).placement
+        == first.placement
+        == ZeroShot(problem).run(pretrained(), sample=4).placement
+    )
     assert other.placement != first.placement
     assert first.steps == 18_000 * problem.num_ops // (300 + problem.num_ops + problem.num_edges)
 
 
 def test_a_walk_takes_the_moves_that_its_policy_draws():
-    """A policy that is sure of one kind takes it almost always; late scores count at the end of a walk."""
+    """A policy that is sure of one kind takes it almost always; late scores count at the end of a
+    walk."""
     space = SearchSpace(load("gen:layered?layers=7&width=6&ccr=1.5&seed=1", "uniform:3"))
     sure = {name: np.zeros((len(rows), len(WHOLE))) for name, rows in TABLES.items()}
     sure["kind"][:, 0], sure["kind"][MOVES.index("swap"), 0] = -6.0, 6.0
-    sure["kind_late"][MOVES.index("swap"), 0], sure["kind_late"][MOVES.index("join"), 0] = -12.0, 12.0
-    walk = MoveWalk(space, space.sequence, np.zeros(space.problem.num_ops, dtype=np.int64), np.random.default_rng(0))
+    sure["kind_late"][MOVES.index("swap"), 0], sure["kind_late"][MOVES.index("join"), 0] = (
+        -12.0,
+        12.0,
+    )
+    walk = MoveWalk(
+        space,
+        space.sequence,
+        np.zeros(space.problem.num_ops, dtype=np.int64),
+        np.random.default_rng(0),
+    )
     tally = walk._walk.tally
     walk.run(MovePolicy(sure), 800, (0.0, 0.01))
     assert tally[MOVES.index("swap"), 0] > 790
@@ -114,14 +147,20 @@ def test_a_walk_takes_the_moves_that_its_policy_draws():
 
 
 def test_legs_are_those_of_an_annealing_walk():
-    """A run is LEGS legs of annealing with the policy's chances and temperatures, worked out here."""
+    """A run is LEGS legs of annealing with the policy's chances and temperatures, worked out
+    here."""
     space = SearchSpace(load("gen:layered?layers=7&width=6&ccr=1.5&seed=2", "uniform:4"))
     policy, whole = random_policy(3), said_of(space)
     device = np.zeros(space.problem.num_ops, dtype=np.int64)
     walk = MoveWalk(space, space.sequence, device, np.random.default_rng(8))
     walk.run(policy, 80 * LEGS)
-    other = AnnealingWalk(space, device, space.sequence, random_states(np.random.default_rng(8), 1)[0])
-    hot, cold = np.exp(policy.tables["walk"][0] @ whole), np.exp(policy.tables["walk"].sum(axis=0) @ whole)
+    other = AnnealingWalk(
+        space, device, space.sequence, random_states(np.random.default_rng(8), 1)[0]
+    )
+    hot, cold = (
+        np.exp(policy.tables["walk"][0] @ whole),
+        np.exp(policy.tables["walk"].sum(axis=0) @ whole),
+    )
     for leg in range(LEGS):
         score = (policy.tables["kind"] + (leg + 0.5) / LEGS * policy.tables["kind_late"]) @ whole
         other.weigh(np.exp(score) / np.exp(score).sum())
@@ -134,14 +173,17 @@ def test_legs_are_those_of_an_annealing_walk():
 def test_temperatures_stay_within_bounds():
     """However large the weights, temperatures fall and stay where walks make sense."""
     for size in (-80.0, -3.0, 0.0, 5.0, 90.0):
-        policy = MovePolicy.untrained().with_vector(np.full(len(MovePolicy.untrained().vector), size))
+        policy = MovePolicy.untrained().with_vector(
+            np.full(len(MovePolicy.untrained().vector), size)
+        )
         hot, cold = policy.heats(np.array([1.0, 0.5, 0.5]))
         assert COLDEST <= cold <= hot <= HOTTEST
         assert policy.chances(np.array([1.0, 0.5, 0.5]), 0.5).sum() == pytest.approx(1.0)
 
 
 def test_what_is_said_of_a_graph():
-    """Two chains of two ops on two devices: communication is a third of all time, and the chains fill the devices."""
+    """Two chains of two ops on two devices: communication is a third of all time, and the chains
+    fill the devices."""
     problem = PlacementProblem.from_edges(np.full((4, 2), 6), [(0, 1, 6), (2, 3, 6)])
     assert said_of(SearchSpace(problem)) == pytest.approx([1.0, 12 / 36, 24 / 12 / 4])
 
@@ -152,11 +194,17 @@ def test_contention_is_refused():
     problem = next(problem for problem in drawn if problem.num_channels > 0)
     space = SearchSpace(problem)
     with pytest.raises(Refused):
-        MoveWalk(space, space.sequence, np.zeros(problem.num_ops, dtype=np.int64), np.random.default_rng(0))
+        MoveWalk(
+            space,
+            space.sequence,
+            np.zeros(problem.num_ops, dtype=np.int64),
+            np.random.default_rng(0),
+        )
 
 
 def test_a_race_is_won_by_the_nearest_to_its_judge():
-    """On a noisy distance to a known policy, the nearest is left; the same seed gives the same; no graphs is an error."""
+    """On a noisy distance to a known policy, the nearest is left; the same seed gives the same; no
+    graphs is an error."""
     target = random_policy(5).vector
     policies = drawn_around(MovePolicy.untrained("critical"), 16, np.random.default_rng(0))
 
@@ -178,7 +226,10 @@ def test_a_race_is_won_by_the_nearest_to_its_judge():
 def test_policies_are_drawn_around_one():
     """Deviations are normal with the stated spread, independent of each other."""
     first = MovePolicy.untrained("critical")
-    found = np.array([policy.vector for policy in drawn_around(first, 400, np.random.default_rng(1))]) - first.vector
+    found = (
+        np.array([policy.vector for policy in drawn_around(first, 400, np.random.default_rng(1))])
+        - first.vector
+    )
     assert np.abs(found.mean(axis=0)).max() < 0.15
     assert found.reshape(400, -1, 3).std(axis=(0, 1)) == pytest.approx(SPREADS, rel=0.05)
 
@@ -186,11 +237,14 @@ def test_policies_are_drawn_around_one():
 def test_walks_are_judged_by_their_last_value():
     """What training asks for is the logarithm of the run's value."""
     graph = ZeroShot(load("gen:lu?tiles=3&seed=1", "uniform:3"))
-    assert walked(graph, pretrained(), 3) == pytest.approx(np.log(graph.run(pretrained(), sample=3).value))
+    assert walked(graph, pretrained(), 3) == pytest.approx(
+        np.log(graph.run(pretrained(), sample=3).value)
+    )
 
 
 def test_dual_policy_ends_with_moves_and_keeps_its_seed():
-    """With all local steps as moves the budget is kept and the value is not above the teacher's, whichever policy draws."""
+    """With all local steps as moves the budget is kept and the value is not above the teacher's,
+    whichever policy draws."""
     problem = load("gen:layered?layers=6&width=6&ccr=2&seed=1", "uniform:3")
     seed = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).value
     for moves in ("pretrained", "untrained"):
@@ -222,7 +276,8 @@ def test_the_pretrained_policy_says_how_it_was_made():
 
 
 def test_what_moves_gain_weighs_them():
-    """A kind that leads to new best placements comes more often, one that does not never dies out; worked out here."""
+    """A kind that leads to new best placements comes more often, one that does not never dies out;
+    worked out here."""
     gains, before = MoveGains(memory=0.5), np.full(len(MOVES), 1 / len(MOVES))
     assert gains.share(before) is before
     tried, better = np.full(len(MOVES), 100), np.zeros(len(MOVES), dtype=np.int64)
@@ -244,10 +299,13 @@ def test_what_moves_gain_weighs_them():
 
 
 def test_steps_that_change_nothing_cost_nothing():
-    """A walk within a budget proposes until so many proposals were evaluated; the empty ones come on top."""
+    """A walk within a budget proposes until so many proposals were evaluated; the empty ones come
+    on top."""
     problem = load("gen:layered?layers=7&width=6&ccr=1.5&seed=3", "uniform:3")
     space = SearchSpace(problem)
-    walk = MoveWalk(space, space.sequence, np.zeros(problem.num_ops, dtype=np.int64), np.random.default_rng(0))
+    walk = MoveWalk(
+        space, space.sequence, np.zeros(problem.num_ops, dtype=np.int64), np.random.default_rng(0)
+    )
     made = [walk.learn(pretrained(), MoveGains(), 100, (0.0, 0.1)) for _ in range(10)]
     tally = walk._walk.tally
     assert tally[:, PROPOSED].sum() == 1000
@@ -258,14 +316,22 @@ def test_steps_that_change_nothing_cost_nothing():
         tracker.offer(start.value, start.solution)
         walk_on(space, pretrained(), tracker, np.random.default_rng(1), learn=learn)
         assert tracker.evaluations == 700
-        assert evaluate(problem, tracker.solution, "planned").makespan == tracker.value < start.value
+        assert (
+            evaluate(problem, tracker.solution, "planned").makespan == tracker.value < start.value
+        )
 
 
 def test_walks_that_learn_take_other_moves():
-    """The option `adapt` of dual-policy matters, and the answer is the same whenever it is asked again."""
+    """The option `adapt` of dual-policy matters, and the answer is the same whenever it is asked
+    again."""
     problem = load("gen:layered?layers=9&width=9&ccr=2&seed=4", "uniform:4")
     found = [
-        [make_solver("dual-policy", adapt=adapt).solve(problem, Budget(evaluations=1500), seed=seed).solution for seed in range(3)]
+        [
+            make_solver("dual-policy", adapt=adapt)
+            .solve(problem, Budget(evaluations=1500), seed=seed)
+            .solution
+            for seed in range(3)
+        ]
         for adapt in (True, False, True)
     ]
     assert found[0] == found[2] != found[1]

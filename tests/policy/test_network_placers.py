@@ -1,4 +1,5 @@
-"""Placement networks: probabilities against enumeration, means against loops, what they start from and what moves them."""
+"""Placement networks: probabilities against enumeration, means against loops, what they start from
+and what moves them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ import pytest
 import placeopt as po
 from placeopt.model.errors import Refused
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.policy.network_placer import GraphPlacer, RecurrentPlacer, SoftGrouper, stretches
+from placeopt.solvers.policy.network_placer import (
+    GraphPlacer,
+    RecurrentPlacer,
+    SoftGrouper,
+    stretches,
+)
 from placeopt.solvers.policy.neural_parsing import NeuralParsing, NeuralParsingPolicy, left_out
 from placeopt.solvers.policy.structure_features import STRUCTURE
 from placeopt.solving.registry import make_solver
@@ -27,7 +33,12 @@ NAMES = ("recurrent-placer", "graph-placer", "visiting-placer", "soft-grouper", 
 def problem(num_ops=4, num_devices=2, seed=0, **fields):
     """Return a random graph."""
     rng = np.random.default_rng(seed)
-    edges = [(u, v, int(rng.integers(1, 9))) for u in range(num_ops) for v in range(u + 1, num_ops) if rng.random() < 0.5]
+    edges = [
+        (u, v, int(rng.integers(1, 9)))
+        for u in range(num_ops)
+        for v in range(u + 1, num_ops)
+        if rng.random() < 0.5
+    ]
     return PlacementProblem.from_edges(rng.integers(1, 20, (num_ops, num_devices)), edges, **fields)
 
 
@@ -36,9 +47,14 @@ def every_choice(sizes):
     return torch.tensor(list(itertools.product(*(range(size) for size in sizes))))
 
 
-@pytest.mark.parametrize(("solver", "sizes"), [
-    (RecurrentPlacer(hidden=4), [2] * 4), (GraphPlacer(hidden=4), [2] * 4), (SoftGrouper(hidden=4, groups=2), [2] * 6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("solver", "sizes"),
+    [
+        (RecurrentPlacer(hidden=4), [2] * 4),
+        (GraphPlacer(hidden=4), [2] * 4),
+        (SoftGrouper(hidden=4, groups=2), [2] * 6),
+    ],
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_probabilities_of_all_choices_sum_to_one(solver, sizes, temperature):
     """And samples come as often as their probability says."""
@@ -62,7 +78,11 @@ def test_messages_are_means_over_neighbours():
     messages = torch.arange(8.0).reshape(4, 2)
     received = networks._means(messages, source, target)
     for node in range(4):
-        mine = [messages[u].tolist() for u, v in zip(source.tolist(), target.tolist(), strict=True) if v == node]
+        mine = [
+            messages[u].tolist()
+            for u, v in zip(source.tolist(), target.tolist(), strict=True)
+            if v == node
+        ]
         assert received[node].tolist() == (np.mean(mine, axis=0).tolist() if mine else [0.0, 0.0])
 
 
@@ -108,7 +128,9 @@ def test_learning_makes_better_samples_likelier(name, rule):
 def test_without_torch_a_placer_refuses_in_one_line(name, monkeypatch):
     """It names the extra, and a comparison skips it."""
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "torch" else found(module))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda module: None if module == "torch" else found(module)
+    )
     with pytest.raises(Refused, match=r"pip install 'placeopt\[torch\]'") as refusal:
         make_solver(name).solve(problem(), po.Budget(evaluations=10))
     assert "\n" not in str(refusal.value)
@@ -156,7 +178,8 @@ def test_only_learned_parsing_moves_the_network(without):
 
 
 def test_scores_climb_along_the_score_function():
-    """The network's step raises the log-probability of the samples that were rewarded (finite difference of the kernels)."""
+    """The network's step raises the log-probability of the samples that were rewarded (finite
+    difference of the kernels)."""
     case = po.load("gen:layered?layers=6&width=5&seed=3", cluster="uniform:2")
     policy = NeuralParsingPolicy(case, NeuralParsing(), np.random.default_rng(0))
     samples = policy.sample(32, 1.0)
@@ -168,7 +191,8 @@ def test_scores_climb_along_the_score_function():
 
 
 def test_visits_earn_what_the_makespan_falls_by():
-    """The value of an episode after a segment is that of its placement, and the budget counts every visit."""
+    """The value of an episode after a segment is that of its placement, and the budget counts every
+    visit."""
     from placeopt.makespan.evaluate import evaluate_batch
     from placeopt.solvers.policy.visiting_placer import VisitingPlacer, Visits
     from placeopt.solving.tracker import Tracker
@@ -188,7 +212,8 @@ def test_visits_earn_what_the_makespan_falls_by():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ops_that_cost_nothing_somewhere_are_learned_from(name):
-    """Where no incumbent and no op measures the rewards, one tick does: no division by zero, no warning."""
+    """Where no incumbent and no op measures the rewards, one tick does: no division by zero, no
+    warning."""
     free = PlacementProblem.from_edges([[0, 5], [5, 0], [0, 5]], [(0, 1, 3), (1, 2, 3)])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

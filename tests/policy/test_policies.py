@@ -1,4 +1,5 @@
-"""Learned placers: they start as their heuristic, their gradients are right, their files come back."""
+"""Learned placers: they start as their heuristic, their gradients are right, their files come
+back."""
 
 from __future__ import annotations
 
@@ -23,9 +24,22 @@ from placeopt.solvers.policy.dual_policy_file import ARRAYS, LAYERS, DualPolicyM
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.episodes import OrderedProblem, roll, score_functions, weights_of
 from placeopt.solvers.policy.graph_parsing import edge_features
-from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Placer, new_sampling, parse_and_place
+from placeopt.solvers.policy.group_and_place import (
+    ParsedSamples,
+    Parser,
+    Placer,
+    new_sampling,
+    parse_and_place,
+)
 from placeopt.solvers.policy.grouping_graph import grouping_graph
-from placeopt.solvers.policy.guides import HEAVY, NEAR, SAME_TIME, Incumbent, critical_rows, grow_windows
+from placeopt.solvers.policy.guides import (
+    HEAVY,
+    NEAR,
+    SAME_TIME,
+    Incumbent,
+    critical_rows,
+    grow_windows,
+)
 from placeopt.solvers.policy.local_steps import WindowChoice
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS, ROUNDS, WHOLE, op_contexts
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
@@ -37,7 +51,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def sparse_problem(seed, n=14, k=3):
     """Return a connected random problem with distinct times."""
     rng = np.random.default_rng(seed)
-    edges = [(int(rng.integers(0, v)), v, int(rng.integers(1, 60))) for v in range(1, n) for _ in range(2)]
+    edges = [
+        (int(rng.integers(0, v)), v, int(rng.integers(1, 60)))
+        for v in range(1, n)
+        for _ in range(2)
+    ]
     edges = list({(u, v): (u, v, c) for u, v, c in edges}.values())
     return PlacementProblem.from_edges(rng.integers(5, 90, (n, k)), edges, name=f"sparse-{seed}")
 
@@ -45,31 +63,52 @@ def sparse_problem(seed, n=14, k=3):
 def greedy_devices(problem, model):
     """Devices of the episode in which both policies take their best action."""
     ordered = OrderedProblem.of(problem)
-    return roll(ordered, weights_of(model, ordered), np.zeros(1, np.uint64), select_and_place.GREEDY).devices[0].tolist()
+    return (
+        roll(ordered, weights_of(model, ordered), np.zeros(1, np.uint64), select_and_place.GREEDY)
+        .devices[0]
+        .tolist()
+    )
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(12))
 def test_the_untrained_policy_is_the_critical_path_heuristic(seed):
-    """Acting greedily it gives exactly the placement of critical-path with ties by index, hidden layers or not."""
-    problem = random_problem(np.random.default_rng(seed), max_ops=20) if seed % 2 else sparse_problem(seed)
-    expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0).solution
+    """Acting greedily it gives exactly the placement of critical-path with ties by index, hidden
+    layers or not."""
+    problem = (
+        random_problem(np.random.default_rng(seed), max_ops=20)
+        if seed % 2
+        else sparse_problem(seed)
+    )
+    expected = (
+        make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0).solution
+    )
     model = DualPolicyModel.heuristic("critical-path")
     assert greedy_devices(problem, model) == expected.device.tolist()
-    assert greedy_devices(problem, model.with_hidden(4, np.random.default_rng(seed))) == expected.device.tolist()
+    assert (
+        greedy_devices(problem, model.with_hidden(4, np.random.default_rng(seed)))
+        == expected.device.tolist()
+    )
 
 
 def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data):
     """The same on Doppler's three graphs, where ties are massive."""
     for name in ("chain_mm", "ffnn", "llama_block"):
         problem = load(data / "doppler" / f"{name}.txt", "uniform:4")
-        expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0)
-        assert greedy_devices(problem, DualPolicyModel.heuristic("critical-path")) == expected.solution.device.tolist()
+        expected = make_solver("critical-path", runs=1).solve(
+            problem, Budget(evaluations=1), seed=0
+        )
+        assert (
+            greedy_devices(problem, DualPolicyModel.heuristic("critical-path"))
+            == expected.solution.device.tolist()
+        )
 
 
 def random_policy(rng, hidden=3):
     """Return a policy all of whose numbers matter."""
-    model = DualPolicyModel(rng.normal(size=len(Sel)), rng.normal(size=len(Plc))).with_hidden(hidden, rng)
+    model = DualPolicyModel(rng.normal(size=len(Sel)), rng.normal(size=len(Plc))).with_hidden(
+        hidden, rng
+    )
     return replace(model, sel_out=rng.normal(size=hidden), plc_out=rng.normal(size=hidden))
 
 
@@ -88,13 +127,19 @@ def sampled(ordered, weights, guided, count=3):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("guided", [False, True])
 def test_score_functions_agree_with_finite_differences(guided):
-    """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and PLC, whole and local."""
+    """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and PLC,
+    whole and local."""
     problem = sparse_problem(3)
     ordered = OrderedProblem.of(problem)
     rng = np.random.default_rng(0)
     n, k = problem.num_ops, problem.num_devices
-    weights = weights_of(random_policy(rng), ordered, sel_residual=rng.normal(size=n), plc_residual=rng.normal(size=(n, k)),
-                         temperature=0.8)  # fmt: skip
+    weights = weights_of(
+        random_policy(rng),
+        ordered,
+        sel_residual=rng.normal(size=n),
+        plc_residual=rng.normal(size=(n, k)),
+        temperature=0.8,
+    )
     episodes = sampled(ordered, weights, guided)
     gradient, again = score_functions(weights, episodes, np.ones((3, n)))
     assert again.log_probability == pytest.approx(episodes.log_probability)
@@ -109,15 +154,21 @@ def test_score_functions_agree_with_finite_differences(guided):
                 moved[at] += sign * step
                 _, there = score_functions(weights._replace(**{name: moved}), episodes, nothing)
                 values.append(there.log_probability.sum())
-            assert (values[0] - values[1]) / (2 * step) == pytest.approx(slope[at], abs=2e-5), (name, at)
+            assert (values[0] - values[1]) / (2 * step) == pytest.approx(slope[at], abs=2e-5), (
+                name,
+                at,
+            )
 
 
 @pytest.mark.interpreted
 def test_credit_is_shared_out_by_op():
-    """Credits of parts of the ops add up to that of all, and an op without credit teaches nothing of itself."""
+    """Credits of parts of the ops add up to that of all, and an op without credit teaches nothing
+    of itself."""
     ordered = OrderedProblem.of(sparse_problem(3))
     n = len(ordered.order)
-    weights = weights_of(random_policy(np.random.default_rng(4)), ordered, plc_residual=np.zeros((n, 3)))
+    weights = weights_of(
+        random_policy(np.random.default_rng(4)), ordered, plc_residual=np.zeros((n, 3))
+    )
     episodes = sampled(ordered, weights, guided=False)
     part = (np.arange(n) % 2 == 0).astype(np.float64)
     credits = [np.tile(row, (3, 1)) for row in (np.ones(n), part, 1 - part)]
@@ -130,7 +181,8 @@ def test_credit_is_shared_out_by_op():
 
 @pytest.mark.interpreted
 def test_local_steps_keep_what_is_outside_their_window():
-    """Ops outside keep their devices and the order among each other; constraints hold inside, too."""
+    """Ops outside keep their devices and the order among each other; constraints hold inside,
+    too."""
     for seed in range(12):
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=14)
@@ -140,10 +192,19 @@ def test_local_steps_keep_what_is_outside_their_window():
         incumbent = Incumbent.of(ordered.graph, 1, first.device[0], first.rank[0])
         n = problem.num_ops
         seeds, sizes = rng.integers(0, n, 9), rng.integers(1, 6, 9)
-        windows = grow_windows(ordered.graph, incumbent.start, incumbent.finish, seeds, sizes, np.arange(9) % 3,
-                               np.array([seed], np.uint64))  # fmt: skip
+        windows = grow_windows(
+            ordered.graph,
+            incumbent.start,
+            incumbent.finish,
+            seeds,
+            sizes,
+            np.arange(9) % 3,
+            np.array([seed], np.uint64),
+        )
         assert windows[np.arange(9), seeds].all()
-        steps = roll(ordered, weights, np.arange(9, dtype=np.uint64), guide=incumbent.guide, windows=windows)
+        steps = roll(
+            ordered, weights, np.arange(9, dtype=np.uint64), guide=incumbent.guide, windows=windows
+        )
         assert (evaluate_batch(problem, steps.devices, steps.ranks, "planned") < 2**62).all()
         for window, device, rank in zip(windows, steps.rows.device, steps.rows.rank, strict=True):
             assert (device[~window] == incumbent.guide.device[~window]).all()
@@ -153,16 +214,24 @@ def test_local_steps_keep_what_is_outside_their_window():
 @pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(4))
 def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
-    """Starts are those of the planned execution; an op that is made longer delays the end exactly if it is critical."""
+    """Starts are those of the planned execution; an op that is made longer delays the end exactly
+    if it is critical."""
     problem = sparse_problem(seed, n=12)
     ordered = OrderedProblem.of(problem)
-    rows = roll(ordered, weights_of(DualPolicyModel.heuristic("scratch"), ordered), np.array([seed], np.uint64))
+    rows = roll(
+        ordered,
+        weights_of(DualPolicyModel.heuristic("scratch"), ordered),
+        np.array([seed], np.uint64),
+    )
     incumbent = Incumbent.of(ordered.graph, 1, rows.rows.device[0], rows.rows.rank[0])
     plan = evaluate(problem, Placement(rows.devices[0].astype(np.int64), rows.ranks[0]), "planned")
     assert ordered.to_ops(incumbent.start).tolist() == plan.start.tolist()
     assert ordered.to_ops(incumbent.finish).tolist() == plan.finish.tolist()
     critical = ordered.to_ops(incumbent.critical)
-    assert critical_rows(ordered.graph, rows.rows.device, rows.rows.rank)[0].tolist() == incumbent.critical.tolist()
+    assert (
+        critical_rows(ordered.graph, rows.rows.device, rows.rows.rank)[0].tolist()
+        == incumbent.critical.tolist()
+    )
     for v in range(problem.num_ops):
         compute = problem.compute.copy()
         compute[v] += 1
@@ -171,13 +240,21 @@ def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
 
 
 def test_windows_grow_along_the_graph():
-    """On a chain, a window of s ops is s ops in a row; over time it holds what runs closest to its op."""
+    """On a chain, a window of s ops is s ops in a row; over time it holds what runs closest to its
+    op."""
     chain = PlacementProblem.from_edges(np.full((20, 2), 5), [(v, v + 1, 3) for v in range(19)])
     ordered = OrderedProblem.of(chain)
     start = np.arange(20) * 5.0
     for kind in (HEAVY, NEAR, SAME_TIME):
-        windows = grow_windows(ordered.graph, start, start + 5, np.array([7, 7]), np.array([1, 5]), np.full(2, kind),
-                               np.array([3], np.uint64))  # fmt: skip
+        windows = grow_windows(
+            ordered.graph,
+            start,
+            start + 5,
+            np.array([7, 7]),
+            np.array([1, 5]),
+            np.full(2, kind),
+            np.array([3], np.uint64),
+        )
         assert windows.sum(axis=1).tolist() == [1, 5]
         inside = np.flatnonzero(windows[1])
         assert 7 in inside
@@ -210,7 +287,9 @@ def test_messages_are_means_and_maxima_of_neighbours():
             for kind, reduce in enumerate((np.mean, np.max)):
                 rows = before[2 * side + kind]
                 near = [of[to == v] for v in range(problem.num_ops)]
-                now.append(np.array([reduce(rows[u], axis=0) if len(u) else np.zeros(width) for u in near]))
+                now.append(
+                    np.array([reduce(rows[u], axis=0) if len(u) else np.zeros(width) for u in near])
+                )
         for block in now:
             assert table[:, at : at + width] == pytest.approx(block)
             at += width
@@ -219,7 +298,8 @@ def test_messages_are_means_and_maxima_of_neighbours():
 
 
 def test_sampling_follows_the_probabilities():
-    """The mean of exp(-log pi) weighted counts: every episode's frequency matches its probability (tiny graph)."""
+    """The mean of exp(-log pi) weighted counts: every episode's frequency matches its probability
+    (tiny graph)."""
     problem = PlacementProblem.from_edges([[3, 5], [4, 2]], [(0, 1, 2)])
     ordered = OrderedProblem.of(problem)
     weights = weights_of(DualPolicyModel(np.zeros(len(Sel)), np.linspace(-1, 1, len(Plc))), ordered)
@@ -235,7 +315,11 @@ def test_ranks_are_topological_and_respect_constraints():
     for seed in range(20):
         problem = random_problem(np.random.default_rng(seed), max_ops=16)
         ordered = OrderedProblem.of(problem)
-        runs = roll(ordered, weights_of(DualPolicyModel.heuristic("scratch"), ordered), np.arange(8, dtype=np.uint64))
+        runs = roll(
+            ordered,
+            weights_of(DualPolicyModel.heuristic("scratch"), ordered),
+            np.arange(8, dtype=np.uint64),
+        )
         assert (evaluate_batch(problem, runs.devices, runs.ranks, "planned") < 2**62).all()
 
 
@@ -244,7 +328,12 @@ def test_imitation_reproduces_the_teacher():
     problem = sparse_problem(5, n=20)
     rng = np.random.default_rng(1)
     teacher = Placement(rng.integers(0, 3, 20))
-    learner = DualLearner(OrderedProblem.of(problem), DualPolicyModel.heuristic("scratch"), DualPolicy(teacher="heft"), rng)
+    learner = DualLearner(
+        OrderedProblem.of(problem),
+        DualPolicyModel.heuristic("scratch"),
+        DualPolicy(teacher="heft"),
+        rng,
+    )
     for _ in range(200):
         learner.imitate(*teaching_order(problem, teacher))
     assert (learner.greedy().devices[0] == teacher.device).mean() >= 0.9
@@ -260,7 +349,8 @@ def test_teaching_order_is_topological():
 
 @pytest.mark.parametrize("hidden", [0, 3])
 def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
-    """A saved policy has the same weights; a wrong version, feature, layer or number is one clear line."""
+    """A saved policy has the same weights; a wrong version, feature, layer or number is one clear
+    line."""
     model = DualPolicyModel(np.arange(float(len(Sel))), -np.arange(float(len(Plc))), 0.7, ("test",))
     model = model.with_hidden(hidden, np.random.default_rng(0))
     path = model.save(tmp_path / "policy.json")
@@ -285,13 +375,16 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
 
 
 def test_transfer_through_a_file(tmp_path):
-    """A policy trained on one graph is saved and starts the search on another, with other devices."""
+    """A policy trained on one graph is saved and starts the search on another, with other
+    devices."""
     path = tmp_path / "policy.json"
     make_solver("dual-policy", start="critical-path", residual=False, save_policy=str(path)).solve(
         sparse_problem(1), Budget(evaluations=600), seed=0
     )
     other = sparse_problem(2, n=25, k=4)
-    result = make_solver("dual-policy", policy=str(path), teacher="").solve(other, Budget(evaluations=1), seed=0)
+    result = make_solver("dual-policy", policy=str(path), teacher="").solve(
+        other, Budget(evaluations=1), seed=0
+    )
     assert result.evaluations == 1
     assert result.solution is not None
     assert len(DualPolicyModel.load(path).provenance) == 2
@@ -299,7 +392,8 @@ def test_transfer_through_a_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["dual-policy", "grouper-placer", "graph-parsing"])
 def test_learning_beats_its_start(name):
-    """From scratch, without a teacher, learning improves on the first batch on a graph with clusters."""
+    """From scratch, without a teacher, learning improves on the first batch on a graph with
+    clusters."""
     problem = load("gen:ffnn", "uniform:4")
     options = {"teacher": ""}
     first = make_solver(name, **options).solve(problem, Budget(evaluations=64), seed=1)
@@ -312,7 +406,12 @@ def test_ablations_keep_the_other_policy(learn):
     """With only one policy learning, the other one's weights stay as they were."""
     problem = sparse_problem(4)
     config = DualPolicy(learn=learn)
-    learner = DualLearner(OrderedProblem.of(problem), DualPolicyModel.heuristic("critical-path"), config, np.random.default_rng(0))
+    learner = DualLearner(
+        OrderedProblem.of(problem),
+        DualPolicyModel.heuristic("critical-path"),
+        config,
+        np.random.default_rng(0),
+    )
     episodes = learner.sample(64, 1.0)
     learner.learn(episodes, config.values(problem, episodes), 1.0)
     other = {"sel": "plc", "plc": "sel"}[learn]
@@ -321,7 +420,8 @@ def test_ablations_keep_the_other_policy(learn):
 
 
 def test_group_score_functions_agree_with_finite_differences():
-    """The edge and placement weights' score functions equal differences of the (replayed) log-probability."""
+    """The edge and placement weights' score functions equal differences of the (replayed)
+    log-probability."""
     problem = sparse_problem(6)
     graph = grouping_graph(problem)
     features = edge_features(problem, graph, "none")
@@ -331,9 +431,13 @@ def test_group_score_functions_agree_with_finite_differences():
     count, n = 20_000, problem.num_ops
     seeds = rng.integers(0, 2**63, count).astype(np.uint64)
     samples = ParsedSamples(
-        np.zeros((count, n), np.int32), np.zeros((count, n), np.int64), np.zeros(count, np.int64),
-        np.zeros((count, features.shape[1])), np.zeros((count, len(score))), np.zeros((count, 5)),
-    )  # fmt: skip
+        np.zeros((count, n), np.int32),
+        np.zeros((count, n), np.int64),
+        np.zeros(count, np.int64),
+        np.zeros((count, features.shape[1])),
+        np.zeros((count, len(score))),
+        np.zeros((count, 5)),
+    )
     placer = Placer(rng.normal(size=5), np.zeros((0, problem.num_devices)))
     parse_and_place(graph, Parser(features, score), placer, new_sampling(1.0), seeds, samples)
     for gradient in (samples.edge, samples.residual, samples.place):
@@ -354,7 +458,8 @@ def test_structure_features_are_scaled_and_finite():
 
 
 def test_rewards_and_utilities():
-    """Square-root rewards punish failures; utilities sum to zero, favour the best and tie equals."""
+    """Square-root rewards punish failures; utilities sum to zero, favour the best and tie
+    equals."""
     rewards = square_root_rewards(np.array([100, 400, 2**63 - 1]), 100.0, 3.0)
     assert rewards.tolist() == [-1.0, -2.0, -3.0]
     utility = rank_utilities(np.array([5, 1, 5, 9]))
@@ -364,7 +469,8 @@ def test_rewards_and_utilities():
 
 
 def test_measured_target_on_published_graphs(data):
-    """4000 evaluations from the critical path: at least 28 % below its best of 50 on llama_block, so below edge zeroing."""
+    """4000 evaluations from the critical path: at least 28 % below its best of 50 on llama_block,
+    so below edge zeroing."""
     problem = load(data / "doppler" / "llama_block.txt", "uniform:4")
     critical = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).objective
     solver = make_solver("dual-policy", teacher="critical-path", start="critical-path")

@@ -1,11 +1,14 @@
-"""An adversary of the checker: derivations that no honest writer writes, at an optimum that brute force knows.
+"""An adversary of the checker: derivations that no honest writer writes, at an optimum that brute
+force knows.
 
-At T = optimum a solution of T ticks exists, so that no derivation may close, whatever its words are. The same derivations at
-T = optimum - 1 should close often: a test that nothing passes shows nothing. Derivations are those of the writer, changed,
-and random ones whose words are near the numbers of the problem; words are missing, extra, reversed, repeated, negative and
-out of range. A step that the checker refuses is left out, so that what it lets pass adds up; nothing may be believed. At the
-optimum a derivation also counts as closed if the state that it leaves says something that is false of an optimal schedule that
-brute force found. The checker refuses by its own two errors: any other exception is a fault too.
+At T = optimum a solution of T ticks exists, so that no derivation may close, whatever its words
+are. The same derivations at T = optimum - 1 should close often: a test that nothing passes shows
+nothing. Derivations are those of the writer, changed, and random ones whose words are near the
+numbers of the problem; words are missing, extra, reversed, repeated, negative and out of range. A
+step that the checker refuses is left out, so that what it lets pass adds up; nothing may be
+believed. At the optimum a derivation also counts as closed if the state that it leaves says
+something that is false of an optimal schedule that brute force found. The checker refuses by its
+own two errors: any other exception is a fault too.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ checker = load_checker()
 
 @dataclass
 class Tally:
-    """Derivations of a family, how many of them closed at the optimum (never, please), and how many just below it."""
+    """Derivations of a family, how many of them closed at the optimum (never, please), and how many
+    just below it."""
 
     derivations: int = 0
     at_optimum: int = 0
@@ -60,7 +64,8 @@ class Tally:
 
 
 def attacked(family, seed, count):
-    """Return the tally of `count` derivations against one problem, an empty one where it has no solution."""
+    """Return the tally of `count` derivations against one problem, an empty one where it has no
+    solution."""
     rng, tally = random.Random(f"{family} {seed}"), Tally()
     found = (sharding_target if family == "sharding" else placement_target)(rng, family)
     if found is None:
@@ -69,15 +74,21 @@ def attacked(family, seed, count):
     for _ in range(count):
         words = derivation()
         at, below = closes(1, words), closes(0, words)
-        tally.add(Tally(1, at[0], below[0], at[1] + below[1], f"{family} {seed}: {words}" if at[0] else ""))
+        tally.add(
+            Tally(
+                1, at[0], below[0], at[1] + below[1], f"{family} {seed}: {words}" if at[0] else ""
+            )
+        )
     return tally
 
 
-# --- placements -------------------------------------------------------------------------------------------
+# --- placements
+# -------------------------------------------------------------------------------------------
 
 
 def placement_target(rng, family):
-    """Return what follows a derivation at an optimum or below it, and what draws one; None for no problem."""
+    """Return what follows a derivation at an optimum or below it, and what draws one; None for no
+    problem."""
     forks = [cases.draw, cases.draw, draw_fork, draw_fork, draw_join]
     case = rng.choice(forks)(rng) if family == "makespan" else cases.draw(rng, family)
     if case.objective != family:
@@ -90,10 +101,19 @@ def placement_target(rng, family):
     if best is None or not 0 < best < LARGEST:
         return None
     edges, placement = family == "makespan", checker.Placement(plain(problem))
-    writer = makespan_witness(problem, best, "test", 1.0) if edges else load_witness(problem, best, "test")
+    writer = (
+        makespan_witness(problem, best, "test", 1.0)
+        if edges
+        else load_witness(problem, best, "test")
+    )
     honest = plain_words(writer.content["steps"])
     if edges and case.num_ops > 3:
-        honest = plain_words(raise_by_segments(Supposition(problem, best), Analysis(problem), float("inf"))) + honest
+        honest = (
+            plain_words(
+                raise_by_segments(Supposition(problem, best), Analysis(problem), float("inf"))
+            )
+            + honest
+        )
     truth = schedule_of(case, best) if edges else (placement_of(case, best), None)
 
     def closes(more, steps):
@@ -118,8 +138,12 @@ def draw_join(rng):
     case.producer, case.consumers = [0, 1, 2], [[3], [3], [rng.choice([0, 1, 3])]]
     case.transfer, case.tensor_bytes = case.transfer[:3], case.tensor_bytes[:3]
     alike = rng.random() < 0.5
-    case.compute = [[*row, row[0] if alike else max(0, row[1] + rng.randint(-2, 2))] for row in case.compute]
-    case.link_class, case.channel = ([[row[0]] * 3 for row in (*x, x[0])] for x in (case.link_class, case.channel))
+    case.compute = [
+        [*row, row[0] if alike else max(0, row[1] + rng.randint(-2, 2))] for row in case.compute
+    ]
+    case.link_class, case.channel = (
+        [[row[0]] * 3 for row in (*x, x[0])] for x in (case.link_class, case.channel)
+    )
     case.capacity, case.io_class = [*case.capacity, case.capacity[0]], [*case.io_class, 0]
     return case
 
@@ -143,7 +167,8 @@ def schedule_of(case, best):
 
 
 def says_false(case, state, device, runs):
-    """Whether what a state says is not true of a placement, or of a schedule; see `proof_checker.supposition`."""
+    """Whether what a state says is not true of a placement, or of a schedule; see
+    `proof_checker.supposition`."""
     at = [state.kind[d] for d in device]
     if any(state.time[v][c] != case.compute[v][device[v]] for v, c in enumerate(at)):
         return True
@@ -153,12 +178,18 @@ def says_false(case, state, device, runs):
         return True
     if runs is None:
         return bool(state.edges or state.waits) or any(map(any, state.head + state.tail))
-    if any(start < state.head[v][at[v]] or state.most - end < state.tail[v][at[v]] for v, (start, end) in enumerate(runs)):
+    if any(
+        start < state.head[v][at[v]] or state.most - end < state.tail[v][at[v]]
+        for v, (start, end) in enumerate(runs)
+    ):
         return True
     gaps = {(u, v): runs[v][0] - runs[u][1] for u, v in (*state.edges, *state.waits)}
     if any(gaps[pair] < ticks for pair, ticks in state.waits.items()):
         return True
-    return any(gaps[u, v] < (free if device[u] == device[v] else pay) for (u, v), (free, pay) in state.edges.items())
+    return any(
+        gaps[u, v] < (free if device[u] == device[v] else pay)
+        for (u, v), (free, pay) in state.edges.items()
+    )
 
 
 def plain_words(value):
@@ -186,7 +217,11 @@ class Draws:
         ticks = [t for row in [*case.compute, *case.transfer] for t in row if 0 <= t <= best]
         sums = [a + b for a in ticks for b in ticks if a + b <= best]
         self.numbers = sorted({0, 1, best, best - 1, *ticks, *sums, *(best - t for t in ticks)})
-        self.edges = [(u, v) for u, targets in zip(case.producer, case.consumers, strict=True) for v in targets]
+        self.edges = [
+            (u, v)
+            for u, targets in zip(case.producer, case.consumers, strict=True)
+            for v in targets
+        ]
 
     def derivation(self, honest):
         """Return steps: the writer's, changed or not, among random ones, or only such."""
@@ -214,7 +249,11 @@ class Draws:
 
     def ticks(self):
         """Return ticks up to the optimum, mostly sums of those of the problem."""
-        return self.rng.choice(self.numbers) if self.rng.random() < 0.7 else self.rng.randint(0, self.best)
+        return (
+            self.rng.choice(self.numbers)
+            if self.rng.random() < 0.7
+            else self.rng.randint(0, self.best)
+        )
 
     def lemma(self, backwards):
         """Return a lemma of a sweep, often one that is false of the best schedule by a tick."""
@@ -232,7 +271,17 @@ class Draws:
 
     def step(self, depth):
         """Return a random step; `depth` says how many may still be inside one another."""
-        names = ["sweep"] * 4 + ["same", "apart", "clique", "window", "window", "ends", "ends", "pigeons", "front"]
+        names = ["sweep"] * 4 + [
+            "same",
+            "apart",
+            "clique",
+            "window",
+            "window",
+            "ends",
+            "ends",
+            "pigeons",
+            "front",
+        ]
         names += ["branch", "branch", "segment"] if depth else []
         return getattr(self, "_" + self.rng.choice(names))(depth)
 
@@ -242,10 +291,18 @@ class Draws:
 
     def _sweep(self, _depth):
         backwards = self.rng.randrange(2)
-        return ["sweep", backwards, [self.lemma(backwards) for _ in range(self.rng.choice([0, 0, 1, 1, 1, 2]))]]
+        return [
+            "sweep",
+            backwards,
+            [self.lemma(backwards) for _ in range(self.rng.choice([0, 0, 1, 1, 1, 2]))],
+        ]
 
     def _same(self, _depth):
-        u, v = self.rng.choice(self.edges) if self.edges and self.rng.random() < 0.7 else (self.op(), self.op())
+        u, v = (
+            self.rng.choice(self.edges)
+            if self.edges and self.rng.random() < 0.7
+            else (self.op(), self.op())
+        )
         return ["same", u, v]
 
     def _apart(self, _depth):
@@ -272,8 +329,16 @@ class Draws:
 
     def _front(self, _depth):
         width = self.devices * self.rng.randint(1, 3)
-        fronts = [[t, self.rng.choice([width * t, width * t + 1, self.ticks()])] for t in (self.ticks(), self.ticks())]
-        return ["front", self.weights(), *fronts, *([self.rng.choice(fronts)] if self.rng.random() < 0.3 else [])]
+        fronts = [
+            [t, self.rng.choice([width * t, width * t + 1, self.ticks()])]
+            for t in (self.ticks(), self.ticks())
+        ]
+        return [
+            "front",
+            self.weights(),
+            *fronts,
+            *([self.rng.choice(fronts)] if self.rng.random() < 0.3 else []),
+        ]
 
     def _branch(self, depth):
         kind = self.rng.choice(["share", "class", "order"])
@@ -285,12 +350,19 @@ class Draws:
         if self.rng.random() < 0.5:
             lists = [list(range(self.n))]
         ticks, last = max(1, self.ticks()), len(lists[0]) - 1
-        if self.runs is not None and self.rng.random() < 0.5:  # false of the best schedule by a tick
+        if (
+            self.runs is not None and self.rng.random() < 0.5
+        ):  # false of the best schedule by a tick
             ticks = max(1, 1 + self.runs[lists[0][-1]][0] - self.runs[lists[0][0]][1])
         if self.rng.random() < 0.3:
             return ["segment", lists, ticks, self.inner(depth)]
-        steps = [["sweep", 0, []], ["sweep", 1, []], ["window", 0, ticks - 1, self.weights(1), [0] * self.classes],
-                 ["ends", list(range(1, last)), 0, last], ["ends", list(range(last + 1)), 0, last]]  # fmt: skip
+        steps = [
+            ["sweep", 0, []],
+            ["sweep", 1, []],
+            ["window", 0, ticks - 1, self.weights(1), [0] * self.classes],
+            ["ends", list(range(1, last)), 0, last],
+            ["ends", list(range(last + 1)), 0, last],
+        ]
         steps = self.rng.sample(steps, self.rng.randint(1, 4))
         return ["segment", lists, ticks, [steps[0]] if self.rng.random() < 0.4 else steps]
 
@@ -311,7 +383,20 @@ def mutated(rng, value, times, numbers):
         if not spots:
             break
         where, i = rng.choice(spots)
-        way = rng.choice(["number", "number", "near", "near", "near", "drop", "repeat", "reverse", "copy", "swap"])
+        way = rng.choice(
+            [
+                "number",
+                "number",
+                "near",
+                "near",
+                "near",
+                "drop",
+                "repeat",
+                "reverse",
+                "copy",
+                "swap",
+            ]
+        )
         if way == "number":
             where[i] = rng.choice(numbers)
         elif way == "near" and type(where[i]) is int:
@@ -331,18 +416,23 @@ def mutated(rng, value, times, numbers):
     return value
 
 
-# --- sharding ---------------------------------------------------------------------------------------------
+# --- sharding
+# ---------------------------------------------------------------------------------------------
 
 
 def sharding_target(rng, _family):
-    """Return what adds up a witness at an optimum or below it, and what draws one; None for no solution."""
+    """Return what adds up a witness at an optimum or below it, and what draws one; None for no
+    solution."""
     make, seed = rng.choice([draw, draw_linked, draw_linked, draw_huge]), rng.randrange(10**9)
     problem, data = make(seed)
     best = min(oracle(data).values(), default=None)
     if best is None or best == 0:
         return None
     read = checker.Sharding(plain(problem))
-    honest = {key: plain_words(x) for key, x in sharding_witness(problem, best, "test", 1.0).content.items()}
+    honest = {
+        key: plain_words(x)
+        for key, x in sharding_witness(problem, best, "test", 1.0).content.items()
+    }
     sizes = np.diff(problem.node_ptr).tolist()
     scale = [1, 10, 10**6, 2**40, 2**62, 2**130]
 
@@ -360,8 +450,11 @@ def sharding_target(rng, _family):
         content = [copy.deepcopy(honest[key]) for key in ("bits", "prices", "messages")]
         if rng.random() < 0.2:
             pairs = list(read.tables)
-            content = [[rng.randint(0, 9), rng.randint(0, 9)], [[rng.randrange(4), rng.randint(0, 99)]],
-                       [[u, v, some(sizes[u]), some(sizes[v])] for u, v in pairs if rng.random() < 0.8]]  # fmt: skip
+            content = [
+                [rng.randint(0, 9), rng.randint(0, 9)],
+                [[rng.randrange(4), rng.randint(0, 99)]],
+                [[u, v, some(sizes[u]), some(sizes[v])] for u, v in pairs if rng.random() < 0.8],
+            ]
         elif rng.random() < 0.3:
             content = coarser(content, rng.randint(0, 2), rng.randint(0, 2))
         numbers = [0, 1, -1, best, *(rng.choice([-1, 1]) * x for x in scale)]
@@ -377,7 +470,11 @@ def coarser(content, cost_bits, price_bits):
     (k, q), prices, messages = content
     shift, much = max(0, k - cost_bits), max(0, k + q - cost_bits - price_bits)
     sent = [[u, v, *([x >> shift for x in row] for row in both)] for u, v, *both in messages]
-    return [[min(k, cost_bits), price_bits], [[time, price >> much] for time, price in prices], sent]
+    return [
+        [min(k, cost_bits), price_bits],
+        [[time, price >> much] for time, price in prices],
+        sent,
+    ]
 
 
 FAMILIES = ("makespan", "period", "sharding")

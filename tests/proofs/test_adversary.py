@@ -1,4 +1,5 @@
-"""The checker against an adversary: at an optimum that brute force knows nothing closes, just below it much does."""
+"""The checker against an adversary: at an optimum that brute force knows nothing closes, just below
+it much does."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from adversary import FAMILIES, Tally, attacked
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_derivation_refutes_the_optimum(family):
-    """A slice of what `results/reliability/study.py adversary` runs; that it has power shows below the optimum."""
+    """A slice of what `results/reliability/study.py adversary` runs; that it has power shows below
+    the optimum."""
     total = Tally()
     for seed in range(25):
         total.add(attacked(family, seed, 20))
@@ -25,10 +27,13 @@ def test_no_derivation_refutes_the_optimum(family):
 
 
 def front_of_any_number(state, words, _refute):
-    """The step `front` as it was: ticks of all windows are taken out of the middle, energy of two."""
+    """The step `front` as it was: ticks of all windows are taken out of the middle, energy of
+    two."""
     weights, *fronts = words
     width = sum(y * x for x, y in zip(state.count, weights, strict=True))
-    energy = [min(weights[c] * state.time[v][c] for c in state.classes(v)) for v in range(state.num_ops)]
+    energy = [
+        min(weights[c] * state.time[v][c] for c in state.classes(v)) for v in range(state.num_ops)
+    ]
     left, between = sum(energy), state.most - sum(ticks for ticks, _ in fronts)
     for ticks, most in fronts[:2]:
         if most < width * ticks:

@@ -1,4 +1,5 @@
-"""The checker is plain: standard library only, short lines, little branching, one command on a bare Python."""
+"""The checker is plain: standard library only, short lines, little branching, one command on a bare
+Python."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools"
 FILES = [TOOLS / "check_proof.py", *sorted((TOOLS / "proof_checker").glob("*.py"))]
 PROOF = ROOT / "results" / "proofs" / "archive" / "resnet50.json.gz"
-COUNTED = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.IfExp, ast.comprehension, ast.Assert, ast.match_case)
+COUNTED = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.ExceptHandler,
+    ast.IfExp,
+    ast.comprehension,
+    ast.Assert,
+    ast.match_case,
+)
 
 
 def branches(function):
@@ -24,14 +34,17 @@ def branches(function):
         node = todo.pop()
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
-        count += isinstance(node, COUNTED) + (len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0)
+        count += isinstance(node, COUNTED) + (
+            len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        )
         todo += ast.iter_child_nodes(node)
     return count
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_files_are_plain(path):
-    """Nothing imported but the standard library and the package, lines of at most 100 columns, at most 10 branches."""
+    """Nothing imported but the standard library and the package, lines of at most 100 columns, at
+    most 10 branches."""
     text = path.read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 100
     for node in ast.walk(ast.parse(text)):
@@ -47,7 +60,13 @@ def test_files_are_plain(path):
 
 def answer(*command, folder):
     """Return exit code and output of a bare Python, without site packages, somewhere else."""
-    run = subprocess.run([sys.executable, "-I", "-S", *command], cwd=folder, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return run.returncode, run.stdout + run.stderr
 
 

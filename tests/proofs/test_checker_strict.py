@@ -32,15 +32,25 @@ def proof_of(compute, device, start, bound, steps, **more):
     """Return a proof of a makespan of ops without edges, as a liar writes it."""
     problem = po.PlacementProblem.from_edges(compute, [], **more)
     value = max(s + compute[v][device[v]] for v, s in enumerate(start))
-    return finished({
-        "format": "placeopt-proof", "version": 1, "objective": "makespan", "problem": plain(problem),
-        "solution": {"device": device}, "schedule": {"start": start, "transfers": []}, "value": value,
-        "lower_bound": bound, "witness": {"method": "front", "steps": steps}, "believed": [],
-    })  # fmt: skip
+    return finished(
+        {
+            "format": "placeopt-proof",
+            "version": 1,
+            "objective": "makespan",
+            "problem": plain(problem),
+            "solution": {"device": device},
+            "schedule": {"start": start, "transfers": []},
+            "value": value,
+            "lower_bound": bound,
+            "witness": {"method": "front", "steps": steps},
+            "believed": [],
+        }
+    )
 
 
 def two_ops(bound, steps, start=(0, 5)):
-    """Return a proof about two ops of 5 ticks on two devices, whose optimum is 5; the schedule takes 10."""
+    """Return a proof about two ops of 5 ticks on two devices, whose optimum is 5; the schedule
+    takes 10."""
     return proof_of([[5, 5], [5, 5]], [0, 0], list(start), bound, steps)
 
 
@@ -49,20 +59,25 @@ def state_of(problem, most, **options):
     return checker.Supposition(checker.Placement(plain(problem)), most, [], **options)
 
 
-# --- fronts ---------------------------------------------------------------------------------------------
+# --- fronts
+# ---------------------------------------------------------------------------------------------
 
 
 def test_three_fronts_prove_nothing():
-    """Ticks of a third front were taken out of the middle, and its energy was not: any bound was accepted."""
+    """Ticks of a third front were taken out of the middle, and its energy was not: any bound was
+    accepted."""
     for fronts in ([[0, 0], [0, 0], [9, 0]], [[0, 0]], [], [[9, 0, 0], [0, 0]], [[9], [0, 0]]):
         assert verdict(checker, two_ops(10, [["front", [1], *fronts]])) == "no proof", fronts
 
 
 def test_fronts_that_overlap_prove_nothing():
-    """The ticks between two fronts are not negative: both statements are true here, the bound is not."""
+    """The ticks between two fronts are not negative: both statements are true here, the bound is
+    not."""
     data = two_ops(10, [["front", [1], [9, 10], [9, 10]]])
     words = "9 ticks of a schedule of at most 9 hold at most 10 of energy, where devices of classes [0, 0] weigh [1]"
-    data["believed"] = [{"statement": f"the {side} {words}", "model": {}} for side in ("first", "last")]
+    data["believed"] = [
+        {"statement": f"the {side} {words}", "model": {}} for side in ("first", "last")
+    ]
     with pytest.raises(checker.FalseStatementError, match="overlap"):
         checker.check(finished(data))
 
@@ -74,7 +89,8 @@ def test_two_fronts_prove_what_the_devices_cannot_deliver():
 
 
 def test_a_believed_statement_says_in_which_case_it_holds():
-    """Within cases of a branch the statement is about these only, and it says so; in a segment there is none."""
+    """Within cases of a branch the statement is about these only, and it says so; in a segment
+    there is none."""
     problem = po.PlacementProblem.from_edges([[5, 5], [5, 5]], [])
     state = state_of(problem, 9)
     front = [["front", [1], [9, 0], [0, 0]]]
@@ -84,29 +100,43 @@ def test_a_believed_statement_says_in_which_case_it_holds():
     assert second == "ops 0 and 1 are on two devices and ops 1 and 0 are on two devices"
 
 
-# --- lemmas -----------------------------------------------------------------------------------------------
+# --- lemmas
+# -----------------------------------------------------------------------------------------------
 
 
 def test_a_lemma_counts_every_other_device():
-    """Three ops of 5 ticks run on three devices at once: an op after them starts at 5, and no lemma says 6."""
-    problem = po.PlacementProblem.from_edges([[5] * 3] * 3 + [[1] * 3], [(v, 3, 0) for v in range(3)])
+    """Three ops of 5 ticks run on three devices at once: an op after them starts at 5, and no lemma
+    says 6."""
+    problem = po.PlacementProblem.from_edges(
+        [[5] * 3] * 3 + [[1] * 3], [(v, 3, 0) for v in range(3)]
+    )
     checker.follow(state_of(problem, 6), ["sweep", 0, [[3, 0, 5, [0, 1, 2]]]])
     with pytest.raises(checker.FalseStatementError):
         checker.follow(state_of(problem, 6), ["sweep", 0, [[3, 0, 6, [0, 1, 2]]]])
 
 
-# --- words of steps ---------------------------------------------------------------------------------------
+# --- words of steps
+# ---------------------------------------------------------------------------------------
 
 GOOD = [
-    ["sweep", 0, []], ["sweep", 1, [[0, 0, 0, [1]]]], ["same", 0, 1], ["apart", 0, 1, [0, 1]], ["clique", [0, 1]],
-    ["window", 0, 4, [1], [0]], ["ends", [0]], ["pigeons", [0, 1, 2], 1], ["front", [1], [0, 0], [0, 0]],
-    ["branch", "class", 0, 0, [["sweep", 0, []]], [["sweep", 0, []]]], ["segment", [[0, 1]], 1, []],
-]  # fmt: skip
+    ["sweep", 0, []],
+    ["sweep", 1, [[0, 0, 0, [1]]]],
+    ["same", 0, 1],
+    ["apart", 0, 1, [0, 1]],
+    ["clique", [0, 1]],
+    ["window", 0, 4, [1], [0]],
+    ["ends", [0]],
+    ["pigeons", [0, 1, 2], 1],
+    ["front", [1], [0, 0], [0, 0]],
+    ["branch", "class", 0, 0, [["sweep", 0, []]], [["sweep", 0, []]]],
+    ["segment", [[0, 1]], 1, []],
+]
 
 
 @pytest.mark.parametrize("step", GOOD, ids=lambda step: step[0])
 def test_words_of_every_step_are_counted_and_ranged(step):
-    """One word too many or too few, an index out of range, true for 1, a text: the file is no proof."""
+    """One word too many or too few, an index out of range, true for 1, a text: the file is no
+    proof."""
     problem = po.PlacementProblem.from_edges([[5, 5]] * 3, [])
     more = [None] * (2 if step[0] == "ends" else 0)
     for changed in ([*step, *more, 0], step[:1]):
@@ -118,7 +148,9 @@ def test_words_of_every_step_are_counted_and_ranged(step):
                 checker.follow(state_of(problem, 4), [*step[:at], other, *step[at + 1 :]])
 
 
-@pytest.mark.parametrize("name", ["trust", "__init__", "copy", "narrow", "prove", "", None, 3, ["sweep"], "sweep "])
+@pytest.mark.parametrize(
+    "name", ["trust", "__init__", "copy", "narrow", "prove", "", None, 3, ["sweep"], "sweep "]
+)
 def test_names_of_steps_reach_nothing_else(name):
     """Only what the table of steps names is called."""
     assert verdict(checker, two_ops(5, [[name, 0, []]])) == "no proof"
@@ -127,7 +159,12 @@ def test_names_of_steps_reach_nothing_else(name):
 
 def test_indices_from_the_end_are_refused():
     """Python takes -1 for the last op; a proof does not."""
-    for step in (["same", 0, -1], ["ends", [0, 1], -1], ["branch", "share", 0, -1, [], []], ["sweep", 0, [[-1, 0, 1, [0]]]]):
+    for step in (
+        ["same", 0, -1],
+        ["ends", [0, 1], -1],
+        ["branch", "share", 0, -1, [], []],
+        ["sweep", 0, [[-1, 0, 1, [0]]]],
+    ):
         assert verdict(checker, two_ops(5, [step])) == "no proof", step
 
 
@@ -137,10 +174,13 @@ def test_an_unread_witness_of_the_bound_zero_is_empty():
     assert verdict(checker, two_ops(0, [["sweep", 0, []]])) == "no proof"
 
 
-# --- the envelope -----------------------------------------------------------------------------------------
+# --- the envelope
+# -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["x\nfile: accepted; believed: nothing", "\x1b[2J", "", "a b", 3, None, "x" * 65])
+@pytest.mark.parametrize(
+    "method", ["x\nfile: accepted; believed: nothing", "\x1b[2J", "", "a b", 3, None, "x" * 65]
+)
 def test_a_method_prints_no_lines_of_its_own(method):
     """A line break forged a second verdict, escape codes reached the terminal."""
     data = two_ops(0, [])
@@ -154,7 +194,12 @@ def test_no_text_of_a_file_prints_lines_or_escape_codes(tmp_path, capsys):
     path = tmp_path / "proof.json"
     whole = two_ops(0, [])
     for key in sorted(set(whole) - {"digest"}):
-        for data in ({**whole, key: bad}, {**whole, key: [bad]}, {**whole, key: {bad: bad}}, {**whole, bad: 1}):
+        for data in (
+            {**whole, key: bad},
+            {**whole, key: [bad]},
+            {**whole, key: {bad: bad}},
+            {**whole, bad: 1},
+        ):
             path.write_text(json.dumps(finished(data)))
             assert checker.main(str(path)) in (1, 2)
             said = capsys.readouterr().out
@@ -189,7 +234,9 @@ def test_every_list_of_a_problem_has_its_length():
     problem, solution = small_makespan()
     kept = prove(problem, solution, po.verify(problem, solution, seconds=0.05), seconds=0.2)
     assert verdict(checker, kept) == "accepted"
-    for part, key in itertools.product(("problem", "solution", "schedule"), (*kept["problem"], "device", "start")):
+    for part, key in itertools.product(
+        ("problem", "solution", "schedule"), (*kept["problem"], "device", "start")
+    ):
         value = kept[part].get(key)
         if isinstance(value, list) and value:
             for other in ([*value, value[-1]], value[:-1]):
@@ -200,7 +247,9 @@ def test_every_list_of_a_problem_has_its_length():
 
 def small_makespan():
     """Return a problem with edges and a solution of it."""
-    problem = po.PlacementProblem.from_edges([[3, 4], [2, 2], [5, 1]], [(0, 1, 2), (0, 2, 2), (1, 2, 3)])
+    problem = po.PlacementProblem.from_edges(
+        [[3, 4], [2, 2], [5, 1]], [(0, 1, 2), (0, 2, 2), (1, 2, 3)]
+    )
     return problem, po.Placement([0, 0, 1])
 
 
@@ -217,17 +266,28 @@ def test_a_file_is_unpacked_up_to_a_limit(tmp_path, capsys):
     assert "at most 1000 bytes" in capsys.readouterr().out
 
 
-# --- sharding ---------------------------------------------------------------------------------------------
+# --- sharding
+# ---------------------------------------------------------------------------------------------
 
 
 def sharding_proof(bound_seconds=0.05, **fields):
     """Return the proof of a sharding problem's first choice."""
     problem = ShardingProblem(name="s", **fields)
     solution = ShardingSolution([0] * problem.num_nodes)
-    return prove(problem, solution, po.verify(problem, solution, seconds=bound_seconds), seconds=0.2)
+    return prove(
+        problem, solution, po.verify(problem, solution, seconds=bound_seconds), seconds=0.2
+    )
 
 
-ONE = {"node_ptr": [0, 2], "cost": [3, 5], "usage": [4, 0], "interval": [[0, 1]], "edge": [], "edge_cost": [], "usage_limit": 9}
+ONE = {
+    "node_ptr": [0, 2],
+    "cost": [3, 5],
+    "usage": [4, 0],
+    "interval": [[0, 1]],
+    "edge": [],
+    "edge_cost": [],
+    "usage_limit": 9,
+}
 
 
 def test_an_interval_has_an_order():
@@ -242,9 +302,14 @@ def test_costs_beyond_64_bits_are_accepted():
     """Sums of costs below 2^62 pass 2^63; what `--proof` writes of them is true."""
     count = 5
     data = sharding_proof(
-        node_ptr=list(range(count + 1)), cost=[2**62 - 1] * count, usage=[0] * count, interval=[[0, 1]] * count,
-        edge=[[0, 1]], edge_cost=[2**62 - 1], usage_limit=1,
-    )  # fmt: skip
+        node_ptr=list(range(count + 1)),
+        cost=[2**62 - 1] * count,
+        usage=[0] * count,
+        interval=[[0, 1]] * count,
+        edge=[[0, 1]],
+        edge_cost=[2**62 - 1],
+        usage_limit=1,
+    )
     assert data["value"] == data["lower_bound"] == 6 * (2**62 - 1) > 2**63
     assert verdict(checker, data) == "accepted"
 
@@ -257,7 +322,9 @@ def test_proofs_of_huge_problems_are_accepted():
         feasible = oracle(data)
         if feasible:
             solution = ShardingSolution(min(feasible, key=feasible.get))
-            proof = prove(problem, solution, po.verify(problem, solution, seconds=0.01), seconds=0.05)
+            proof = prove(
+                problem, solution, po.verify(problem, solution, seconds=0.01), seconds=0.05
+            )
             assert verdict(checker, proof) == "accepted", seed
             accepted += 1
     assert accepted > 15
@@ -278,13 +345,24 @@ def test_a_limit_that_is_none_limits_nothing():
 def test_messages_go_once_along_edges_that_exist():
     """Twice the same pair, a pair without edges, the larger node first, lists of other lengths."""
     fields = {
-        "node_ptr": [0, 2, 4], "cost": [3, 5, 1, 2], "usage": [0] * 4, "interval": [[0, 1]] * 2, "edge": [[1, 0]],
-        "edge_cost": [1, 2, 3, 4], "usage_limit": 9,
-    }  # fmt: skip
+        "node_ptr": [0, 2, 4],
+        "cost": [3, 5, 1, 2],
+        "usage": [0] * 4,
+        "interval": [[0, 1]] * 2,
+        "edge": [[1, 0]],
+        "edge_cost": [1, 2, 3, 4],
+        "usage_limit": 9,
+    }
     kept = sharding_proof(**fields)
     assert verdict(checker, kept) == "accepted"
     row = [0, 1, [0, 0], [0, 0]]
-    for wrong in ([row, row], [[1, 0, [0, 0], [0, 0]]], [[0, 1, [0], [0, 0]]], [[0, 1, [0, 0]]], [[0, 0, [0, 0], [0, 0]]]):
+    for wrong in (
+        [row, row],
+        [[1, 0, [0, 0], [0, 0]]],
+        [[0, 1, [0], [0, 0]]],
+        [[0, 1, [0, 0]]],
+        [[0, 0, [0, 0], [0, 0]]],
+    ):
         data = copy.deepcopy(kept)
         data["witness"]["messages"] = wrong
         assert verdict(checker, finished(data)) == "no proof", wrong
@@ -299,7 +377,9 @@ def test_costs_of_choices_are_those_of_the_oracle():
     for seed in range(30):
         problem, data = draw(seed)
         read, feasible = checker.Sharding(plain(problem)), oracle(data)
-        for choice in itertools.product(*(range(len(row)) for row in data["problem"]["nodes"]["costs"])):
+        for choice in itertools.product(
+            *(range(len(row)) for row in data["problem"]["nodes"]["costs"])
+        ):
             try:
                 found = checker.sharding_cost(read, {"strategies": list(choice)}, {})
             except checker.FalseStatementError:
@@ -307,7 +387,8 @@ def test_costs_of_choices_are_those_of_the_oracle():
             assert found == feasible.get(choice), (seed, choice)
 
 
-# --- values of placements ---------------------------------------------------------------------------------
+# --- values of placements
+# ---------------------------------------------------------------------------------
 
 
 def test_periods_are_those_of_brute_force():
@@ -315,7 +396,7 @@ def test_periods_are_those_of_brute_force():
     valid = wrong = 0
     for seed in range(150):
         case = cases.draw(random.Random(seed), "period")
-        if case.num_devices ** case.num_ops > 100:
+        if case.num_devices**case.num_ops > 100:
             continue
         try:
             read = checker.Placement(plain(compare.problem_of(case)))
@@ -332,7 +413,8 @@ def test_periods_are_those_of_brute_force():
 
 
 def test_makespans_are_those_of_brute_force():
-    """Random placements and orders of small problems, executed by brute force: their ends and their peak memory."""
+    """Random placements and orders of small problems, executed by brute force: their ends and their
+    peak memory."""
     valid = wrong = 0
     for seed in range(300):
         rng = random.Random(seed)
@@ -343,7 +425,10 @@ def test_makespans_are_those_of_brute_force():
             continue
         for _ in range(5):
             device = [rng.randrange(case.num_devices) for _ in range(case.num_ops)]
-            rank, queue = rng.sample(range(case.num_ops), case.num_ops), rng.choice(["fifo", "priority"])
+            rank, queue = (
+                rng.sample(range(case.num_ops), case.num_ops),
+                rng.choice(["fifo", "priority"]),
+            )
             if any(case.compute[v][d] < 0 for v, d in enumerate(device)):
                 continue
             run = brute_force.Execution(case, device, rank, queue)

@@ -1,4 +1,5 @@
-"""Segments as steps of a proof: the checker derives every delay, and refuses what does not follow."""
+"""Segments as steps of a proof: the checker derives every delay, and refuses what does not
+follow."""
 
 from __future__ import annotations
 
@@ -81,9 +82,12 @@ def broken(steps, way):
     return steps
 
 
-@pytest.mark.parametrize("way", ["longer", "not between", "order", "other copy", "no steps", "believed"])
+@pytest.mark.parametrize(
+    "way", ["longer", "not between", "order", "other copy", "no steps", "believed"]
+)
 def test_what_does_not_follow_is_refused(way):
-    """A delay that is longer, ops that lie elsewhere, a copy that is none, and statements to believe inside a segment."""
+    """A delay that is longer, ops that lie elsewhere, a copy that is none, and statements to
+    believe inside a segment."""
     problem, value, steps = recurrent()
     state = supposition(problem, value - 1)
     with pytest.raises((checker.FalseStatementError, checker.UnreadableError)):
@@ -91,10 +95,14 @@ def test_what_does_not_follow_is_refused(way):
 
 
 def test_delays_of_random_forks_are_derived():
-    """On small problems of every option the checker follows the steps, and the delays never pass brute force."""
+    """On small problems of every option the checker follows the steps, and the delays never pass
+    brute force."""
     raised = 0
     for _, problem, best in solvable(draw_fork, range(40)):
-        analysis, state = Analysis(problem, seconds=3600.0), Supposition(problem, best)  # nothing known: no segment is left out
+        analysis, state = (
+            Analysis(problem, seconds=3600.0),
+            Supposition(problem, best),
+        )  # nothing known: no segment is left out
         steps = raise_by_segments(state, analysis, float("inf"))
         checked = supposition(problem, best)
         for step in steps:
@@ -111,7 +119,9 @@ def test_the_bound_of_experts_is_derived():
     state = supposition(problem, value - 1)
     checker.refute(state, steps)
     assert state.believed == []
-    assert max(len(step[1]) for step in steps if step[0] == "segment" and step[3][0][0] == "ends") == 2
+    assert (
+        max(len(step[1]) for step in steps if step[0] == "segment" and step[3][0][0] == "ends") == 2
+    )
 
 
 @pytest.mark.parametrize("way", ["longer", "more devices", "no fork", "no join", "fewer ops"])

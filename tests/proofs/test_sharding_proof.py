@@ -1,4 +1,5 @@
-"""Proofs of sharding costs: the checker follows prices and messages, and no integers prove more than the best choice."""
+"""Proofs of sharding costs: the checker follows prices and messages, and no integers prove more
+than the best choice."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def proofs(seeds, draws=(draw, draw_linked)):
 
 @pytest.mark.interpreted
 def test_proofs_are_accepted_and_most_reach_the_best():
-    """The checker adds up what the witness adds up; on most small problems that is the cost of the best choice."""
+    """The checker adds up what the witness adds up; on most small problems that is the cost of the
+    best choice."""
     reached = []
     for proof, best in proofs(range(12)):
         assert verdict(checker, proof) == "accepted"
@@ -42,7 +44,8 @@ def test_proofs_are_accepted_and_most_reach_the_best():
 
 
 def test_no_integers_prove_more_than_the_best():
-    """Whatever prices, messages and bits are claimed: a bound above the best choice, and a wrong cost, are refused."""
+    """Whatever prices, messages and bits are claimed: a bound above the best choice, and a wrong
+    cost, are refused."""
     rng = random.Random(3)
     for proof, best in proofs(range(20, 30), (draw_linked,)):
         for _ in range(20):
@@ -51,7 +54,9 @@ def test_no_integers_prove_more_than_the_best():
             for _u, _v, to_u, to_v in witness["messages"]:
                 for messages in (to_u, to_v):
                     messages[rng.randrange(len(messages))] += rng.randint(-(10**7), 10**7)
-            witness["prices"] = [[rng.randint(0, 3), rng.randint(0, 10**6)] for _ in range(rng.randint(0, 3))]
+            witness["prices"] = [
+                [rng.randint(0, 3), rng.randint(0, 10**6)] for _ in range(rng.randint(0, 3))
+            ]
             witness["bits"] = [rng.randint(0, 30), rng.randint(0, 30)]
             data["value"] = data["lower_bound"] = best + 1
             assert verdict(checker, finished(data)) == "refused"

@@ -18,9 +18,13 @@ from placeopt.model.objective import objective_of
 DATA = data_folder("dnn-partitioning")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no instances in {DATA}")
 EXPERTS = {
-    "bert24_inference": 20_083_953, "bert24_training": 49_404_906, "gnmt_inference": 46_208_452, "gnmt_training": 137_153_904,
-    "inceptionv3_inference": 102_482_076, "resnet50_inference": 43_918_258,
-}  # fmt: skip
+    "bert24_inference": 20_083_953,
+    "bert24_training": 49_404_906,
+    "gnmt_inference": 46_208_452,
+    "gnmt_training": 137_153_904,
+    "inceptionv3_inference": 102_482_076,
+    "resnet50_inference": 43_918_258,
+}
 """Periods of the experts' splits, in ticks: 1e-6 of the files' unit."""
 
 
@@ -50,8 +54,12 @@ def largest_load(graph, split):
 @needs_data
 @pytest.mark.parametrize("name", EXPERTS)
 def test_expert_splits(name):
-    """The period of an expert's split is, to the tick, what its files say under the definition of the load."""
-    graph, split = DATA / "throughput" / f"layer_{name}.json", DATA / "human-experts" / f"{name}_expert.json"
+    """The period of an expert's split is, to the tick, what its files say under the definition of
+    the load."""
+    graph, split = (
+        DATA / "throughput" / f"layer_{name}.json",
+        DATA / "human-experts" / f"{name}_expert.json",
+    )
     problem = po.load(graph, objective="period", contiguity="none")
     assert is_split(json.loads(Path(split).read_text()))
     finished = objective_of(problem).finish(problem, read_split(split, graph, problem), None)
@@ -62,7 +70,10 @@ def test_expert_splits(name):
 @needs_data
 def test_on_the_command_line(capsys):
     """`verify` and `evaluate` take a split where they take a placement."""
-    graph, split = DATA / "throughput" / "layer_resnet50_inference.json", DATA / "human-experts" / "resnet50_inference_expert.json"
+    graph, split = (
+        DATA / "throughput" / "layer_resnet50_inference.json",
+        DATA / "human-experts" / "resnet50_inference_expert.json",
+    )
     words = [str(graph), str(split), "--objective", "period", "--contiguity", "none", "--json"]
     values = []
     for command in (["evaluate", *words], ["verify", *words, "--seconds", "0.1"]):
@@ -74,16 +85,32 @@ def test_on_the_command_line(capsys):
 
 
 GRAPH = {
-    "maxSizePerFPGA": 10, "maxFPGAs": 2, "maxCPUs": 1,
-    "nodes": [{"id": i, "name": f"n{i}", "supportedOnFpga": 1, "cpuLatency": 9, "fpgaLatency": 1, "isBackwardNode": 0, "size": 1}
-              for i in (7, 3)],
+    "maxSizePerFPGA": 10,
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "nodes": [
+        {
+            "id": i,
+            "name": f"n{i}",
+            "supportedOnFpga": 1,
+            "cpuLatency": 9,
+            "fpgaLatency": 1,
+            "isBackwardNode": 0,
+            "size": 1,
+        }
+        for i in (7, 3)
+    ],
     "edges": [{"sourceId": 7, "destId": 3, "cost": 0.5}],
-}  # fmt: skip
+}
 
 
 def split_of(*lists, cpu=()):
     """Return a split as data."""
-    return {"fpgas": [{"nodes": list(nodes)} for nodes in lists], "cpus": [{"nodes": list(cpu)}], "maxLoad": -1}
+    return {
+        "fpgas": [{"nodes": list(nodes)} for nodes in lists],
+        "cpus": [{"nodes": list(cpu)}],
+        "maxLoad": -1,
+    }
 
 
 @pytest.fixture
@@ -101,21 +128,25 @@ def files(tmp_path):
 
 
 def test_ids_are_those_of_the_graph(files):
-    """A node is found by its id in the graph file, not by its place or name; CPUs come after the accelerators."""
+    """A node is found by its id in the graph file, not by its place or name; CPUs come after the
+    accelerators."""
     graph, problem, write = files
     assert read_split(write(split_of([3], [7])), graph, problem).device.tolist() == [1, 0]
     assert read_split(write(split_of([7], cpu=[3])), graph, problem).device.tolist() == [0, 2]
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    (split_of([3]), "'n7' has no device"),
-    (split_of([3, 7], [7]), "'n7' is placed twice"),
-    (split_of([3, 7, 8]), "node 8 is not in the graph"),
-    (split_of([], [], [3, 7]), "at most 2 fpgas"),
-    (split_of(["x"]), "node"),
-    ({"fpgas": [{}], "cpus": []}, '"nodes" is missing'),
-    ({"fpgas": 3, "cpus": []}, "expected a list"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (split_of([3]), "'n7' has no device"),
+        (split_of([3, 7], [7]), "'n7' is placed twice"),
+        (split_of([3, 7, 8]), "node 8 is not in the graph"),
+        (split_of([], [], [3, 7]), "at most 2 fpgas"),
+        (split_of(["x"]), "node"),
+        ({"fpgas": [{}], "cpus": []}, '"nodes" is missing'),
+        ({"fpgas": 3, "cpus": []}, "expected a list"),
+    ],
+)
 def test_malformed(files, data, words):
     """A split that does not fit its graph is refused in one line that says what."""
     graph, problem, write = files

@@ -48,21 +48,40 @@ def test_edge_list(text, expected, tmp_path):
     assert (graph.measured == 1).all()
 
 
-@pytest.mark.parametrize("unusual", ["a b 3\n\nb c 4\n", " a b 3\nb c 4\n", "a  b 3\nb c 4\n", "a b 3\nb\tc 4\n", "a b 3\nb c 4", "a b 3\r\nb c 4\r\n"])
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        "a b 3\n\nb c 4\n",
+        " a b 3\nb c 4\n",
+        "a  b 3\nb c 4\n",
+        "a b 3\nb\tc 4\n",
+        "a b 3\nb c 4",
+        "a b 3\r\nb c 4\r\n",
+    ],
+)
 def test_edge_lists_are_read_alike_with_and_without_unusual_blanks(unusual, tmp_path):
     """Texts with one space between cells take a short way; others mean the same."""
     plain, other = read(tmp_path, "a b 3\nb c 4\n"), read(tmp_path, unusual)
     assert (plain.op_names, edges(plain)) == (other.op_names, edges(other))
 
 
-@pytest.mark.parametrize("text", ["a b 3\nb c\nd e 4 5\n", "a b\nc\nd e f\n", "a\nb\n", "a b c d\ne f g h\n"])
+@pytest.mark.parametrize(
+    "text", ["a b 3\nb c\nd e 4 5\n", "a b\nc\nd e f\n", "a\nb\n", "a b c d\ne f g h\n"]
+)
 def test_edge_lists_of_uneven_lines_are_refused(text, tmp_path):
     """As many cells in all as even lines would have does not make lines even."""
     with pytest.raises(InputError):
         read(tmp_path, text)
 
 
-@pytest.mark.parametrize("change", [lambda t: t.replace("a,", '"a",'), lambda t: t.replace("\n", "\r\n"), lambda t: t.replace("a,2", "a, 2")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.replace("a,", '"a",'),
+        lambda t: t.replace("\n", "\r\n"),
+        lambda t: t.replace("a,2", "a, 2"),
+    ],
+)
 def test_csv_tables_are_read_alike_with_and_without_quotes(change, tmp_path):
     """Tables without quotes and blanks take a short way; others mean the same."""
     text = "op,time:*\na,2\nb,3\n\nsource,target,bytes\na,b,7\n"
@@ -85,7 +104,8 @@ def test_edge_list_times_and_bytes(tmp_path):
 
 
 def test_dot(tmp_path):
-    """A DOT file of task-scheduling kind: weights, chains, groups, defaults, comments, ports, HTML, strings."""
+    """A DOT file of task-scheduling kind: weights, chains, groups, defaults, comments, ports, HTML,
+    strings."""
     text = """// a comment
     strict digraph "G" { # not a comment in DOT, but a graph attribute may follow
       rankdir=LR; node [shape=box, Weight=4]; edge [Weight="2"];
@@ -96,7 +116,9 @@ def test_dot(tmp_path):
       1 -> {in1 in2};
       0 -> 1 /* merged by strict */ [Weight=8]
     }"""
-    graph = read(tmp_path, text.replace("# not a comment in DOT, but a graph attribute may follow", ""))
+    graph = read(
+        tmp_path, text.replace("# not a comment in DOT, but a graph attribute may follow", "")
+    )
     assert graph.name == "G"
     assert graph.op_names == ("0", "1", "two words", "in1", "in2")
     assert graph.measured[:, 0].tolist() == [7, 4, 4, 9, 9]
@@ -106,7 +128,10 @@ def test_dot(tmp_path):
 def test_dot_attributes_by_option(tmp_path):
     """Options name the attributes that hold times and sizes."""
     graph = read(
-        tmp_path, 'digraph {a [alpha=3 cost=8]; a -> b [size="1e3", lag=2]}', node_time="alpha", edge_time="lag"
+        tmp_path,
+        'digraph {a [alpha=3 cost=8]; a -> b [size="1e3", lag=2]}',
+        node_time="alpha",
+        edge_time="lag",
     )
     assert graph.measured[:, 0].tolist() == [3, UNKNOWN]
     assert (graph.tensor_bytes.tolist(), graph.measured_transfer.tolist()) == ([1000], [2])
@@ -145,7 +170,8 @@ def test_networkx_of_another_kind():
 
 
 def test_csv_tables(tmp_path):
-    """Op and edge tables in one file, in two files, or edges alone; devices by kind; -1 and -2 keep their sense."""
+    """Op and edge tables in one file, in two files, or edges alone; devices by kind; -1 and -2 keep
+    their sense."""
     ops = "op,type,flops,time:cpu,time:gpu\na,Conv,5,10,-2\nb,,6,-1,3\n"
     links = "source,target,bytes,tensor\na,b,7,t\n"
     one = read(tmp_path, f"{ops}\n{links}", "one.csv")
@@ -180,7 +206,10 @@ def test_stg(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["2\n0 0 0\n1 4 1 0 0\n2 5 2 0 0 1 9\n3 0 1 2 0\n", "2\n0 0 0\n1 4 1\n0 0\n2 5 2\n0 0\n1 9\n3 0 1\n2 0\n"],
+    [
+        "2\n0 0 0\n1 4 1 0 0\n2 5 2 0 0 1 9\n3 0 1 2 0\n",
+        "2\n0 0 0\n1 4 1\n0 0\n2 5 2\n0 0\n1 9\n3 0 1\n2 0\n",
+    ],
 )
 def test_stg_with_communication(text, tmp_path):
     """Costs stand behind each predecessor, on the line or on lines of their own."""
@@ -190,7 +219,8 @@ def test_stg_with_communication(text, tmp_path):
 
 @pytest.mark.parametrize("content", [OLD, NEW], ids=["1.3", "1.5"])
 def test_wfcommons(content, tmp_path):
-    """Old and new versions: run times in ticks, files as tensors, other dependencies as empty tensors."""
+    """Old and new versions: run times in ticks, files as tensors, other dependencies as empty
+    tensors."""
     graph = read(tmp_path, json.dumps(content))
     assert graph.name == "w"
     assert graph.measured[:, 0].tolist() == [2_500_000_000, 1_000_000_000, 1]
@@ -199,7 +229,8 @@ def test_wfcommons(content, tmp_path):
 
 
 def test_dnn_partitioning(tmp_path):
-    """Times in ms become ns, never 0; unsupported ops, colours, backward flags and devices arrive."""
+    """Times in ms become ns, never 0; unsupported ops, colours, backward flags and devices
+    arrive."""
     path = tmp_path / "p.json"
     path.write_text(json.dumps(PARTITION))
     graph, cluster = read_bundled(path)
@@ -255,19 +286,24 @@ def test_options_are_checked(tmp_path):
     path = tmp_path / "e.txt"
     path.write_text("a b\n")
     assert read_graph(path, op_time="3").measured[0, 0] == 3
-    with pytest.raises(InputError, match="has no option 'dims'; known: weight, op_time, tick_seconds"):
+    with pytest.raises(
+        InputError, match="has no option 'dims'; known: weight, op_time, tick_seconds"
+    ):
         read_graph(path, dims="a=1")
     with pytest.raises(InputError, match="option op_time: expected a number"):
         read_graph(path, op_time="x")
     with pytest.raises(InputError, match="tick_seconds: expected a positive number"):
         read_graph(path, tick_seconds=0.0)
-    with pytest.raises(InputError, match="format 'edgelist' is not known; did you mean 'edge-list'"):
+    with pytest.raises(
+        InputError, match="format 'edgelist' is not known; did you mean 'edge-list'"
+    ):
         read_graph(path, format="edgelist")
     assert read_graph(path, dims=None).num_ops == 2
 
 
 def test_options_in_the_source(tmp_path):
-    """Options can follow the source after a question mark, also with #NAME; a file of that name comes first."""
+    """Options can follow the source after a question mark, also with #NAME; a file of that name
+    comes first."""
     path = tmp_path / "e.txt"
     path.write_text("a b 3\n")
     graph = read_graph(f"{path}?op_time=7&weight=bytes")
@@ -278,7 +314,9 @@ def test_options_in_the_source(tmp_path):
         read_graph(f"{path}?op_time")
     with pytest.raises(InputError, match="has no option 'x'"):
         read_graph(f"{path}?x=1")
-    (tmp_path / "graphs.json").write_text(json.dumps({"a": {"n": 1, "work": [5], "edges": []}, "b": {}}))
+    (tmp_path / "graphs.json").write_text(
+        json.dumps({"a": {"n": 1, "work": [5], "edges": []}, "b": {}})
+    )
     assert read_graph(f"{tmp_path}/graphs.json#a?tick_seconds=0.5").tick_seconds == 0.5
     (tmp_path / "e.txt?op_time=7").write_text("x y\nx z\n")
     assert read_graph(f"{path}?op_time=7").num_ops == 3

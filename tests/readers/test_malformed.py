@@ -96,8 +96,16 @@ def flow(**changes) -> str:
 
 BAD = [
     # format, text, what the line must say
-    ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=x"), "expected a finite number"),
-    ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=nan"), "finite number"),
+    (
+        "pipedream",
+        replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=x"),
+        "expected a finite number",
+    ),
+    (
+        "pipedream",
+        replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=nan"),
+        "finite number",
+    ),
     ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=-1"), ">= 0"),
     ("pipedream", replaced(PIPEDREAM, ", parameter_size=4", ""), "parameter_size is missing"),
     ("pipedream", replaced(PIPEDREAM, "node2 -- B", "node1 -- B"), "twice"),
@@ -130,11 +138,19 @@ BAD = [
     ("dnn-partitioning", part_of(maxSizePerFPGA=None), "expected a finite number"),
     ("dnn-partitioning", replaced(json.dumps(PARTITION), "0.25", "Infinity"), "finite"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "n": 3}}), "expected n = 2"),
-    ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1]]}}), "expected [u, v, cost]"),
+    (
+        "graphs-json",
+        json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1]]}}),
+        "expected [u, v, cost]",
+    ),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 9, 1]]}}), "not in the graph"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1, 1], [0, 1, 1]]}}), "twice"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1, 1], [1, 0, 1]]}}), "cycle"),
-    ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "work": [1, "x"]}}), "expected a finite number"),
+    (
+        "graphs-json",
+        json.dumps({"g": {**LIBRARY["g"], "work": [1, "x"]}}),
+        "expected a finite number",
+    ),
     ("graphs-json", json.dumps({"g": {"n": 0, "work": [], "edges": []}}), "at least one op"),
     ("unrelated", replaced(UNRELATED, "#end\n", ""), "truncated"),
     ("unrelated", replaced(UNRELATED, "1: 3, 4", "1: 3"), "expected 2 times"),
@@ -163,16 +179,28 @@ BAD = [
     ("graphml", replaced(GRAPHML, 'target="b"', 'target="a"'), "its own output"),
     ("graphml", replaced(GRAPHML, 'target="b"', ""), "target= is missing"),
     ("graphml", replaced(GRAPHML, ">3<", ">x<"), "expected a finite number"),
-    ("graphml", replaced(GRAPHML, 'edgedefault="directed"', 'edgedefault="undirected"'), "undirected"),
+    (
+        "graphml",
+        replaced(GRAPHML, 'edgedefault="directed"', 'edgedefault="undirected"'),
+        "undirected",
+    ),
     ("graphml", replaced(GRAPHML, 'key="k"', 'key="q"'), "not declared"),
     ("graphml", BOMB + GRAPHML, "DOCTYPE"),
     ("graphml", '<!DOCTYPE x SYSTEM "file:///etc/passwd">' + GRAPHML, "DOCTYPE"),
     ("graphml", "<graphml>" + "<graph>" * 100, "nested more than 64"),
     ("graphml", "<graphml/>", "expected one <graph>"),
     ("node-link", json.dumps({**NODE_LINK, "directed": False}), "directed"),
-    ("node-link", json.dumps({**NODE_LINK, "edges": [{"source": 1, "target": 3}]}), "not in the graph"),
+    (
+        "node-link",
+        json.dumps({**NODE_LINK, "edges": [{"source": 1, "target": 3}]}),
+        "not in the graph",
+    ),
     ("node-link", json.dumps({**NODE_LINK, "nodes": [{"id": 1}, {"id": 1}]}), "twice"),
-    ("node-link", json.dumps({**NODE_LINK, "nodes": [{"id": None}]}), "expected a name or a number"),
+    (
+        "node-link",
+        json.dumps({**NODE_LINK, "nodes": [{"id": None}]}),
+        "expected a name or a number",
+    ),
     ("node-link", json.dumps({**NODE_LINK, "nodes": 3}), "list of objects"),
     ("csv", "op,flops\na,1,2\n", "expected 2 cells"),
     ("csv", "op,flops\na,x\n", "whole number"),
@@ -207,18 +235,31 @@ BAD = [
     ("wfcommons", flow(files=[{"link": "input", "name": "f", "size": "big"}]), "whole number"),
     ("wfcommons", flow(files=7), "list of objects"),
     ("wfcommons", flow(parents=7), "list of names"),
-    ("wfcommons", '{"schemaVersion": "1.5", "workflow": {"specification": {"tasks": []}}}', '"execution" is missing'),
+    (
+        "wfcommons",
+        '{"schemaVersion": "1.5", "workflow": {"specification": {"tasks": []}}}',
+        '"execution" is missing',
+    ),
     ("wfcommons", '{"schemaVersion": "1.5"}', '"workflow"'),
     ("openvino", OPENVINO[:400], "XML"),
     ("openvino", replaced(OPENVINO, 'id="1" name="w"', 'id="0" name="w"'), "is there twice"),
     ("openvino", replaced(OPENVINO, 'from-layer="1"', 'from-layer="17"'), "is not in the graph"),
     ("openvino", replaced(OPENVINO, 'from-port="2"', 'from-port="5"'), "port 2:5"),
     ("openvino", replaced(OPENVINO, 'to-port="1"', 'to-port="0"'), "two edges"),
-    ("openvino", replaced(OPENVINO, '<edge from-layer="1" from-port="0" to-layer="2" to-port="1"/>', ""), "no edge leads"),
+    (
+        "openvino",
+        replaced(OPENVINO, '<edge from-layer="1" from-port="0" to-layer="2" to-port="1"/>', ""),
+        "no edge leads",
+    ),
     ("openvino", replaced(OPENVINO, "<dim>4</dim>", "<dim>four</dim>"), "whole number"),
     ("openvino", replaced(OPENVINO, 'id="2" name="mm"', 'id="" name="mm"'), "whole number"),
-    ("openvino", replaced(OPENVINO, 'from-layer="0"', 'from-layer="2"').replace('from-port="0"', 'from-port="2"', 1),
-     "expects the shape [1, 4], receives [1, 2]"),
+    (
+        "openvino",
+        replaced(OPENVINO, 'from-layer="0"', 'from-layer="2"').replace(
+            'from-port="0"', 'from-port="2"', 1
+        ),
+        "expects the shape [1, 4], receives [1, 2]",
+    ),
     ("openvino", replaced(OPENVINO, 'type="MatMul"', 'type="Const"'), "no op"),
     ("openvino", "<net><layers/></net>", "<layers> and <edges>"),
     ("openvino", BOMB.replace("lolz", "net") + OPENVINO, "DOCTYPE"),
@@ -226,7 +267,7 @@ BAD = [
     ("placeopt", replaced(own(), '"consumers": [[1]]', '"consumers": [[5]]'), "op indices in 0..1"),
     ("placeopt", replaced(own(), '"consumers": [[1]]', '"consumers": [[0]]'), "its own output"),
     ("placeopt", replaced(own(), '"b"', '"a"'), "occurs twice"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -237,7 +278,9 @@ def test_the_good_files_are_good_and_recognised(name, tmp_path):
     assert read_graph(path).num_ops == read_graph(path, format=name).num_ops
 
 
-@pytest.mark.parametrize(("name", "text", "part"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("name", "text", "part"), BAD, ids=[f"{i}-{b[0]}" for i, b in enumerate(BAD)]
+)
 def test_malformed(name, text, part, tmp_path):
     """Each defect is one line that names the file and the defect."""
     path = tmp_path / "file"
@@ -261,7 +304,8 @@ def outcome(path, format) -> str:
 
 @pytest.mark.parametrize("name", GOOD)
 def test_truncated_and_mutated_files_never_leak_other_errors(name, tmp_path):
-    """Cut anywhere or with any byte changed, a file is read or refused in one line; nothing else happens."""
+    """Cut anywhere or with any byte changed, a file is read or refused in one line; nothing else
+    happens."""
     good = GOOD[name].encode()
     rng = np.random.default_rng(3)
     path = tmp_path / "file"
@@ -269,7 +313,9 @@ def test_truncated_and_mutated_files_never_leak_other_errors(name, tmp_path):
     for _ in range(120):
         data = bytearray(good)
         for _ in range(int(rng.integers(1, 4))):
-            data[int(rng.integers(len(data)))] = int(rng.choice(list(b'0129-".,:;[]{}<>/ \n\tax\x00\xff')))
+            data[int(rng.integers(len(data)))] = int(
+                rng.choice(list(b'0129-".,:;[]{}<>/ \n\tax\x00\xff'))
+            )
         cases.append(bytes(data))
     for data in cases:
         path.write_bytes(data)
@@ -280,7 +326,9 @@ def test_truncated_and_mutated_files_never_leak_other_errors(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("onnx", "pt2")])
-@pytest.mark.parametrize("text", ["", " \n", "\x00\x01\x02", "{", "[]", "null", "<a>", "42", "\ufffe", "é" * 100])
+@pytest.mark.parametrize(
+    "text", ["", " \n", "\x00\x01\x02", "{", "[]", "null", "<a>", "42", "\ufffe", "é" * 100]
+)
 def test_nonsense_is_refused_by_every_reader(name, text, tmp_path):
     """A reader that is forced on a file of another kind says so in one line."""
     path = tmp_path / "file"
@@ -291,7 +339,9 @@ def test_nonsense_is_refused_by_every_reader(name, text, tmp_path):
 
 
 @pytest.mark.parametrize("nested", ["[" * 200_000, '{"a":' * 200_000, '{"nodes":[' + "[" * 200_000])
-@pytest.mark.parametrize("name", ["placeopt", "dnn-partitioning", "graphs-json", "node-link", "wfcommons"])
+@pytest.mark.parametrize(
+    "name", ["placeopt", "dnn-partitioning", "graphs-json", "node-link", "wfcommons"]
+)
 def test_deeply_nested_json(nested, name, tmp_path):
     """JSON nested 200 000 deep is refused, not a crash."""
     path = tmp_path / "file"
@@ -301,7 +351,8 @@ def test_deeply_nested_json(nested, name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prefix", [*(GOOD[name].encode() for name in GOOD), b"", b"\x08\x07:\x80\x80\x80\x80\x04", b"PK\x03\x04"]
+    "prefix",
+    [*(GOOD[name].encode() for name in GOOD), b"", b"\x08\x07:\x80\x80\x80\x80\x04", b"PK\x03\x04"],
 )
 def test_gigabytes_of_nonsense_take_little_memory(prefix, tmp_path):
     """A file of 2 GB that begins like any format is refused with little memory used."""
@@ -371,8 +422,13 @@ def test_other_files_are_named(text, part, tmp_path):
 
 def test_missing_files_folders_and_generators(tmp_path):
     """Paths that are no files give one line."""
-    for source, part in [(tmp_path, "received a folder"), (tmp_path / "no", "no such file"), ("gen:x", "a generator"),
-                         ("x\x00y", "no such file"), ("a" * 5000, "too long")]:  # fmt: skip
+    for source, part in [
+        (tmp_path, "received a folder"),
+        (tmp_path / "no", "no such file"),
+        ("gen:x", "a generator"),
+        ("x\x00y", "no such file"),
+        ("a" * 5000, "too long"),
+    ]:
         with pytest.raises(InputError) as error:
             read_graph(source)
         assert part in str(error.value)

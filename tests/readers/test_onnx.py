@@ -17,7 +17,8 @@ from placeopt.model.errors import InputError
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-# parameters as published (BVLC's and torchvision's models), 1e9 multiply-adds of the convolutions and products
+# parameters as published (BVLC's and torchvision's models), 1e9 multiply-adds of the convolutions
+# and products
 LIGHT = {
     "bvlc_alexnet": (60_965_224, 0.66),
     "densenet121": (7_978_856, 2.83),
@@ -38,7 +39,8 @@ def test_all_light_models_are_found():
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models(name):
-    """Parameters are exactly the published ones, flops within 3 %, every shape known, weights on their ops."""
+    """Parameters are exactly the published ones, flops within 3 %, every shape known, weights on
+    their ops."""
     graph = read_graph(f"onnx:{name}")
     parameters, macs = LIGHT[name]
     assert graph.name == name
@@ -50,17 +52,27 @@ def test_light_models(name):
     sizes = [4 * int(np.prod(shape)) for shape in graph.shapes]
     assert graph.tensor_bytes.tolist() == sizes
     assert (graph.bytes_moved[np.array(graph.op_types) != "Reshape"] > 0).all()
-    assert not set(graph.op_types) & {"Constant", "ConstantOfShape", "Unsqueeze", "Dropout", "Identity"}
+    assert not set(graph.op_types) & {
+        "Constant",
+        "ConstantOfShape",
+        "Unsqueeze",
+        "Dropout",
+        "Identity",
+    }
     assert (graph.colocation == -1).all()
 
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_flops_agree_with_an_independent_count(name):
-    """Multiply-adds of convolutions and products, counted from the package's own shapes, are nearly all flops."""
+    """Multiply-adds of convolutions and products, counted from the package's own shapes, are nearly
+    all flops."""
     model = onnx.shape_inference.infer_shapes(onnx.load(list_models()[name]))
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info
+    }
     shapes |= {
-        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in [*model.graph.input, *model.graph.output]
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in [*model.graph.input, *model.graph.output]
     }
     macs = sum(
         int(np.prod(shapes[n.output[0]])) * int(np.prod(shapes[n.input[1]][1:]))
@@ -84,20 +96,28 @@ def test_fusing_keeps_sums(name):
 
 
 def test_resnet50_structure():
-    """ResNet-50 has 53 convolutions, 16 residual sums, one classifier of 2048 x 1000 and 224 x 224 inputs."""
+    """ResNet-50 has 53 convolutions, 16 residual sums, one classifier of 2048 x 1000 and 224 x 224
+    inputs."""
     graph = read_graph("onnx:resnet50")
-    assert (graph.op_types.count("Conv"), graph.op_types.count("Sum"), graph.op_types.count("Gemm")) == (53, 16, 1)
+    assert (
+        graph.op_types.count("Conv"),
+        graph.op_types.count("Sum"),
+        graph.op_types.count("Gemm"),
+    ) == (53, 16, 1)
     gemm = graph.op_types.index("Gemm")
     assert graph.parameters[gemm] == 2048 * 1000 + 1000
     assert graph.flops[gemm] == 2 * 2048 * 1000 + 1000
     first = graph.op_types.index("Conv")
-    assert graph.flops[first] == 112 * 112 * 64 * (2 * 7 * 7 * 3 + 1)  # its batch norm became a bias
+    assert graph.flops[first] == 112 * 112 * 64 * (
+        2 * 7 * 7 * 3 + 1
+    )  # its batch norm became a bias
     assert graph.parameters[first] == 7 * 7 * 3 * 64 + 2 * 64
     assert graph.resident[first] == 4 * (7 * 7 * 3 * 64 + 64)
 
 
 def test_resnet50_agrees_with_the_generated_one():
-    """The model of the onnx package and the one generated from the paper agree on parameters and flops."""
+    """The model of the onnx package and the one generated from the paper agree on parameters and
+    flops."""
     from placeopt.instances.generators import generate
 
     ours, theirs = read_graph("onnx:resnet50", fuse=False), generate("gen:resnet50")
@@ -107,14 +127,17 @@ def test_resnet50_agrees_with_the_generated_one():
 
 def test_unknown_model_names_the_known_ones():
     """A wrong name gets the nearest one and the list."""
-    with pytest.raises(InputError, match=r"did you mean onnx:resnet50\? known: bvlc_alexnet, densenet121"):
+    with pytest.raises(
+        InputError, match=r"did you mean onnx:resnet50\? known: bvlc_alexnet, densenet121"
+    ):
         read_graph("onnx:resnet51")
     with pytest.raises(InputError, match="leave out format='dot'"):
         read_graph("onnx:resnet50", format="dot")
     assert read_graph("onnx:alexnet").name == "bvlc_alexnet"
 
 
-# --- hand-made models -----------------------------------------------------------------------------------
+# --- hand-made models
+# -----------------------------------------------------------------------------------
 
 
 def tensor(name, *shape, dtype=np.float32, value=None):
@@ -131,7 +154,9 @@ def info(name, *shape, dtype=TensorProto.FLOAT):
 def save(tmp_path, nodes, inputs, outputs, weights=(), opset=18, **fields):
     """Write a model and return its path."""
     graph = helper.make_graph(nodes, "g", inputs, outputs, list(weights))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **fields)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9, **fields
+    )
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
@@ -139,7 +164,9 @@ def save(tmp_path, nodes, inputs, outputs, weights=(), opset=18, **fields):
 
 def node(kind, inputs, outputs, **attributes):
     """Return a node; inputs and outputs are words in one text."""
-    return helper.make_node(kind, inputs.split(), outputs.split(), name=attributes.pop("name", ""), **attributes)
+    return helper.make_node(
+        kind, inputs.split(), outputs.split(), name=attributes.pop("name", ""), **attributes
+    )
 
 
 def op(graph, kind):
@@ -151,30 +178,74 @@ def op(graph, kind):
 @pytest.mark.parametrize(
     ("nodes", "x", "weights", "flops", "parameters"),
     [
-        ([node("Conv", "x w b", "y", group=2)], (1, 4, 8, 8), [tensor("w", 6, 2, 3, 3), tensor("b", 6)],
-         2 * 6 * 6 * 6 * 2 * 9 + 6 * 36, 6 * 18 + 6),
-        ([node("ConvTranspose", "x w", "y")], (1, 4, 8, 8), [tensor("w", 4, 5, 2, 2)], 2 * 4 * 64 * 5 * 4, 80),
+        (
+            [node("Conv", "x w b", "y", group=2)],
+            (1, 4, 8, 8),
+            [tensor("w", 6, 2, 3, 3), tensor("b", 6)],
+            2 * 6 * 6 * 6 * 2 * 9 + 6 * 36,
+            6 * 18 + 6,
+        ),
+        (
+            [node("ConvTranspose", "x w", "y")],
+            (1, 4, 8, 8),
+            [tensor("w", 4, 5, 2, 2)],
+            2 * 4 * 64 * 5 * 4,
+            80,
+        ),
         ([node("MatMul", "x w", "y")], (3, 5, 7), [tensor("w", 7, 2)], 2 * 3 * 5 * 2 * 7, 14),
-        ([node("Gemm", "x w b", "y", transA=1, transB=1)], (7, 5), [tensor("w", 2, 7), tensor("b", 2)],
-         2 * 5 * 2 * 7 + 10, 16),
-        ([node("Einsum", "x w", "y", equation="bij,jk->bik")], (3, 5, 7), [tensor("w", 7, 2)], 2 * 3 * 5 * 7 * 2, 14),
+        (
+            [node("Gemm", "x w b", "y", transA=1, transB=1)],
+            (7, 5),
+            [tensor("w", 2, 7), tensor("b", 2)],
+            2 * 5 * 2 * 7 + 10,
+            16,
+        ),
+        (
+            [node("Einsum", "x w", "y", equation="bij,jk->bik")],
+            (3, 5, 7),
+            [tensor("w", 7, 2)],
+            2 * 3 * 5 * 7 * 2,
+            14,
+        ),
         ([node("MaxPool", "x", "y", kernel_shape=[2, 3])], (1, 4, 8, 8), [], 4 * 7 * 6 * 6, 0),
         ([node("GlobalAveragePool", "x", "y")], (1, 4, 8, 8), [], 256, 0),
         ([node("Softmax", "x", "y")], (2, 9), [], 5 * 18, 0),
-        ([node("LayerNormalization", "x s b", "y")], (2, 9), [tensor("s", 9), tensor("b", 9)], 8 * 18, 18),
-        ([node("BatchNormalization", "x s b m v", "y")], (1, 4, 8, 8), [tensor(k, 4) for k in "sbmv"], 2 * 256, 8),
+        (
+            [node("LayerNormalization", "x s b", "y")],
+            (2, 9),
+            [tensor("s", 9), tensor("b", 9)],
+            8 * 18,
+            18,
+        ),
+        (
+            [node("BatchNormalization", "x s b m v", "y")],
+            (1, 4, 8, 8),
+            [tensor(k, 4) for k in "sbmv"],
+            2 * 256,
+            8,
+        ),
         ([node("Relu", "x", "y")], (2, 9), [], 18, 0),
         ([node("Transpose", "x", "y")], (2, 9), [], 0, 0),
-        ([node("LSTM", "x w r", "y", hidden_size=5)], (10, 2, 7), [tensor("w", 1, 20, 7), tensor("r", 1, 20, 5)],
-         20 * 2 * (140 + 100) + 10 * 100, 240),
+        (
+            [node("LSTM", "x w r", "y", hidden_size=5)],
+            (10, 2, 7),
+            [tensor("w", 1, 20, 7), tensor("r", 1, 20, 5)],
+            20 * 2 * (140 + 100) + 10 * 100,
+            240,
+        ),
         ([node("Gather", "w i", "y")], (1,), [tensor("w", 50, 8)], 0, 400),
         ([node("LRN", "x", "y", size=5)], (1, 4, 8, 8), [], 12 * 256, 0),
         ([node("Sum", "x x x", "y")], (2, 9), [], 2 * 18, 0),
     ],
-    ids=lambda value: value[0].op_type if isinstance(value, list) and value and hasattr(value[0], "op_type") else "",
-)  # fmt: skip
+    ids=lambda value: (
+        value[0].op_type
+        if isinstance(value, list) and value and hasattr(value[0], "op_type")
+        else ""
+    ),
+)
 def test_costs_of_single_ops(nodes, x, weights, flops, parameters, tmp_path):
-    """Flops follow the textbook formula, a multiply-add being 2; bytes are inputs, weights and outputs."""
+    """Flops follow the textbook formula, a multiply-add being 2; bytes are inputs, weights and
+    outputs."""
     inputs = [info("x", *x), info("i", 3, dtype=TensorProto.INT64)]
     graph = read_graph(save(tmp_path, nodes, inputs, [info("y")], weights))
     assert graph.num_ops == 1
@@ -198,8 +269,15 @@ def test_constants_are_propagated_first(tmp_path):
         node("MatMul", "x w", "m"),
         node("Add", "m bias", "y"),
     ]
-    weights = [tensor("q", 2, 7, dtype=np.int8), tensor("zero", 1), tensor("scale", 1), tensor("b", 2)]
-    graph = read_graph(save(tmp_path, nodes, [info("x", 3, 7)], [info("y", 3, 2)], weights), fuse=False)
+    weights = [
+        tensor("q", 2, 7, dtype=np.int8),
+        tensor("zero", 1),
+        tensor("scale", 1),
+        tensor("b", 2),
+    ]
+    graph = read_graph(
+        save(tmp_path, nodes, [info("x", 3, 7)], [info("y", 3, 2)], weights), fuse=False
+    )
     assert graph.op_types == ("MatMul", "Add")
     assert graph.resident.tolist() == [14, 8]
     assert graph.parameters.tolist() == [14, 2]
@@ -209,22 +287,41 @@ def test_constants_are_propagated_first(tmp_path):
 
 
 def test_batch_norm_remnants_are_fused_only_where_nobody_looks(tmp_path):
-    """Conv + BN + Mul + Add become one op; a second reader, another axis or c - x keep an op alone."""
-    weights = [tensor("w", 6, 4, 1, 1), *(tensor(k, 6) for k in "sbmv"), tensor("g", 6, 1, 1), tensor("h", 6, 1, 1),
-               tensor("row", 8)]  # fmt: skip
+    """Conv + BN + Mul + Add become one op; a second reader, another axis or c - x keep an op
+    alone."""
+    weights = [
+        tensor("w", 6, 4, 1, 1),
+        *(tensor(k, 6) for k in "sbmv"),
+        tensor("g", 6, 1, 1),
+        tensor("h", 6, 1, 1),
+        tensor("row", 8),
+    ]
     chain = [
-        node("Conv", "x w", "c"), node("BatchNormalization", "c s b m v", "n"),
-        node("Mul", "n g", "p"), node("Add", "h p", "q"),
-    ]  # fmt: skip
+        node("Conv", "x w", "c"),
+        node("BatchNormalization", "c s b m v", "n"),
+        node("Mul", "n g", "p"),
+        node("Add", "h p", "q"),
+    ]
 
     def kinds(nodes, outputs=("y",)):
-        path = save(tmp_path, nodes, [info("x", 1, 4, 8, 8)], [info(name) for name in outputs], weights)
+        path = save(
+            tmp_path, nodes, [info("x", 1, 4, 8, 8)], [info(name) for name in outputs], weights
+        )
         return read_graph(path).op_types
 
     assert kinds([*chain, node("Relu", "q", "y")]) == ("Conv", "Relu")
     assert kinds([*chain, node("Relu", "q", "y"), node("Neg", "n", "z")], ("y", "z")) == (
-        "Conv", "Mul", "Add", "Relu", "Neg")  # fmt: skip
-    assert kinds([*chain, node("Relu", "q", "y")], ("y", "c")) == ("Conv", "BatchNormalization", "Relu")
+        "Conv",
+        "Mul",
+        "Add",
+        "Relu",
+        "Neg",
+    )
+    assert kinds([*chain, node("Relu", "q", "y")], ("y", "c")) == (
+        "Conv",
+        "BatchNormalization",
+        "Relu",
+    )
     assert kinds([chain[0], node("Mul", "c row", "y")]) == ("Conv", "Mul")
     assert kinds([chain[0], node("Sub", "h c", "y")]) == ("Conv", "Sub")
     assert kinds([chain[0], node("Sub", "c h", "y")]) == ("Conv",)
@@ -245,7 +342,8 @@ SHAPE_CHAIN = [
 
 
 def chain(tmp_path):
-    """Write a model whose reshape is computed from the shape of its input, with a symbolic batch."""
+    """Write a model whose reshape is computed from the shape of its input, with a symbolic
+    batch."""
     return save(tmp_path, SHAPE_CHAIN, [info("x", "N", 3, 4)], [info("y")], [tensor("w", 12, 5)])
 
 
@@ -257,9 +355,20 @@ def test_shape_arithmetic_is_folded(tmp_path):
         assert not graph.unshaped.any()
         assert graph.flops[1] == 2 * 7 * 12 * 5
         assert graph.shapes == ((7, 12), (7, 5))
-        assert graph.resident.tolist() == [16, 240]  # the two numbers of the target shape, and the weight
+        assert graph.resident.tolist() == [
+            16,
+            240,
+        ]  # the two numbers of the target shape, and the weight
     plain = read_graph(tmp_path / "model.onnx", dims="N=7", fold=False)
-    assert plain.op_types == ("Shape", "Gather", "Unsqueeze", "Concat", "Reshape", "MatMul", "Dropout")
+    assert plain.op_types == (
+        "Shape",
+        "Gather",
+        "Unsqueeze",
+        "Concat",
+        "Reshape",
+        "MatMul",
+        "Dropout",
+    )
     assert plain.flops[5] == graph.flops[1]
 
 
@@ -277,22 +386,34 @@ def test_unknown_dimensions_are_flagged_never_zero(tmp_path):
 
 
 def test_unknown_ops_move_bytes_and_do_no_flops(tmp_path):
-    """An op outside the standard has no known shape: it is flagged, moves what its kind moves, and does no other op's flops."""
+    """An op outside the standard has no known shape: it is flagged, moves what its kind moves, and
+    does no other op's flops."""
     nodes = [
-        node("MatMul", "x w", "a"), node("Relu", "a", "b"), node("MatMul", "x w2", "c"),
-        helper.make_node("Mystery", ["b", "c"], ["z"], domain="my.own"), node("Neg", "z", "y"),
-    ]  # fmt: skip
+        node("MatMul", "x w", "a"),
+        node("Relu", "a", "b"),
+        node("MatMul", "x w2", "c"),
+        helper.make_node("Mystery", ["b", "c"], ["z"], domain="my.own"),
+        node("Neg", "z", "y"),
+    ]
     weights = [tensor("w", 7, 2), tensor("w2", 7, 4)]
     graph = read_graph(save(tmp_path, nodes, [info("x", 3, 7)], [info("y")], weights))
     assert graph.unshaped.tolist() == [False, False, False, True, True]
     assert graph.flops[3] == graph.flops[4] == 0
-    assert graph.bytes_moved[3] == graph.bytes_moved[4] == sorted(graph.bytes_moved[:3].tolist())[1] > 0
+    assert (
+        graph.bytes_moved[3]
+        == graph.bytes_moved[4]
+        == sorted(graph.bytes_moved[:3].tolist())[1]
+        > 0
+    )
     assert (graph.tensor_bytes > 0).all()
 
 
 def test_ops_outside_the_standard_that_keep_the_shape(tmp_path):
     """Well-known contributed ops pass the shape of their first input on."""
-    nodes = [helper.make_node("FastGelu", ["x"], ["a"], domain="com.microsoft"), node("Relu", "a", "y")]
+    nodes = [
+        helper.make_node("FastGelu", ["x"], ["a"], domain="com.microsoft"),
+        node("Relu", "a", "y"),
+    ]
     graph = read_graph(save(tmp_path, nodes, [info("x", 3, 7)], [info("y")]))
     assert not graph.unshaped.any()
     assert graph.flops.tolist() == [8 * 21, 21]
@@ -313,10 +434,22 @@ def test_dimensions_that_do_not_exist(tmp_path):
 
 
 def test_shared_weights(tmp_path):
-    """A matrix used twice is kept once and its ops share a device; a vector used twice is copied."""
-    nodes = [node("MatMul", "x w", "a"), node("MatMul", "z w", "b"), node("Mul", "a v", "c"), node("Mul", "b v", "d"),
-             node("Sub", "c d", "y")]  # fmt: skip
-    path = save(tmp_path, nodes, [info("x", 3, 7), info("z", 3, 7)], [info("y")], [tensor("w", 7, 2), tensor("v", 2)])
+    """A matrix used twice is kept once and its ops share a device; a vector used twice is
+    copied."""
+    nodes = [
+        node("MatMul", "x w", "a"),
+        node("MatMul", "z w", "b"),
+        node("Mul", "a v", "c"),
+        node("Mul", "b v", "d"),
+        node("Sub", "c d", "y"),
+    ]
+    path = save(
+        tmp_path,
+        nodes,
+        [info("x", 3, 7), info("z", 3, 7)],
+        [info("y")],
+        [tensor("w", 7, 2), tensor("v", 2)],
+    )
     graph = read_graph(path, fuse=False)
     assert graph.colocation.tolist() == [0, 0, -1, -1, -1]
     assert graph.resident.tolist() == [56, 0, 8, 8, 0]
@@ -329,9 +462,12 @@ def test_shared_weights(tmp_path):
 
 
 def test_tied_embeddings(tmp_path):
-    """An embedding table whose transpose is the classifier is charged once, and both ops are colocated."""
+    """An embedding table whose transpose is the classifier is charged once, and both ops are
+    colocated."""
     nodes = [node("Gather", "w i", "e"), node("Transpose", "w", "t"), node("MatMul", "e t", "y")]
-    path = save(tmp_path, nodes, [info("i", 3, dtype=TensorProto.INT64)], [info("y")], [tensor("w", 50, 8)])
+    path = save(
+        tmp_path, nodes, [info("i", 3, dtype=TensorProto.INT64)], [info("y")], [tensor("w", 50, 8)]
+    )
     graph = read_graph(path)
     assert graph.op_types == ("Gather", "MatMul")
     assert (graph.parameters.tolist(), graph.resident.tolist()) == ([400, 0], [1600, 0])
@@ -341,8 +477,13 @@ def test_tied_embeddings(tmp_path):
 
 def test_a_tensor_is_one_for_all_its_readers(tmp_path):
     """An output that three ops read is one tensor; reading it twice in one op counts once."""
-    nodes = [node("Relu", "x", "a"), node("Mul", "a a", "b"), node("Neg", "a", "c"), node("Add", "b c", "d"),
-             node("Add", "d a", "y")]  # fmt: skip
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Mul", "a a", "b"),
+        node("Neg", "a", "c"),
+        node("Add", "b c", "d"),
+        node("Add", "d a", "y"),
+    ]
     graph = read_graph(save(tmp_path, nodes, [info("x", 3)], [info("y")]))
     readers = graph.consumer[graph.consumer_ptr[0] : graph.consumer_ptr[1]].tolist()
     assert readers == [1, 2, 4]
@@ -350,8 +491,11 @@ def test_a_tensor_is_one_for_all_its_readers(tmp_path):
 
 
 def test_control_flow(tmp_path):
-    """An If costs its dearest branch, a Loop its body times its trip count; captured values are inputs."""
-    then = helper.make_graph([node("MatMul", "x w", "t")], "then", [], [info("t")], [tensor("w", 4, 4)])
+    """An If costs its dearest branch, a Loop its body times its trip count; captured values are
+    inputs."""
+    then = helper.make_graph(
+        [node("MatMul", "x w", "t")], "then", [], [info("t")], [tensor("w", 4, 4)]
+    )
     other = helper.make_graph([node("Neg", "x", "e")], "else", [], [info("e")])
     nodes = [
         node("Relu", "x0", "x"),
@@ -364,13 +508,25 @@ def test_control_flow(tmp_path):
     assert (int(graph.flops[branch]), int(graph.parameters[branch])) == (2 * 3 * 4 * 4, 16)
     assert [0, branch] in graph.edges.tolist()
     body = helper.make_graph(
-        [node("Identity", "c_in", "c_out"), node("Sin", "s_in", "s_out")], "body",
-        [info("i", dtype=TensorProto.INT64), info("c_in", dtype=TensorProto.BOOL), info("s_in", 3, 4)],
+        [node("Identity", "c_in", "c_out"), node("Sin", "s_in", "s_out")],
+        "body",
+        [
+            info("i", dtype=TensorProto.INT64),
+            info("c_in", dtype=TensorProto.BOOL),
+            info("s_in", 3, 4),
+        ],
         [info("c_out", dtype=TensorProto.BOOL), info("s_out", 3, 4)],
-    )  # fmt: skip
+    )
     nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
-    graph = read_graph(save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 4)],
-                            [tensor("trips", value=5, dtype=np.int64)]))  # fmt: skip
+    graph = read_graph(
+        save(
+            tmp_path,
+            nodes,
+            [info("x", 3, 4)],
+            [info("y", 3, 4)],
+            [tensor("trips", value=5, dtype=np.int64)],
+        )
+    )
     assert graph.flops[0] == 5 * 4 * 12
     assert not graph.unshaped[0]
     inputs = [info("x", 3, 4), info("trips", 1, dtype=TensorProto.INT64)]
@@ -387,17 +543,44 @@ def test_control_flow(tmp_path):
 
 
 def test_what_follows_a_loop_has_the_shapes_that_the_loop_keeps(tmp_path):
-    """A carried value whose body returns its shape keeps it, what is collected gets the turns in front; growing ones stay open."""
+    """A carried value whose body returns its shape keeps it, what is collected gets the turns in
+    front; growing ones stay open."""
     body = helper.make_graph(
-        [node("Identity", "c_in", "c_out"), node("Sin", "s_in", "s_out"), node("Neg", "s_in", "row"),
-         helper.make_node("Concat", ["g_in", "s_in"], ["g_out"], axis=0)], "body",
-        [info("i", dtype=TensorProto.INT64), info("c_in", dtype=TensorProto.BOOL), info("s_in", 3, 4), info("g_in", 3, 4)],
-        [info("c_out", dtype=TensorProto.BOOL), info("s_out", 3, 4), info("g_out", 6, 4), info("row", 3, 4)],
-    )  # fmt: skip
-    nodes = [helper.make_node("Loop", ["trips", "", "x", "x"], ["kept", "grown", "rows"], body=body),
-             node("MatMul", "kept w", "y"), node("Neg", "rows", "z"), node("Abs", "grown", "a")]  # fmt: skip
-    graph = read_graph(save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 5), info("z"), info("a")],
-                            [tensor("w", 4, 5), tensor("trips", value=5, dtype=np.int64)]))  # fmt: skip
+        [
+            node("Identity", "c_in", "c_out"),
+            node("Sin", "s_in", "s_out"),
+            node("Neg", "s_in", "row"),
+            helper.make_node("Concat", ["g_in", "s_in"], ["g_out"], axis=0),
+        ],
+        "body",
+        [
+            info("i", dtype=TensorProto.INT64),
+            info("c_in", dtype=TensorProto.BOOL),
+            info("s_in", 3, 4),
+            info("g_in", 3, 4),
+        ],
+        [
+            info("c_out", dtype=TensorProto.BOOL),
+            info("s_out", 3, 4),
+            info("g_out", 6, 4),
+            info("row", 3, 4),
+        ],
+    )
+    nodes = [
+        helper.make_node("Loop", ["trips", "", "x", "x"], ["kept", "grown", "rows"], body=body),
+        node("MatMul", "kept w", "y"),
+        node("Neg", "rows", "z"),
+        node("Abs", "grown", "a"),
+    ]
+    graph = read_graph(
+        save(
+            tmp_path,
+            nodes,
+            [info("x", 3, 4)],
+            [info("y", 3, 5), info("z"), info("a")],
+            [tensor("w", 4, 5), tensor("trips", value=5, dtype=np.int64)],
+        )
+    )
     product, negation, growing = op(graph, "MatMul"), op(graph, "Neg"), op(graph, "Abs")
     assert (int(graph.flops[product]), bool(graph.unshaped[product])) == (2 * 3 * 4 * 5, False)
     assert (int(graph.flops[negation]), bool(graph.unshaped[negation])) == (5 * 3 * 4, False)
@@ -414,8 +597,12 @@ def test_functions_are_inlined(tmp_path):
         helper.make_node("Twice", ["m"], ["y"], domain="own"),
     ]
     graph = helper.make_graph(calls, "g", [info("x", 3)], [info("y", 3)])
-    model = helper.make_model(graph, functions=[double], ir_version=9,
-                              opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("own", 1)])  # fmt: skip
+    model = helper.make_model(
+        graph,
+        functions=[double],
+        ir_version=9,
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("own", 1)],
+    )
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     assert read_graph(path).op_types == ("Add", "Add")
@@ -435,7 +622,9 @@ def test_names_and_layers(tmp_path):
 
 def test_nodes_out_of_order_are_sorted(tmp_path):
     """Nodes in the wrong order are read all the same."""
-    graph = read_graph(save(tmp_path, [node("Neg", "a", "y"), node("Relu", "x", "a")], [info("x", 3)], [info("y")]))
+    graph = read_graph(
+        save(tmp_path, [node("Neg", "a", "y"), node("Relu", "x", "a")], [info("x", 3)], [info("y")])
+    )
     assert graph.edges.tolist() == [[0, 1]]
     assert graph.op_types == ("Relu", "Neg")
 
@@ -461,7 +650,10 @@ def test_ill_formed_models(nodes, part, tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "part"),
-    [((7, -2), "weight 'w': expected dimensions >= 0"), ((7, 2**61), "op 'y': a size or cost passes 2^62")],
+    [
+        ((7, -2), "weight 'w': expected dimensions >= 0"),
+        ((7, 2**61), "op 'y': a size or cost passes 2^62"),
+    ],
 )
 def test_absurd_dimensions(shape, part, tmp_path):
     """Negative and overflowing dimensions are refused, with the weight or op that has them."""
@@ -486,7 +678,9 @@ def test_truncated_and_mutated_models(tmp_path):
     path = tmp_path / "cut.onnx"
     small = chain(tmp_path).read_bytes()
     large = list_models()["squeezenet"].read_bytes()
-    cuts = [data[: int(cut)] for data in (small, large) for cut in np.linspace(1, len(data) - 1, 25)]
+    cuts = [
+        data[: int(cut)] for data in (small, large) for cut in np.linspace(1, len(data) - 1, 25)
+    ]
     rng = np.random.default_rng(5)
     for _ in range(60):
         data = bytearray(small)
@@ -521,7 +715,8 @@ def test_a_truncated_model_says_so(tmp_path):
 
 
 def test_weights_are_not_read(tmp_path):
-    """A model with 256 MB of weights takes little memory; a 512 MB weight need not even be there."""
+    """A model with 256 MB of weights takes little memory; a 512 MB weight need not even be
+    there."""
     graph = helper.make_graph(
         [node("MatMul", "x w", "a"), node("Relu", "a", "y")], "g", [info("x", 3, 8192)], [info("y")]
     )
@@ -539,7 +734,9 @@ def test_weights_are_not_read(tmp_path):
         tracemalloc.stop()
     assert result.parameters.tolist() == [8192 * 8192, 0]
     assert peak < 8 * 2**20
-    external = helper.make_graph([node("MatMul", "x w", "y")], "g", [info("x", 3, 8192)], [info("y")])
+    external = helper.make_graph(
+        [node("MatMul", "x w", "y")], "g", [info("x", 3, 8192)], [info("y")]
+    )
     missing = external.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[8192, 16384])
     missing.data_location = TensorProto.EXTERNAL
     missing.external_data.add(key="location", value="../nowhere.bin")
@@ -561,7 +758,8 @@ def test_nothing_heavy_is_imported_without_need():
 
 
 def test_the_dynamo_exporter_tells_the_modules(tmp_path):
-    """Its node names are no paths; the scopes beside them are, and blocks are groups of their own."""
+    """Its node names are no paths; the scopes beside them are, and blocks are groups of their
+    own."""
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper, save
 

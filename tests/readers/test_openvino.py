@@ -22,13 +22,19 @@ class Net:
         key = len(self.layers)
         attributes = " ".join(f'{k}="{v}"' for k, v in data.items())
         text = f'<layer id="{key}" name="{name or f"{kind}_{key}"}" type="{kind}" version="opset1"><data {attributes}/>'
-        text += "<input>" + "".join(self._port(i, self.shapes[x], "FP32") for i, x in enumerate(inputs)) + "</input>"
+        text += (
+            "<input>"
+            + "".join(self._port(i, self.shapes[x], "FP32") for i, x in enumerate(inputs))
+            + "</input>"
+        )
         if shape is not None:
             text += f"<output>{self._port(len(inputs), shape, precision)}</output>"
         self.layers.append(text + "</layer>")
         for i, x in enumerate(inputs):
             port = self.count.get(x, 0)
-            self.edges.append(f'<edge from-layer="{x}" from-port="{port}" to-layer="{key}" to-port="{i}"/>')
+            self.edges.append(
+                f'<edge from-layer="{x}" from-port="{port}" to-layer="{key}" to-port="{i}"/>'
+            )
         self.count = {**self.count, key: len(inputs)}
         self.shapes[key] = shape
         return key
@@ -86,8 +92,14 @@ def test_costs_of_single_layers(kind, out, x, weights, data, flops, tmp_path):
 def test_lstm_sequence(tmp_path):
     """A recurrent layer uses its matrices once per step and sample."""
     net = Net()
-    x, h, c = net.add("Parameter", (2, 10, 7)), net.add("Parameter", (2, 1, 5)), net.add("Parameter", (2, 1, 5))
-    rest = [net.add("Const", s, element_type="f32") for s in ((2,), (1, 20, 7), (1, 20, 5), (1, 20))]
+    x, h, c = (
+        net.add("Parameter", (2, 10, 7)),
+        net.add("Parameter", (2, 1, 5)),
+        net.add("Parameter", (2, 1, 5)),
+    )
+    rest = [
+        net.add("Const", s, element_type="f32") for s in ((2,), (1, 20, 7), (1, 20, 5), (1, 20))
+    ]
     net.add("Result", None, net.add("LSTMSequence", (2, 1, 10, 5), x, h, c, *rest))
     graph = net.read(tmp_path)
     assert graph.flops.tolist() == [20 * 2 * (140 + 100) + 10 * 100]
@@ -95,13 +107,20 @@ def test_lstm_sequence(tmp_path):
 
 
 def test_compressed_weights_and_bias(tmp_path):
-    """Decompression of a stored weight vanishes, and the bias is fused; bytes are those that are stored."""
+    """Decompression of a stored weight vanishes, and the bias is fused; bytes are those that are
+    stored."""
     net = Net()
     x = net.add("Parameter", (1, 4, 8, 8))
     stored = net.add("Const", (6, 4, 3, 3), element_type="f16", precision="FP16")
     weight = net.add("Convert", (6, 4, 3, 3), stored, destination_type="f32")
     conv = net.add("Convolution", (1, 6, 6, 6), x, weight)
-    bias = net.add("Add", (1, 6, 6, 6), conv, net.add("Const", (1, 6, 1, 1), element_type="f32"), name="block/0/add")
+    bias = net.add(
+        "Add",
+        (1, 6, 6, 6),
+        conv,
+        net.add("Const", (1, 6, 1, 1), element_type="f32"),
+        name="block/0/add",
+    )
     relu = net.add("ReLU", (1, 6, 6, 6), bias, name="block/0/relu")
     net.add("Result", None, relu)
     graph = net.read(tmp_path)
@@ -119,7 +138,11 @@ def test_shape_arithmetic_is_folded(tmp_path):
     x = net.add("Parameter", (2, 9))
     shape = net.add("ShapeOf", (2,), x, precision="I64")
     part = net.add(
-        "Gather", (1,), shape, net.add("Const", (1,), element_type="i64"), net.add("Const", (), element_type="i64")
+        "Gather",
+        (1,),
+        shape,
+        net.add("Const", (1,), element_type="i64"),
+        net.add("Const", (), element_type="i64"),
     )
     net.add("Result", None, net.add("Reshape", (18,), x, part))
     assert net.read(tmp_path).op_types == ("Reshape",)
@@ -160,4 +183,7 @@ def test_loops_cost_their_body_per_iteration(tmp_path):
     assert read_graph(path, trip_count=3).flops[0] == 10 * 16  # the file tells
     path.write_text(re.sub(r"<port_map>.*</port_map>", "", text))
     assert (read_graph(path).flops[0], read_graph(path).unshaped[0]) == (16, True)
-    assert (read_graph(path, trip_count=3).flops[0], read_graph(path, trip_count=3).unshaped[0]) == (3 * 16, False)
+    assert (
+        read_graph(path, trip_count=3).flops[0],
+        read_graph(path, trip_count=3).unshaped[0],
+    ) == (3 * 16, False)

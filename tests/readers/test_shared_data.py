@@ -14,7 +14,8 @@ from placeopt.instances.readers import read_bundled, read_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED
 
-# nodes, edges, sum of activation bytes of nodes with a reader, parameter bytes; counted with other tools
+# nodes, edges, sum of activation bytes of nodes with a reader, parameter bytes; counted with other
+# tools
 PIPEDREAM = {
     "alexnet": (23, 23, 1277689860, 244403360),
     "gnmt": (48, 58, 207644672, 775063808),
@@ -28,17 +29,35 @@ PIPEDREAM = {
 DOPPLER = ("chain_mm", "ffnn", "llama_block", "llama_block_8gpu", "llama_layer")
 
 PARTITIONING = (
-    *("latency/" + name for name in (
-        "layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference", "operator_bert_l-3_inference",
-        "operator_bert_l-6_inference", "operator_resnet50_inference",
-    )),
-    *("throughput/" + name for name in (
-        "layer_bert24_inference", "layer_bert24_training", "layer_gnmt_inference", "layer_gnmt_training",
-        "layer_inceptionv3_inference", "layer_inceptionv3_training", "layer_resnet50_inference",
-        "operator_bert_l-12_inference", "operator_bert_l-3_inference", "operator_bert_l-3_training",
-        "operator_bert_l-6_training", "operator_resnet50_inference",
-    )),
-)  # fmt: skip
+    *(
+        "latency/" + name
+        for name in (
+            "layer_bert24_inference",
+            "layer_gnmt_inference",
+            "layer_resnet50_inference",
+            "operator_bert_l-3_inference",
+            "operator_bert_l-6_inference",
+            "operator_resnet50_inference",
+        )
+    ),
+    *(
+        "throughput/" + name
+        for name in (
+            "layer_bert24_inference",
+            "layer_bert24_training",
+            "layer_gnmt_inference",
+            "layer_gnmt_training",
+            "layer_inceptionv3_inference",
+            "layer_inceptionv3_training",
+            "layer_resnet50_inference",
+            "operator_bert_l-12_inference",
+            "operator_bert_l-3_inference",
+            "operator_bert_l-3_training",
+            "operator_bert_l-6_training",
+            "operator_resnet50_inference",
+        )
+    ),
+)
 
 
 def test_the_tables_above_are_complete(data):
@@ -51,7 +70,8 @@ def test_the_tables_above_are_complete(data):
 
 @pytest.mark.parametrize("name", PIPEDREAM)
 def test_pipedream(name, data):
-    """A profile has its nodes, edges and bytes, and the forward times of its text in nanoseconds."""
+    """A profile has its nodes, edges and bytes, and the forward times of its text in
+    nanoseconds."""
     path = data / "pipedream" / f"{name}.txt"
     graph = read_graph(path)
     nodes, edges, activation, parameters = PIPEDREAM[name]
@@ -75,15 +95,16 @@ def test_pipedream_lists_of_activations_are_summed(data):
 
 @pytest.mark.parametrize("name", ["alexnet", "gnmt", "resnet18"])
 def test_pipedream_training_mirrors_the_graph(name, data):
-    """Node i has the backward node 2V+1-i, edges are mirrored, V feeds V+1, both ops share a device."""
+    """Node i has the backward node 2V+1-i, edges are mirrored, V feeds V+1, both ops share a
+    device."""
     path = data / "pipedream" / f"{name}.txt"
     forward, graph = read_graph(path), read_graph(path, training=True)
     count = forward.num_ops
     assert graph.num_ops == 2 * count
     mirrored = {(2 * count - 1 - v, 2 * count - 1 - u) for u, v in forward.edges.tolist()}
-    assert {tuple(e) for e in graph.edges.tolist()} == {tuple(e) for e in forward.edges.tolist()} | mirrored | {
-        (count - 1, count)
-    }
+    assert {tuple(e) for e in graph.edges.tolist()} == {
+        tuple(e) for e in forward.edges.tolist()
+    } | mirrored | {(count - 1, count)}
     assert graph.backward.tolist() == [False] * count + [True] * count
     assert graph.colocation.tolist() == [*range(count), *reversed(range(count))]
     times = re.findall(r"node(\d+) --.*?backward_compute_time=([\d.]+)", path.read_text())
@@ -104,7 +125,8 @@ def test_pipedream_data_loading_can_be_left_out(data):
 
 @pytest.mark.parametrize("name", DOPPLER)
 def test_doppler(name, data):
-    """A Doppler graph has its ops (without inputs), edges and ticks; a tensor per op, sent for comm ticks."""
+    """A Doppler graph has its ops (without inputs), edges and ticks; a tensor per op, sent for comm
+    ticks."""
     graph = read_graph(data / "doppler" / f"{name}.txt")
     lines = (data / "doppler" / f"{name}.txt").read_text().splitlines()
     inputs, sources, targets = (re.findall(r"\d+", line) for line in lines[1:4])
@@ -127,7 +149,8 @@ def test_doppler_load_bounds_are_the_published_ones(data):
 
 @pytest.mark.parametrize("name", PARTITIONING)
 def test_dnn_partitioning(name, data):
-    """A file of the NeurIPS 2020 paper gives its graph, times of both kinds, and its own devices."""
+    """A file of the NeurIPS 2020 paper gives its graph, times of both kinds, and its own
+    devices."""
     path = data / "dnn-partitioning" / f"{name}.json"
     graph, cluster = read_bundled(path)
     raw = json.loads(path.read_text())
@@ -138,7 +161,9 @@ def test_dnn_partitioning(name, data):
     colours = {node["colorClass"] for node in nodes if node.get("colorClass") is not None}
     assert len(set(graph.colocation[graph.colocation >= 0].tolist())) == len(colours)
     assert graph.measured_kinds == ("cpu", "accelerator")
-    assert graph.measured[:, 0].tolist() == [math.floor(node["cpuLatency"] * 1e6 + 0.5) for node in nodes]
+    assert graph.measured[:, 0].tolist() == [
+        math.floor(node["cpuLatency"] * 1e6 + 0.5) for node in nodes
+    ]
     assert cluster is not None
     kinds = ["accelerator"] * raw["maxFPGAs"] + ["cpu"] * raw["maxCPUs"]
     assert [device.kind for device in cluster.devices] == kinds
@@ -147,7 +172,8 @@ def test_dnn_partitioning(name, data):
 
 
 def test_dnn_partitioning_cost_scales(data):
-    """The throughput layer files have costs 1000 times smaller than the latency files of the same graphs."""
+    """The throughput layer files have costs 1000 times smaller than the latency files of the same
+    graphs."""
     folder = data / "dnn-partitioning"
     for name in ("layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference"):
         as_in_file = read_graph(folder / "throughput" / f"{name}.json")
@@ -157,8 +183,10 @@ def test_dnn_partitioning_cost_scales(data):
         ratio = latency.measured_transfer.sum() / as_in_file.measured_transfer.sum()
         assert ratio == pytest.approx(1000, rel=1e-3)
         assert (as_in_file.measured == latency.measured).all()
-    assert (read_graph(folder / "latency" / f"{name}.json", cost_scale="file").measured_transfer
-            == latency.measured_transfer).all()  # fmt: skip
+    assert (
+        read_graph(folder / "latency" / f"{name}.json", cost_scale="file").measured_transfer
+        == latency.measured_transfer
+    ).all()
 
 
 def test_human_expert_splits_are_no_graphs(data):
@@ -169,7 +197,8 @@ def test_human_expert_splits_are_no_graphs(data):
 
 
 def test_optimal_identical(data):
-    """All 35 graphs of the library load by name, with the numbers of ops that the table of optima gives."""
+    """All 35 graphs of the library load by name, with the numbers of ops that the table of optima
+    gives."""
     path = data / "optimal" / "identical" / "graphs.json"
     with (data / "optimal" / "identical" / "optima.csv").open() as file:
         ops = {row["graph"]: int(row["num_ops"]) for row in csv.DictReader(file)}
@@ -187,12 +216,22 @@ def test_optimal_unrelated(data):
     """The heterogeneous examples bring one kind of device per column."""
     with (data / "optimal" / "unrelated" / "optima.csv").open() as file:
         rows = list(csv.DictReader(file))
-    edges = {"Ahmad-3-9": 12, "Daoud-2-11": 17, "Hamid-3-10": 15, "Hsu-3-10": 15, "Ilavarasan-3-10": 15,
-             "Kuan-3-10": 13, "YCLee-3-8": 11}  # fmt: skip
+    edges = {
+        "Ahmad-3-9": 12,
+        "Daoud-2-11": 17,
+        "Hamid-3-10": 15,
+        "Hsu-3-10": 15,
+        "Ilavarasan-3-10": 15,
+        "Kuan-3-10": 13,
+        "YCLee-3-8": 11,
+    }
     for row in rows:
         graph, cluster = read_bundled(data / "optimal" / "unrelated" / row["file"])
         assert cluster is not None
-        assert (graph.num_ops, cluster.num_devices) == (int(row["num_ops"]), int(row["num_devices"]))
+        assert (graph.num_ops, cluster.num_devices) == (
+            int(row["num_ops"]),
+            int(row["num_devices"]),
+        )
         assert graph.num_edges == edges[graph.name]
         assert tuple(d.kind for d in cluster.devices) == graph.measured_kinds
         assert UNSUPPORTED not in graph.measured
@@ -200,13 +239,18 @@ def test_optimal_unrelated(data):
 
 
 def test_topcuoglu_example(data):
-    """The first task of Ilavarasan's file takes 14, 16 and 9 on its three devices (a well-known example)."""
+    """The first task of Ilavarasan's file takes 14, 16 and 9 on its three devices (a well-known
+    example)."""
     graph = read_graph(data / "optimal" / "unrelated" / "Ilavarasan-3-10.txt")
     assert graph.measured[0].tolist() == [14, 16, 9]
 
 
 def test_files_that_are_no_graphs_are_refused(data):
     """Tables and texts beside the graphs give one line that lists the formats."""
-    for path in (data / "README.md", data / "optimal" / "identical" / "optima.csv", data / "pipedream" / "LICENSE.txt"):
+    for path in (
+        data / "README.md",
+        data / "optimal" / "identical" / "optima.csv",
+        data / "pipedream" / "LICENSE.txt",
+    ):
         with pytest.raises(InputError, match=r"not recognised.*formats: onnx"):
             read_graph(path)

@@ -27,7 +27,9 @@ def net():
             super().__init__()
             self.conv = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
             self.bn = torch.nn.BatchNorm2d(8)
-            self.body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Dropout(0.1))
+            self.body = torch.nn.Sequential(
+                torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Dropout(0.1)
+            )
             self.head = torch.nn.Linear(8, 8, bias=False)
             self.head.weight = self.body[0].weight
             self.lstm = torch.nn.LSTM(4, 6, batch_first=True)
@@ -68,7 +70,8 @@ def test_a_module_becomes_a_graph(net):
 
 
 def test_views_take_no_time_and_stay_with_their_source(net):
-    """What only looks at a tensor in another way costs nothing, not even a launch, and never causes a transfer."""
+    """What only looks at a tensor in another way costs nothing, not even a launch, and never causes
+    a transfer."""
     module, inputs = net
     problem = lower(from_torch(module, inputs), make_cluster("2xA100"))
     view, chunk, pooled = (kind(problem, name) for name in ("view", "chunk", "mean"))
@@ -132,18 +135,36 @@ def test_archives_give_the_same_graph(net, tmp_path):
     module, inputs = net
     torch.export.save(torch.export.export(module, inputs), tmp_path / "net.pt2")
     live, stored = from_torch(module, inputs), read_graph(tmp_path / "net.pt2")
-    assert (live.op_types, live.layer, live.shapes) == (stored.op_types, stored.layer, stored.shapes)
-    for key in ("producer", "consumer", "consumer_ptr", "tensor_bytes", "flops", "bytes_moved", "resident", "parameters",
-                "colocation", "unshaped"):  # fmt: skip
+    assert (live.op_types, live.layer, live.shapes) == (
+        stored.op_types,
+        stored.layer,
+        stored.shapes,
+    )
+    for key in (
+        "producer",
+        "consumer",
+        "consumer_ptr",
+        "tensor_bytes",
+        "flops",
+        "bytes_moved",
+        "resident",
+        "parameters",
+        "colocation",
+        "unshaped",
+    ):
         assert np.array_equal(getattr(live, key), getattr(stored, key)), key
     code = f"import sys; from placeopt.instances.readers import read_graph; read_graph({str(tmp_path / 'net.pt2')!r});"
     out = subprocess.run(
-        [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert out.stdout.strip() == "False"
 
 
-# --- archives without torch -----------------------------------------------------------------------------
+# --- archives without torch
+# -----------------------------------------------------------------------------
 
 
 def program(**changes):
@@ -158,17 +179,27 @@ def program(**changes):
     graph = {
         "inputs": [tensor("w"), tensor("x")],
         "outputs": [tensor("y")],
-        "nodes": [{
-            "target": "torch.ops.aten.linear.default",
-            "inputs": [{"name": "input", "arg": tensor("x")}, {"name": "weight", "arg": tensor("w")}],
-            "outputs": [tensor("y")],
-            "metadata": {"nn_module_stack": "L__self__,,Net;L__self___fc,fc.0,torch.nn.Linear"},
-        }],
+        "nodes": [
+            {
+                "target": "torch.ops.aten.linear.default",
+                "inputs": [
+                    {"name": "input", "arg": tensor("x")},
+                    {"name": "weight", "arg": tensor("w")},
+                ],
+                "outputs": [tensor("y")],
+                "metadata": {"nn_module_stack": "L__self__,,Net;L__self___fc,fc.0,torch.nn.Linear"},
+            }
+        ],
         "tensor_values": {"x": size(3, 5), "w": size(2, 5), "y": size(3, 2)},
         **changes,
-    }  # fmt: skip
-    specs = [{"parameter": {"arg": {"name": "w"}, "parameter_name": "fc.weight"}}, {"user_input": {"arg": tensor("x")}}]
-    return json.dumps({"graph_module": {"graph": graph, "signature": {"input_specs": specs, "output_specs": []}}})
+    }
+    specs = [
+        {"parameter": {"arg": {"name": "w"}, "parameter_name": "fc.weight"}},
+        {"user_input": {"arg": tensor("x")}},
+    ]
+    return json.dumps(
+        {"graph_module": {"graph": graph, "signature": {"input_specs": specs, "output_specs": []}}}
+    )
 
 
 def archive(tmp_path, text, name="m/models/model.json", **options):
@@ -192,9 +223,15 @@ SIZE = {"dtype": 7, "sizes": [{"as_int": 5}]}
 BAD = {
     "empty graph": (program(nodes=[]), "no op"),
     "dangling": (program(tensor_values={"w": SIZE, "y": SIZE}), "reads 'x', which is neither"),
-    "undeclared": (program(outputs=[], tensor_values={"w": SIZE, "x": SIZE}), "output 'y' has no entry"),
+    "undeclared": (
+        program(outputs=[], tensor_values={"w": SIZE, "x": SIZE}),
+        "output 'y' has no entry",
+    ),
     "nodes of wrong type": (program(nodes=3), "not the JSON of an exported program"),
-    "sizes of wrong type": (program(tensor_values={"x": {"dtype": 7, "sizes": [3]}}), "not the JSON"),
+    "sizes of wrong type": (
+        program(tensor_values={"x": {"dtype": 7, "sizes": [3]}}),
+        "not the JSON",
+    ),
     "no program": ("{}", "not the JSON of an exported program"),
     "no JSON": ("{", "truncated JSON"),
     "no text": (b"\xff\xfe", "expected UTF-8"),
@@ -257,7 +294,8 @@ def test_names_of_targets_and_modules():
 
 @pytest.mark.parametrize("archived", [False, True])
 def test_nested_graphs_cost_their_bodies(tmp_path, archived):
-    """A cond costs its dearer branch, a while_loop its body times the trip count that is given, else once and flagged."""
+    """A cond costs its dearer branch, a while_loop its body times the trip count that is given,
+    else once and flagged."""
     torch = pytest.importorskip("torch")
     from torch._higher_order_ops.while_loop import while_loop
 
@@ -280,5 +318,9 @@ def test_nested_graphs_cost_their_bodies(tmp_path, archived):
     assert product <= graph.flops[branch] < 1.2 * product
     assert product <= graph.flops[loop] < 1.2 * product
     assert 5 * product <= told.flops[loop] < 6 * product
-    assert (bool(graph.unshaped[loop]), bool(told.unshaped[loop]), bool(graph.unshaped[branch])) == (True, False, False)
+    assert (
+        bool(graph.unshaped[loop]),
+        bool(told.unshaped[loop]),
+        bool(graph.unshaped[branch]),
+    ) == (True, False, False)
     assert graph.bytes_moved[branch] > 3 * 8 * 8 * 4

@@ -21,19 +21,27 @@ OVERHEAD = 2e-3
 
 @pytest.fixture(scope="module")
 def truth():
-    """Two devices whose constants differ from the nominal ones; launch overhead is what the engine costs."""
+    """Two devices whose constants differ from the nominal ones; launch overhead is what the engine
+    costs."""
     nominal = worker_cluster(2)
-    devices = tuple(replace(d, peak_flops=8e9, memory_bandwidth=3e9, launch_overhead=OVERHEAD) for d in nominal.devices)
+    devices = tuple(
+        replace(d, peak_flops=8e9, memory_bandwidth=3e9, launch_overhead=OVERHEAD)
+        for d in nominal.devices
+    )
     return replace(nominal, devices=devices, links=(Link("loopback", 4e-3, 2e8),))
 
 
 def graphs():
     """Two small workloads."""
-    return [load_graph(source)[0] for source in ("gen:chain-mm?size=800", "gen:llama-block?hidden=256&heads=4&seq=256")]
+    return [
+        load_graph(source)[0]
+        for source in ("gen:chain-mm?size=800", "gen:llama-block?hidden=256&heads=4&seq=256")
+    ]
 
 
 def test_constants_are_recovered(truth) -> None:
-    """From timelines that follow known constants, calibration finds overhead, link and roofline within a percent."""
+    """From timelines that follow known constants, calibration finds overhead, link and roofline
+    within a percent."""
     learned = calibrate(SimulatedRuntime(truth, OVERHEAD), graphs(), placements=2, repeat=1)
     found = learned.summary()
     assert found["launch_overhead"] == pytest.approx(OVERHEAD, rel=0.01)
@@ -44,16 +52,23 @@ def test_constants_are_recovered(truth) -> None:
 
 
 def test_prediction_after_calibration(truth) -> None:
-    """Placements that were not part of the calibration are predicted within 2 %; with nominal costs they are not."""
+    """Placements that were not part of the calibration are predicted within 2 %; with nominal costs
+    they are not."""
     runtime = SimulatedRuntime(truth, OVERHEAD)
     learned = calibrate(runtime, graphs(), placements=2, repeat=1)
     rng = np.random.default_rng(1)
     rows = []
     for graph in graphs():
         for i in range(6):
-            placement = po.Placement((rng.random(graph.num_ops) < 0.1 * (i + 1)).astype(np.int64), np.arange(graph.num_ops))
+            placement = po.Placement(
+                (rng.random(graph.num_ops) < 0.1 * (i + 1)).astype(np.int64),
+                np.arange(graph.num_ops),
+            )
             measured = runtime.run(graph, placement).makespan
-            predicted = {mode: simulate(learned, graph, placement, mode) for mode in ("none", "fitted", "measured")}
+            predicted = {
+                mode: simulate(learned, graph, placement, mode)
+                for mode in ("none", "fitted", "measured")
+            }
             rows.append(Comparison(graph.name, f"random {i}", measured, 0.0, predicted))
     right, rough, wrong = (agreement(rows, mode) for mode in ("measured", "fitted", "none"))
     assert right.p90_error < 0.02
@@ -63,18 +78,22 @@ def test_prediction_after_calibration(truth) -> None:
 
 
 def test_measured_times_win_over_the_roofline(truth) -> None:
-    """A graph that was measured has the measured times plus the overhead; another one has the fitted roofline."""
+    """A graph that was measured has the measured times plus the overhead; another one has the
+    fitted roofline."""
     known, other = graphs()
     learned = calibrate(SimulatedRuntime(truth, OVERHEAD), [known], placements=1, repeat=1)
     problem = learned.problem(known)
     seconds = learned.op_seconds[known.name] + learned.overhead
     np.testing.assert_allclose(problem.compute[:, 0] * problem.tick_seconds, seconds, rtol=1e-5)
     assert other.name not in learned.op_seconds
-    np.testing.assert_array_equal(learned.problem(other).compute, learned.problem(other, "fitted").compute)
+    np.testing.assert_array_equal(
+        learned.problem(other).compute, learned.problem(other, "fitted").compute
+    )
 
 
 def test_probes_bring_every_op_to_every_device() -> None:
-    """In the rotated random placements every op is once on each device, and the last probe is one device alone."""
+    """In the rotated random placements every op is once on each device, and the last probe is one
+    device alone."""
     graph = graphs()[0]
     found = probes(graph, 3, 2, np.random.default_rng(0))
     assert len(found) == 7
@@ -97,8 +116,16 @@ def test_one_device_needs_no_link() -> None:
 
 def test_agreement_counts_pairs_of_one_workload_only() -> None:
     """Tau "all" ignores pairs of different workloads, whose order is easy to predict."""
-    rows = [Comparison(w, str(i), m, 0.0, {"none": s}) for w, i, m, s in [
-        ("a", 0, 1.0, 1.0), ("a", 1, 2.0, 3.0), ("a", 2, 3.0, 2.0), ("b", 0, 100.0, 50.0), ("b", 1, 200.0, 40.0)]]  # fmt: skip
+    rows = [
+        Comparison(w, str(i), m, 0.0, {"none": s})
+        for w, i, m, s in [
+            ("a", 0, 1.0, 1.0),
+            ("a", 1, 2.0, 3.0),
+            ("a", 2, 3.0, 2.0),
+            ("b", 0, 100.0, 50.0),
+            ("b", 1, 200.0, 40.0),
+        ]
+    ]
     found = agreement(rows, "none")
     assert found.tau["a"] == pytest.approx(1 / 3)
     assert "b" not in found.tau

@@ -44,7 +44,8 @@ def random_placement(graph: OpGraph, seed: int = 0) -> po.Placement:
 
 
 def check_timeline(graph: OpGraph, run: Measurement) -> None:
-    """Every op starts after its inputs are there, alone on its device; a tensor is sent once per device."""
+    """Every op starts after its inputs are there, alone on its device; a tensor is sent once per
+    device."""
     device = run.placement.device
     for turn in range(len(run.start)):
         start, finish = run.start[turn], run.finish[turn]
@@ -55,7 +56,9 @@ def check_timeline(graph: OpGraph, run: Measurement) -> None:
         assert len(arrival) == len(rows)
         expected = set()
         for tensor, producer in enumerate(graph.producer.tolist()):
-            for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+            for op in graph.consumer[
+                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+            ].tolist():
                 if device[op] == device[producer]:
                     assert start[op] >= finish[producer]
                 else:
@@ -70,7 +73,8 @@ def check_timeline(graph: OpGraph, run: Measurement) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_results_are_those_of_a_serial_run(dask_runtime: DaskRuntime, source: str) -> None:
-    """Whatever the placement, the executed graph computes the values of a serial run, along a possible timeline."""
+    """Whatever the placement, the executed graph computes the values of a serial run, along a
+    possible timeline."""
     graph, _ = load_graph(source)
     run = dask_runtime.run(graph, random_placement(graph), repeat=2, check=True)
     assert run.checked
@@ -94,11 +98,14 @@ def test_ranks_decide_the_order(dask_runtime: DaskRuntime) -> None:
     """Ops that are ready together run in the order of their ranks."""
     n = 12
     edges = [(0, v) for v in range(1, n)]
-    graph = OpGraph.from_edges("fan", [f"op{v}" for v in range(n)], edges, [64] * len(edges), flops=np.full(n, 10**9))
+    graph = OpGraph.from_edges(
+        "fan", [f"op{v}" for v in range(n)], edges, [64] * len(edges), flops=np.full(n, 10**9)
+    )
     rank = np.random.default_rng(3).permutation(n)
     rank[0] = -1
     run = dask_runtime.run(graph, po.Placement(np.zeros(n, dtype=np.int64), rank), repeat=3)
-    # The first op that arrives may start before the others have arrived; they do while it runs, unless the machine is busy.
+    # The first op that arrives may start before the others have arrived; they do while it runs,
+    # unless the machine is busy.
     orders = [[int(rank[op]) for op in np.argsort(start) if op] for start in run.start]
     assert min(sum(a > b for a, b in pairwise(order)) for order in orders) <= 1
 
@@ -107,8 +114,14 @@ def long_graph(seconds: float) -> OpGraph:
     """Return two chains of ops of about a twentieth of a second each."""
     n = 2 * round(seconds / 0.05)
     edges = [(v, v + 2) for v in range(n - 2)]
-    return OpGraph.from_edges(f"long{n}", [f"op{v}" for v in range(n)], edges, [4096] * len(edges),
-                              flops=np.full(n, 3 * 10**9), bytes_moved=np.full(n, 10**6))  # fmt: skip
+    return OpGraph.from_edges(
+        f"long{n}",
+        [f"op{v}" for v in range(n)],
+        edges,
+        [4096] * len(edges),
+        flops=np.full(n, 3 * 10**9),
+        bytes_moved=np.full(n, 10**6),
+    )
 
 
 def kill_soon(runtime: DaskRuntime, after: float) -> threading.Thread:
@@ -121,12 +134,15 @@ def kill_soon(runtime: DaskRuntime, after: float) -> threading.Thread:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_killed_worker(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker killed in a run: one clear error without retries, a rerun with the right results with one."""
+    """A worker killed in a run: one clear error without retries, a rerun with the right results
+    with one."""
     graph = long_graph(0.6)
     placement = po.Placement(np.arange(graph.num_ops) % 2)
     monkeypatch.setattr(dask_runtime, "retries", 0)
     killer = kill_soon(dask_runtime, 0.2)
-    with pytest.raises(ExecutionError, match=r"graph 'long\d+': .*(died|stopped answering|restarted).*1 attempt"):
+    with pytest.raises(
+        ExecutionError, match=r"graph 'long\d+': .*(died|stopped answering|restarted).*1 attempt"
+    ):
         dask_runtime.run(graph, placement)
     killer.join()
     monkeypatch.setattr(dask_runtime, "retries", 1)
@@ -140,7 +156,8 @@ def test_killed_worker(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatc
 
 
 def test_failing_op_is_named(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that raises is one error with the task and the reason, and the cluster stays usable."""
+    """A kernel that raises is one error with the task and the reason, and the cluster stays
+    usable."""
     graph, _ = load_graph("gen:chain-mm?size=16&shards=1")
     placement = po.Placement(np.zeros(graph.num_ops, dtype=np.int64))
 
@@ -150,7 +167,9 @@ def test_failing_op_is_named(dask_runtime: DaskRuntime, monkeypatch: pytest.Monk
         return plan._replace(steps=(*plan.steps[:-1], last))
 
     monkeypatch.setattr(module, "make_plan", broken)
-    with pytest.raises(ExecutionError, match=rf"op{graph.num_ops - 1}' failed: KeyError: 'no such function'"):
+    with pytest.raises(
+        ExecutionError, match=rf"op{graph.num_ops - 1}' failed: KeyError: 'no such function'"
+    ):
         dask_runtime.run(graph, placement)
     monkeypatch.undo()
     graph, _ = load_graph("gen:chain-mm?size=16&shards=1")
@@ -158,7 +177,8 @@ def test_failing_op_is_named(dask_runtime: DaskRuntime, monkeypatch: pytest.Monk
 
 
 def test_bad_requests(dask_runtime: DaskRuntime) -> None:
-    """Placements on devices that do not exist, of other graphs, and zero repeats are refused before anything runs."""
+    """Placements on devices that do not exist, of other graphs, and zero repeats are refused before
+    anything runs."""
     graph, _ = load_graph("gen:chain-mm?size=16&shards=1")
     n = graph.num_ops
     with pytest.raises(InputError, match=r"expected a device in 0\.\.1 of the runtime, received 2"):
@@ -179,7 +199,8 @@ def test_unreachable_scheduler() -> None:
 
 
 def test_workers_end_with_a_killed_process() -> None:
-    """Workers do not outlive the process that started them, however that ends, and say nothing about it."""
+    """Workers do not outlive the process that started them, however that ends, and say nothing
+    about it."""
     pytest.importorskip("distributed", reason="needs dask[distributed], the extra 'dask'")
     script = (
         "import sys, time\n"
@@ -192,12 +213,16 @@ def test_workers_end_with_a_killed_process() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "main.py"
         path.write_text(script)
-        process = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert len(pids) == 2
         process.kill()
-        _, errors = process.communicate(timeout=30)  # returns when the last worker has closed the pipe
+        _, errors = process.communicate(
+            timeout=30
+        )  # returns when the last worker has closed the pipe
     assert "Traceback" not in errors
     end = time.monotonic() + 10
     while any(alive(pid) for pid in pids) and time.monotonic() < end:

@@ -35,11 +35,15 @@ class Whole:
     def matrix(self, stem: str) -> np.ndarray:
         """Return the matrix whose blocks are called stem + "row.column"."""
         places = sorted(
-            tuple(int(x) for x in name.removeprefix(stem).split(".")) for name in self.constants if name.startswith(stem)
+            tuple(int(x) for x in name.removeprefix(stem).split("."))
+            for name in self.constants
+            if name.startswith(stem)
         )
         rows, columns = (1 + max(place[i] for place in places) for i in range(2))
         assert len(places) == rows * columns
-        return np.block([[self.constant(f"{stem}{r}.{c}") for c in range(columns)] for r in range(rows)])
+        return np.block(
+            [[self.constant(f"{stem}{r}.{c}") for c in range(columns)] for r in range(rows)]
+        )
 
     def result(self, rows: int, columns: int) -> np.ndarray:
         """Return the results of the graph, which are blocks in order."""
@@ -58,9 +62,13 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def test_chain_of_products(shards: int) -> None:
     """The sharded chain computes (A B) + (C (D E)) on the matrices that its blocks make."""
     whole = Whole(f"gen:chain-mm?size=24&shards={shards}")
-    a, b, d, e, c = (whole.matrix(x) for x in ("ab/left", "ab/weights", "de/left", "de/weights", "cde/left"))
+    a, b, d, e, c = (
+        whole.matrix(x) for x in ("ab/left", "ab/weights", "de/left", "de/weights", "cde/left")
+    )
     rows = {1: 1, 2: 1, 4: 2, 6: 2}[shards]
-    np.testing.assert_allclose(whole.result(rows, shards // rows), a @ b + c @ (d @ e), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        whole.result(rows, shards // rows), a @ b + c @ (d @ e), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
@@ -72,13 +80,16 @@ def test_feed_forward_network(shards: int) -> None:
     for layer in range(2):
         bias = np.tile(whole.constant(f"bias{layer}/bias"), columns)
         x = np.maximum(x @ whole.matrix(f"linear{layer}/weights") + bias, 0)
-    x = softmax(x @ whole.matrix("output/weights") + np.tile(whole.constant("output_bias/bias"), columns))
+    x = softmax(
+        x @ whole.matrix("output/weights") + np.tile(whole.constant("output_bias/bias"), columns)
+    )
     np.testing.assert_allclose(whole.result(rows, columns), x, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_attention_block(shards: int) -> None:
-    """The sharded block computes norm, rotary attention by heads with a causal mask, and the residual."""
+    """The sharded block computes norm, rotary attention by heads with a causal mask, and the
+    residual."""
     whole = Whole(f"{LLAMA}&shards={shards}")
     rows, columns = {1: (1, 1), 2: (1, 2), 4: (2, 2)}[shards]
     x = whole.matrix("input")
@@ -90,10 +101,18 @@ def test_attention_block(shards: int) -> None:
     def rotate(z: np.ndarray) -> np.ndarray:
         pairs = hidden // columns // 2  # features of a column of blocks are rotated together
         angle = np.arange(length)[:, None] * 10000.0 ** (-np.arange(pairs) / pairs)[None, :]
-        parts = [(part[:, ::2] + 1j * part[:, 1::2]) * np.exp(1j * angle) for part in np.split(z, columns, axis=1)]
-        return np.concatenate([np.stack([part.real, part.imag], axis=-1).reshape(length, -1) for part in parts], axis=1)
+        parts = [
+            (part[:, ::2] + 1j * part[:, 1::2]) * np.exp(1j * angle)
+            for part in np.split(z, columns, axis=1)
+        ]
+        return np.concatenate(
+            [np.stack([part.real, part.imag], axis=-1).reshape(length, -1) for part in parts],
+            axis=1,
+        )
 
-    q, k, v = (z.reshape(length, heads, width).transpose(1, 0, 2) for z in (rotate(q), rotate(k), v))
+    q, k, v = (
+        z.reshape(length, heads, width).transpose(1, 0, 2) for z in (rotate(q), rotate(k), v)
+    )
     scores = q @ k.transpose(0, 2, 1) / np.sqrt(width) + np.triu(np.full((length, length), -1e9), 1)
     mixed = (softmax(scores) @ v).transpose(1, 0, 2).reshape(length, hidden)
     expected = x + mixed @ whole.matrix("layer0/out/weights")
@@ -115,9 +134,14 @@ def test_convolution_is_the_definition() -> None:
 
 @pytest.mark.parametrize(
     ("source", "share"),
-    [("gen:resnet50?image=64", 1.0), ("gen:inception-v3?image=96", 1.0), ("gen:llama-layer?hidden=32&heads=4&seq=16&ffn=48", 1.0),
-     ("gen:gpt2?layers=1&seq=16&hidden=32&heads=2&vocab=64", 0.9), ("gen:layered?layers=4&width=4", 0.0)],
-)  # fmt: skip
+    [
+        ("gen:resnet50?image=64", 1.0),
+        ("gen:inception-v3?image=96", 1.0),
+        ("gen:llama-layer?hidden=32&heads=4&seq=16&ffn=48", 1.0),
+        ("gen:gpt2?layers=1&seq=16&hidden=32&heads=2&vocab=64", 0.9),
+        ("gen:layered?layers=4&width=4", 0.0),
+    ],
+)
 def test_every_output_has_its_shape(source: str, share: float) -> None:
     """Whatever the kernel, an op's outputs have the shapes, types and bytes that the graph says."""
     graph, _ = load_graph(source)
@@ -138,7 +162,10 @@ def test_calibrated_kernel_depends_on_every_input() -> None:
     """An op of unknown kind passes on whether each of its inputs was right, in the right order."""
     options = {"flops": 1000, "bytes": 5000, "outputs": (((7,), "float32"),)}
     x, y = np.linspace(0, 1, 100), np.linspace(1, 2, 100)
-    values = {float(KERNELS["calibrated"](options, *inputs)[0][0]) for inputs in ((x, y), (y, x), (x, x), (x,), ())}
+    values = {
+        float(KERNELS["calibrated"](options, *inputs)[0][0])
+        for inputs in ((x, y), (y, x), (x, x), (x,), ())
+    }
     assert len(values) == 5
 
 

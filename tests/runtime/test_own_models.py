@@ -1,4 +1,5 @@
-"""The user's own models: executed under placements with the results of the unsplit model, and measured op by op."""
+"""The user's own models: executed under placements with the results of the unsplit model, and
+measured op by op."""
 
 from __future__ import annotations
 
@@ -52,11 +53,13 @@ def dealt(graph, seed=0):
     return po.Placement(np.random.default_rng(seed).integers(0, 2, graph.num_ops))
 
 
-# --- execution ------------------------------------------------------------------------------------------
+# --- execution
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_module_runs_under_any_placement_with_its_own_results(module):
-    """Every op has a time on its device, in the order of its inputs; the results are those of the unsplit module."""
+    """Every op has a time on its device, in the order of its inputs; the results are those of the
+    unsplit module."""
     graph, runtime = module
     run = runtime.run(graph, dealt(graph), repeat=2, check=True)
     assert run.checked
@@ -78,13 +81,16 @@ def test_a_wrong_result_is_noticed(module, monkeypatch):
 
     graph, runtime = module
     right = ModuleWork.compute
-    monkeypatch.setattr(ModuleWork, "compute", lambda *given: [value + 1 for value in right(*given)])
+    monkeypatch.setattr(
+        ModuleWork, "compute", lambda *given: [value + 1 for value in right(*given)]
+    )
     with pytest.raises(ExecutionError, match="differs from that of the unsplit module"):
         runtime.run(graph, dealt(graph), check=True)
 
 
 def test_a_module_can_be_calibrated(module):
-    """Measured op times make a problem whose simulated makespan is positive and of the measured size."""
+    """Measured op times make a problem whose simulated makespan is positive and of the measured
+    size."""
     from placeopt.runtime.calibration import calibrate
 
     graph, runtime = module
@@ -94,7 +100,8 @@ def test_a_module_can_be_calibrated(module):
 
 
 def test_onnx_parts_run_under_any_placement(flow):
-    """Parts of random placements give the model's results; their graph has one op per part, and its order holds."""
+    """Parts of random placements give the model's results; their graph has one op per part, and its
+    order holds."""
     _, graph, sessions = flow
     for seed in range(3):
         parts = sessions.parts(graph, dealt(graph, seed))
@@ -111,12 +118,15 @@ def test_a_wrong_onnx_result_is_noticed(flow, monkeypatch):
 
     _, graph, sessions = flow
     right = onnx_runner.Runner.run
-    monkeypatch.setattr(onnx_runner.Runner, "run", lambda *given: {k: v + 1 for k, v in right(*given).items()})
+    monkeypatch.setattr(
+        onnx_runner.Runner, "run", lambda *given: {k: v + 1 for k, v in right(*given).items()}
+    )
     with pytest.raises(ExecutionError, match="differs from the whole model's"):
         sessions.run(sessions.parts(graph, dealt(graph)), check=True)
 
 
-# --- the command line -----------------------------------------------------------------------------------
+# --- the command line
+# -----------------------------------------------------------------------------------
 
 
 def command(capsys, *words):
@@ -128,14 +138,30 @@ def command(capsys, *words):
 
 
 def test_run_executes_a_torch_module(tmp_path, capsys):
-    """A module of a file runs its own operators; CPUs that play GPUs are said to, with no senseless error beside them."""
+    """A module of a file runs its own operators; CPUs that play GPUs are said to, with no senseless
+    error beside them."""
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     shutil.copy(MODELS, tmp_path / "model.py")
     source = f"torch:{tmp_path}/model.py:gpt"
-    assert command(capsys, "solve", source, "-c", "2xA100", "-s", "round-robin", "--out", tmp_path / "out")[0] == 0
-    code, out, err = command(capsys, "run", source, tmp_path / "out" / "placement.json", "--repeat", 2, "--calibrate",
-                             "--out", tmp_path / "run", "--json")  # fmt: skip
+    assert (
+        command(
+            capsys, "solve", source, "-c", "2xA100", "-s", "round-robin", "--out", tmp_path / "out"
+        )[0]
+        == 0
+    )
+    code, out, err = command(
+        capsys,
+        "run",
+        source,
+        tmp_path / "out" / "placement.json",
+        "--repeat",
+        2,
+        "--calibrate",
+        "--out",
+        tmp_path / "run",
+        "--json",
+    )
     assert code == 0, err
     data = json.loads(out)
     assert data["runtime"] == "module"
@@ -149,20 +175,30 @@ def test_run_executes_a_torch_module(tmp_path, capsys):
 def test_run_executes_an_onnx_model(flow, tmp_path, capsys):
     """An ONNX file runs in ONNX Runtime; synthetic operators remain an option."""
     path, _, _ = flow
-    code, out, err = command(capsys, "run", path, "solver:round-robin", "--repeat", 2, "--calibrate", "--json")
+    code, out, err = command(
+        capsys, "run", path, "solver:round-robin", "--repeat", 2, "--calibrate", "--json"
+    )
     assert code == 0, err
     data = json.loads(out)
     assert data["runtime"] == "onnxruntime"
     assert set(data["simulated"]) == {"nominal", "measured"}
-    code, out, err = command(capsys, "run", path, "solver:round-robin", "--runtime", "serial", "--repeat", 1, "--json")
+    code, out, err = command(
+        capsys, "run", path, "solver:round-robin", "--runtime", "serial", "--repeat", 1, "--json"
+    )
     assert (code, json.loads(out)["runtime"]) == (0, "serial"), err
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "model"], "no model that can be run"),
-        (["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "modell"], "expected model, dask"),
+        (
+            ["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "model"],
+            "no model that can be run",
+        ),
+        (
+            ["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "modell"],
+            "expected model, dask",
+        ),
         (["profile", "gen:chain-mm?size=16"], "expected a model that can be run"),
         (["profile", "torch:missing.py:make"], "no such file"),
         (["profile", "torch:{models}:gpt", "--device", "cuda:99"], "CUDA devices here"),
@@ -174,7 +210,10 @@ def test_run_executes_an_onnx_model(flow, tmp_path, capsys):
         (["solve", "{flow}", "-c", "2xA100", "--costs", "{other}"], "none of its ops"),
         (["solve", "{flow}", "-c", "2xA100", "--costs", "{negative}"], "expected a finite number"),
         (["solve", "{flow}", "-c", "2xA100", "--group", "blocks"], "group: expected"),
-        (["export", "{bad}", "--to", "torch", "--model", "{flow}", "--out", "x"], "it does not tell its devices"),
+        (
+            ["export", "{bad}", "--to", "torch", "--model", "{flow}", "--out", "x"],
+            "it does not tell its devices",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(flow, tmp_path, capsys, words, reason):
@@ -182,18 +221,28 @@ def test_wrong_input_is_one_line(flow, tmp_path, capsys, words, reason):
     if words[1].startswith("torch:"):
         pytest.importorskip("torch")
     head = '{"format": "placeopt/costs", "version": 1, "model": "m", "device": {"kind": "cpu", "family": "cpu"}, "ops": '
-    files = {"bad": "{}", "broken": "{", "other": head + '{"nobody": {"seconds": 1, "how": "measured"}}}',
-             "negative": head + '{"first": {"seconds": -1, "how": "measured"}}}'}  # fmt: skip
+    files = {
+        "bad": "{}",
+        "broken": "{",
+        "other": head + '{"nobody": {"seconds": 1, "how": "measured"}}}',
+        "negative": head + '{"first": {"seconds": -1, "how": "measured"}}}',
+    }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    names = {name: str(tmp_path / name) for name in files} | {"flow": str(flow[0]), "models": str(MODELS)}
-    code, _, err = command(capsys, *[word.format(**names) if "{" in word else word for word in words])
+    names = {name: str(tmp_path / name) for name in files} | {
+        "flow": str(flow[0]),
+        "models": str(MODELS),
+    }
+    code, _, err = command(
+        capsys, *[word.format(**names) if "{" in word else word for word in words]
+    )
     assert code == 2, err
     assert reason in err
     assert err.count("\n") == 1
 
 
-# --- profiles and costs ---------------------------------------------------------------------------------
+# --- profiles and costs
+# ---------------------------------------------------------------------------------
 
 
 def test_torch_profile_measures_every_op(module, tmp_path):
@@ -210,7 +259,8 @@ def test_torch_profile_measures_every_op(module, tmp_path):
 
 
 def test_a_plain_kineto_trace_is_matched_by_kind_and_turn(tmp_path):
-    """torch.profiler around the module itself, as a user would run it: ops are found by their kind, in order."""
+    """torch.profiler around the module itself, as a user would run it: ops are found by their kind,
+    in order."""
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
 
@@ -222,7 +272,11 @@ def test_a_plain_kineto_trace_is_matched_by_kind_and_turn(tmp_path):
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     found = match(graph, read_trace(tmp_path / "trace.json"))
     for kind in ("linear", "layer_norm", "gelu", "scaled_dot_product_attention"):
-        ops = [name for name, other in zip(graph.op_names, graph.op_types, strict=True) if other == kind]
+        ops = [
+            name
+            for name, other in zip(graph.op_names, graph.op_types, strict=True)
+            if other == kind
+        ]
         assert {found[name][1] for name in ops} == {"measured"}
 
 
@@ -231,7 +285,9 @@ def test_onnx_profile_measures_ops_and_the_rest_is_fitted(flow, tmp_path):
     from placeopt.runtime.profile_model import onnx_op_seconds
 
     path, graph, sessions = flow
-    costs = onnx_op_seconds(sessions.program, sessions.feeds, graph, repeat=2, keep=tmp_path / "profile.json")
+    costs = onnx_op_seconds(
+        sessions.program, sessions.feeds, graph, repeat=2, keep=tmp_path / "profile.json"
+    )
     assert {costs.how[name] for name in ("first", "choice", "loop")} == {"measured"}
     assert read_trace(tmp_path / "profile.json").source == "ONNX Runtime"
     again = read_costs(write_costs(tmp_path / "costs.json", costs), graph)
@@ -254,17 +310,41 @@ NODES = [
 @pytest.mark.parametrize("form", ["pytorch", "tool"])
 def test_chakra_traces_are_read(tmp_path, form):
     """Outermost operators count; kernels count with the operator that started them."""
-    graph = po.OpGraph.from_edges("net", ["a", "b", "c"], [(0, 1), (1, 2)], op_types=("linear", "relu", "linear"),
-                                  flops=np.array([10, 1, 20]), bytes_moved=np.array([5, 5, 6]))  # fmt: skip
+    graph = po.OpGraph.from_edges(
+        "net",
+        ["a", "b", "c"],
+        [(0, 1), (1, 2)],
+        op_types=("linear", "relu", "linear"),
+        flops=np.array([10, 1, 20]),
+        bytes_moved=np.array([5, 5, 6]),
+    )
     path = tmp_path / "chakra.json"
     if form == "pytorch":
         path.write_text(json.dumps({"schema": "1.1.1-chakra.0.0.4", "nodes": NODES}))
         expected = {"a": 20e-6, "b": 4e-6, "c": 30e-6}
     else:
-        rows = [{"id": str(x["id"]), "name": x["name"], "type": "COMP_NODE", "ctrlDeps": [str(x["ctrl_deps"])],
-                 "durationMicros": str(int(x.get("inclusive_dur", 0)))} for x in NODES]  # fmt: skip
-        rows.append({"id": "6", "name": "sgemm_128x64", "type": "COMP_NODE", "ctrlDeps": ["3"], "durationMicros": "7"})
-        path.write_text("\n".join(json.dumps(row, indent=1) for row in [{"version": "0.0.4"}, *rows]))
+        rows = [
+            {
+                "id": str(x["id"]),
+                "name": x["name"],
+                "type": "COMP_NODE",
+                "ctrlDeps": [str(x["ctrl_deps"])],
+                "durationMicros": str(int(x.get("inclusive_dur", 0))),
+            }
+            for x in NODES
+        ]
+        rows.append(
+            {
+                "id": "6",
+                "name": "sgemm_128x64",
+                "type": "COMP_NODE",
+                "ctrlDeps": ["3"],
+                "durationMicros": "7",
+            }
+        )
+        path.write_text(
+            "\n".join(json.dumps(row, indent=1) for row in [{"version": "0.0.4"}, *rows])
+        )
         expected = {"a": 7e-6, "b": 4e-6, "c": 30e-6}
     found = match(graph, read_trace(path))
     assert {name: time for name, (time, _) in found.items()} == pytest.approx(expected)
@@ -272,40 +352,60 @@ def test_chakra_traces_are_read(tmp_path, form):
 
 
 def test_costs_are_carried_to_other_devices_by_the_stated_rule():
-    """On the measured kind times stay; elsewhere the work is scaled by the rooflines and the overheads are exchanged."""
+    """On the measured kind times stay; elsewhere the work is scaled by the rooflines and the
+    overheads are exchanged."""
     from placeopt.instances.op_cost_file import costs_of
 
     rng = np.random.default_rng(1)
     flops, moved = rng.integers(10**6, 10**9, 30), rng.integers(10**5, 10**8, 30)
     seconds = np.maximum(flops / 1e10, moved / 5e9) + 2e-5
     names = [f"op{i}" for i in range(30)]
-    graph = po.OpGraph.from_edges("net", names, [(i, i + 1) for i in range(29)], flops=flops, bytes_moved=moved)
-    known = {name: (time, "measured") for name, time in zip(names[:-2], seconds.tolist(), strict=False)}
+    graph = po.OpGraph.from_edges(
+        "net", names, [(i, i + 1) for i in range(29)], flops=flops, bytes_moved=moved
+    )
+    known = {
+        name: (time, "measured") for name, time in zip(names[:-2], seconds.tolist(), strict=False)
+    }
     costs = costs_of(graph, known, kind="cpu", family="cpu")
     assert costs.counts() == {"measured": 28, "fitted": 2}
     assert costs.seconds["op29"] == pytest.approx(seconds[29], rel=0.05)
     cluster = po.make_cluster("cpu+gpu")
     timed, marks = apply_costs(graph, cluster, costs)
-    host, gpu = (next(device for device in cluster.devices if device.family == family) for family in ("cpu", "gpu"))
+    host, gpu = (
+        next(device for device in cluster.devices if device.family == family)
+        for family in ("cpu", "gpu")
+    )
     at = {kind: i for i, kind in enumerate(timed.measured_kinds)}
     assert timed.measured[3, at[host.kind]] == round(seconds[3] * 1e9)
-    scaled = (seconds[3] - costs.device.launch_overhead) * rooflines(graph, gpu)[3] / rooflines(graph, costs.device)[3]
-    assert timed.measured[3, at[gpu.kind]] == pytest.approx((scaled + gpu.launch_overhead) * 1e9, abs=1)
+    scaled = (
+        (seconds[3] - costs.device.launch_overhead)
+        * rooflines(graph, gpu)[3]
+        / rooflines(graph, costs.device)[3]
+    )
+    assert timed.measured[3, at[gpu.kind]] == pytest.approx(
+        (scaled + gpu.launch_overhead) * 1e9, abs=1
+    )
     assert set(marks[gpu.kind].values()) == {"fitted"}
     assert marks[host.kind]["op29"] == "fitted"
 
 
 def test_too_few_measurements_leave_the_rest_guessed():
     """With two measured ops nothing can be fitted: the others keep the times of the cost model."""
-    graph = po.OpGraph.from_edges("net", ["a", "b", "c"], [(0, 1), (1, 2)], flops=np.array([10**9, 10**9, 10**9]))
+    graph = po.OpGraph.from_edges(
+        "net", ["a", "b", "c"], [(0, 1), (1, 2)], flops=np.array([10**9, 10**9, 10**9])
+    )
     from placeopt.instances.op_cost_file import costs_of
 
-    costs = costs_of(graph, {"a": (0.5, "measured"), "b": (0.25, "measured")}, kind="cpu", family="cpu")
+    costs = costs_of(
+        graph, {"a": (0.5, "measured"), "b": (0.25, "measured")}, kind="cpu", family="cpu"
+    )
     problem = po.load(graph, cluster="cpu+gpu", costs=costs)
     plain = po.load(graph, cluster="cpu+gpu")
     assert problem.compute[:, 0].tolist() == [500_000_000, 250_000_000, plain.compute[2, 0]]
     assert problem.compute[:, 1].tolist() == plain.compute[:, 1].tolist()
-    assert set(apply_costs(graph, po.make_cluster("cpu+gpu"), costs)[1]["V100"].values()) == {"guessed"}
+    assert set(apply_costs(graph, po.make_cluster("cpu+gpu"), costs)[1]["V100"].values()) == {
+        "guessed"
+    }
 
 
 @pytest.mark.parametrize(
@@ -327,7 +427,8 @@ def test_too_few_measurements_leave_the_rest_guessed():
     ],
 )
 def test_damaged_traces_are_one_line(tmp_path, text):
-    """Missing, wrong and impossible fields of every format of trace end with one line that names the file."""
+    """Missing, wrong and impossible fields of every format of trace end with one line that names
+    the file."""
     from placeopt.instances.traces.trace import read_trace
 
     path = tmp_path / "trace.json"

@@ -45,10 +45,17 @@ def true_makespan(graph, placement) -> int:
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_bad_start_is_improved(graph, name: str) -> None:
-    """From everything on one device, each search finds something faster on a system with 3 % noise, and it is kept."""
+    """From everything on one device, each search finds something faster on a system with 3 % noise,
+    and it is kept."""
     problem = lower(graph, worker_cluster(2))
     start = with_ranks(problem, po.Placement(np.zeros(graph.num_ops, dtype=np.int64)))
-    end = refine(start, SOLVERS[name], Measured(system(0.03), graph, problem, repeats=2), Budget(evaluations=60), seed=1)
+    end = refine(
+        start,
+        SOLVERS[name],
+        Measured(system(0.03), graph, problem, repeats=2),
+        Budget(evaluations=60),
+        seed=1,
+    )
     assert end.improved
     assert end.interval[0] <= end.ratio <= end.interval[1]
     assert end.ratio < 0.95
@@ -57,7 +64,8 @@ def test_a_bad_start_is_improved(graph, name: str) -> None:
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_never_slower_than_the_start(graph, name: str) -> None:
-    """From a good start under 20 % noise, where the lowest value is mostly luck, the outcome is not truly slower."""
+    """From a good start under 20 % noise, where the lowest value is mostly luck, the outcome is not
+    truly slower."""
     problem = lower(graph, worker_cluster(2))
     start = po.solve(problem, solver="edge-zeroing").solution
     assert start is not None
@@ -72,7 +80,8 @@ def test_never_slower_than_the_start(graph, name: str) -> None:
 
 
 def test_candidates_race(graph) -> None:
-    """A candidate that is clearly slower is executed once, one that keeps up `repeats` times, none again."""
+    """A candidate that is clearly slower is executed once, one that keeps up `repeats` times, none
+    again."""
     problem = lower(graph, worker_cluster(2))
     runtime = system(0.0)
     measure = Measured(runtime, graph, problem, repeats=3)
@@ -89,7 +98,8 @@ def test_candidates_race(graph) -> None:
 
 
 def test_ranks_are_part_of_a_candidate(graph) -> None:
-    """The ranks a search passes are executed; without any, those of the start; without a start, the simulated order."""
+    """The ranks a search passes are executed; without any, those of the start; without a start, the
+    simulated order."""
     problem = lower(graph, worker_cluster(2))
     measure = Measured(system(0.0), graph, problem)
     devices, ranks = np.arange(graph.num_ops) % 2, np.arange(graph.num_ops)[::-1].copy()
@@ -104,12 +114,15 @@ def test_judge_keeps_its_error_rate() -> None:
     rng = np.random.default_rng(0)
     trials = [judge(*np.exp(0.1 * rng.standard_normal((2, 8))), 0.95)[2] for _ in range(2000)]
     assert 0.03 < np.mean(trials) < 0.07
-    faster = [judge(a, 0.8 * b, 0.95)[2] for a, b in np.exp(0.05 * rng.standard_normal((200, 2, 8)))]
+    faster = [
+        judge(a, 0.8 * b, 0.95)[2] for a, b in np.exp(0.05 * rng.standard_normal((200, 2, 8)))
+    ]
     assert np.mean(faster) > 0.95
 
 
 def test_dual_policy_measures_devices_only_for_plain_callables(graph) -> None:
-    """A callable without `ordered` gets the devices, and the result's value is its best measurement."""
+    """A callable without `ordered` gets the devices, and the result's value is its best
+    measurement."""
     problem = lower(graph, worker_cluster(2))
     seen = []
 

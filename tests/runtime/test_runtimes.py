@@ -19,7 +19,9 @@ def test_serial_run_follows_ranks_and_dependencies() -> None:
     """A serial run executes every op once, after its inputs, one at a time."""
     graph, _ = load_graph("gen:llama-block?hidden=32&heads=4&seq=16")
     rank = np.random.default_rng(0).permutation(graph.num_ops)
-    run = SerialRuntime(2).run(graph, po.Placement(np.zeros(graph.num_ops, dtype=np.int64), rank), repeat=2)
+    run = SerialRuntime(2).run(
+        graph, po.Placement(np.zeros(graph.num_ops, dtype=np.int64), rank), repeat=2
+    )
     for turn in range(2):
         for producer, reader in graph.edges.tolist():
             assert run.start[turn, reader] >= run.finish[turn, producer]
@@ -31,11 +33,18 @@ def test_serial_run_follows_ranks_and_dependencies() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["gen:chain-mm?size=48", "gen:ffnn?batch=16&inputs=16&hidden=32&outputs=16", "gen:llama-layer?hidden=32&heads=4&seq=16&ffn=48",
-     "gen:resnet50?image=32", "gen:nmt?layers=1&batch=4&hidden=32&vocab=64&source=2&target=2", "gen:layered?layers=4&width=5"],
-)  # fmt: skip
+    [
+        "gen:chain-mm?size=48",
+        "gen:ffnn?batch=16&inputs=16&hidden=32&outputs=16",
+        "gen:llama-layer?hidden=32&heads=4&seq=16&ffn=48",
+        "gen:resnet50?image=32",
+        "gen:nmt?layers=1&batch=4&hidden=32&vocab=64&source=2&target=2",
+        "gen:layered?layers=4&width=5",
+    ],
+)
 def test_torch_computes_what_numpy_computes(source: str) -> None:
-    """On two CPU devices, the threads of the torch runtime compute the values of the serial numpy run."""
+    """On two CPU devices, the threads of the torch runtime compute the values of the serial numpy
+    run."""
     pytest.importorskip("torch", reason="needs torch, the extra 'torch'")
     from placeopt.runtime import TorchRuntime
 
@@ -49,8 +58,14 @@ def test_torch_computes_what_numpy_computes(source: str) -> None:
         arrival = {(int(t), int(d)): end for _, t, d, _, end in rows.tolist()}
         assert len(arrival) == len(rows)
         for tensor, producer in enumerate(graph.producer.tolist()):
-            for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
-                there = run.finish[turn, producer] if device[op] == device[producer] else arrival[tensor, int(device[op])]
+            for op in graph.consumer[
+                graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]
+            ].tolist():
+                there = (
+                    run.finish[turn, producer]
+                    if device[op] == device[producer]
+                    else arrival[tensor, int(device[op])]
+                )
                 assert run.start[turn, op] >= there
 
 
@@ -69,7 +84,8 @@ def test_torch_on_gpus() -> None:
 
 
 def test_torch_without_gpus_says_why() -> None:
-    """Without CUDA devices the default is one clear error, and an op that fails names its reason."""
+    """Without CUDA devices the default is one clear error, and an op that fails names its
+    reason."""
     pytest.importorskip("torch", reason="needs torch, the extra 'torch'")
     from placeopt.runtime import TorchRuntime
     from placeopt.runtime import torch_runtime as module
@@ -96,11 +112,23 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple
 
 
 def test_run_on_dask_writes_everything(capsys, tmp_path) -> None:
-    """`placeopt run --calibrate --out` measures, simulates three ways, and writes timeline, placement and picture."""
+    """`placeopt run --calibrate --out` measures, simulates three ways, and writes timeline,
+    placement and picture."""
     pytest.importorskip("distributed", reason="needs dask[distributed], the extra 'dask'")
     pytest.importorskip("matplotlib")
     source = "gen:chain-mm?size=64&shards=2"
-    code, out, err = run_command(capsys, "run", source, "solver:heft", "--repeat", 2, "--calibrate", "--out", tmp_path, "--json")
+    code, out, err = run_command(
+        capsys,
+        "run",
+        source,
+        "solver:heft",
+        "--repeat",
+        2,
+        "--calibrate",
+        "--out",
+        tmp_path,
+        "--json",
+    )
     assert code == 0, err
     data = json.loads(out)
     assert data["measured"]["checked"]
@@ -116,17 +144,24 @@ def test_run_on_dask_writes_everything(capsys, tmp_path) -> None:
     again = json.loads((tmp_path / "run.json").read_text())
     assert again["seconds"] == data["seconds"]
     # the placement that was executed can be executed again
-    code, out, err = run_command(capsys, "run", source, tmp_path / "placement.json", "--workers", 2, "--runtime", "serial")
+    code, out, err = run_command(
+        capsys, "run", source, tmp_path / "placement.json", "--workers", 2, "--runtime", "serial"
+    )
     assert code == 0, err
     assert "measured" in out
 
 
 def test_run_refuses(capsys) -> None:
-    """Unknown runtimes, a scheduler for the wrong one, and unknown solvers are one line and exit code 2."""
-    for extra, words in ((("--runtime", "ray"), "expected model, dask, torch, serial"),
-                         (("--runtime", "serial", "--scheduler", "tcp://x:1"), "only the runtime 'dask'"),
-                         (("--runtime", "serial", "--workers", "2"), "not known")):  # fmt: skip
-        code, out, err = run_command(capsys, "run", "gen:chain-mm?size=16&shards=1", "solver:nonsense", *extra)
+    """Unknown runtimes, a scheduler for the wrong one, and unknown solvers are one line and exit
+    code 2."""
+    for extra, words in (
+        (("--runtime", "ray"), "expected model, dask, torch, serial"),
+        (("--runtime", "serial", "--scheduler", "tcp://x:1"), "only the runtime 'dask'"),
+        (("--runtime", "serial", "--workers", "2"), "not known"),
+    ):
+        code, out, err = run_command(
+            capsys, "run", "gen:chain-mm?size=16&shards=1", "solver:nonsense", *extra
+        )
         assert code == 2
         assert out == ""
         assert words in err

@@ -1,4 +1,5 @@
-"""Stage III by tuning the simulator: on a system that is not what the simulator says, the best simulated placement is not the best."""
+"""Stage III by tuning the simulator: on a system that is not what the simulator says, the best
+simulated placement is not the best."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def graph():
 def system(noise: float) -> SimulatedRuntime:
     """A system whose transfers take thirty times what the calibration below believes."""
     cluster = worker_cluster(2)
-    links = tuple(replace(link, latency=30 * link.latency, bandwidth=link.bandwidth / 30) for link in cluster.links)
+    links = tuple(
+        replace(link, latency=30 * link.latency, bandwidth=link.bandwidth / 30)
+        for link in cluster.links
+    )
     return SimulatedRuntime(replace(cluster, links=links), noise=noise, seed=4)
 
 
@@ -43,9 +47,12 @@ def true_seconds(graph, placement) -> float:
 
 
 def test_the_constants_are_learned(graph) -> None:
-    """From three dozen noisy measurements comes a placement that is truly faster than the best of the biased simulator."""
+    """From three dozen noisy measurements comes a placement that is truly faster than the best of
+    the biased simulator."""
     calibration = believed(graph)
-    best = po.solve(calibration.problem(graph), solver="annealing", evaluations=8000, seed=1).solution
+    best = po.solve(
+        calibration.problem(graph), solver="annealing", evaluations=8000, seed=1
+    ).solution
     assert best is not None
     runtime = system(0.05)
     tuning = SimulatorTuning(evaluations=2000, generations=3, samples=8, elite=3, final=4)
@@ -59,7 +66,8 @@ def test_the_constants_are_learned(graph) -> None:
 
 
 def test_given_placements_run_in_the_final(graph) -> None:
-    """A placement that the caller brings is measured beside the finalists, and wins where it is the fastest."""
+    """A placement that the caller brings is measured beside the finalists, and wins where it is the
+    fastest."""
     runtime, calibration = system(0.0), believed(graph)
     truth = lower(graph, runtime.truth)
     known = po.solve(truth, seconds=2, seed=0).solution
@@ -79,7 +87,9 @@ def test_a_race_leaves_the_slower_half_out(graph) -> None:
     assert race(system(0.0), graph, candidates, rng, (2, 3)) == 10 + 9
     counts = [len(candidate.seconds) for candidate in candidates]
     assert sorted(counts) == [2, 2, 5, 5, 5]
-    assert max(c.median for c in candidates if len(c.seconds) == 5) <= min(c.median for c in candidates if len(c.seconds) == 2)
+    assert max(c.median for c in candidates if len(c.seconds) == 5) <= min(
+        c.median for c in candidates if len(c.seconds) == 2
+    )
 
 
 def test_factors_scale_the_constants(graph) -> None:

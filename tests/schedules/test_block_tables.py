@@ -21,14 +21,40 @@ def table(**changes: Any) -> dict[str, Any]:
     """Return a pipeline of two stages with some of its entries changed."""
     blocks = {
         "F0": {"name": "F0", "kind": "F", "devices": ["a"], "span": 1, "memory": 1},
-        "F1": {"name": "F1", "kind": "F", "devices": ["b"], "span": 1, "memory": 1, "after": ["F0"]},
-        "B1": {"name": "B1", "kind": "B", "devices": ["b"], "span": 2, "memory": -1, "after": ["F1"]},
-        "B0": {"name": "B0", "kind": "B", "devices": ["a"], "span": 2, "memory": -1, "after": [{"block": "B1", "lag": 1}]},
+        "F1": {
+            "name": "F1",
+            "kind": "F",
+            "devices": ["b"],
+            "span": 1,
+            "memory": 1,
+            "after": ["F0"],
+        },
+        "B1": {
+            "name": "B1",
+            "kind": "B",
+            "devices": ["b"],
+            "span": 2,
+            "memory": -1,
+            "after": ["F1"],
+        },
+        "B0": {
+            "name": "B0",
+            "kind": "B",
+            "devices": ["a"],
+            "span": 2,
+            "memory": -1,
+            "after": [{"block": "B1", "lag": 1}],
+        },
     }
     top = {key: value for key, value in changes.items() if key not in blocks}
     for name in blocks:
         blocks[name] |= changes.get(name, {})
-    return {"name": "two stages", "devices": ["a", "b"], "capacity": 2, "blocks": list(blocks.values())} | top
+    return {
+        "name": "two stages",
+        "devices": ["a", "b"],
+        "capacity": 2,
+        "blocks": list(blocks.values()),
+    } | top
 
 
 @pytest.mark.parametrize(
@@ -39,9 +65,18 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"F0": {"after": ["B0"]}}, "cycle"),
         ({"F1": {"after": ["F7"]}}, "block 'F1': unknown predecessor 'F7'"),
         ({"F1": {"after": "F7"}}, "block 'F1': unknown predecessor 'F7'"),
-        ({"F1": {"memory": 2}}, "memory of device 'b' never returns to zero: one micro-batch leaves \\+1"),
-        ({"F1": {"memory": -1}, "B1": {"memory": 1}}, "block 'F1' frees memory of device 'b' that no predecessor"),
-        ({"F1": {"memory": 5}, "B1": {"memory": -5}}, "capacity of device 'b' is 2, below the 5 that block 'F1'"),
+        (
+            {"F1": {"memory": 2}},
+            "memory of device 'b' never returns to zero: one micro-batch leaves \\+1",
+        ),
+        (
+            {"F1": {"memory": -1}, "B1": {"memory": 1}},
+            "block 'F1' frees memory of device 'b' that no predecessor",
+        ),
+        (
+            {"F1": {"memory": 5}, "B1": {"memory": -5}},
+            "capacity of device 'b' is 2, below the 5 that block 'F1'",
+        ),
         ({"F1": {"span": 0}}, "block 'F1': span must be at least 1 tick, received 0"),
         ({"F1": {"span": 1.5}}, "block 'F1': span: expected a whole number, received 1.5"),
         ({"F1": {"kind": "X"}}, "block 'F1': kind must be one of F, B, I, W, other, received 'X'"),
@@ -52,9 +87,10 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),
         ({"micro_batches": 0}, "micro_batches: expected at least 1"),
     ],
-)  # fmt: skip
+)
 def test_wrong_tables_are_refused_in_one_line(changes: dict[str, Any], message: str):
-    """Unknown devices, cycles, memory that never returns to zero and too little capacity: one line each."""
+    """Unknown devices, cycles, memory that never returns to zero and too little capacity: one line
+    each."""
     with pytest.raises(po.InputError, match=message) as caught:
         problem_from_dict(table(**changes))
     assert "\n" not in str(caught.value)
@@ -85,7 +121,10 @@ def test_json_and_toml_hold_the_same_table(tmp_path: Path, suffix: str):
     assert po.load_pipeline(path, mode="infer").block_names == ("F0", "F1")
 
 
-@pytest.mark.parametrize(("name", "rows"), [("V", "vshape"), ("X", "xshape"), ("M", "mshape"), ("NN", "nnshape"), ("K", "kshape")])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("V", "vshape"), ("X", "xshape"), ("M", "mshape"), ("NN", "nnshape"), ("K", "kshape")],
+)
 def test_shapes_are_those_of_the_published_tables(data: Path, name: str, rows: str):
     """The shapes by name have the devices, spans, memory and predecessors of the block tables."""
     path = data / "pipeline" / "shapes_4_devices.csv"
@@ -98,48 +137,90 @@ def test_shapes_are_those_of_the_published_tables(data: Path, name: str, rows: s
 
     def shown(problem: po.PipelineProblem) -> list[tuple[object, ...]]:
         return sorted(
-            (int(problem.heads[i]), tuple(problem.devices_of(i).tolist()), problem.kind[i], int(problem.span[i]),
-             tuple(problem.memory[i].tolist()), len(problem.predecessors_of(i)))
+            (
+                int(problem.heads[i]),
+                tuple(problem.devices_of(i).tolist()),
+                problem.kind[i],
+                int(problem.span[i]),
+                tuple(problem.memory[i].tolist()),
+                len(problem.predecessors_of(i)),
+            )
             for i in range(problem.num_blocks)
-        )  # fmt: skip
+        )
 
     assert shown(ours) == shown(theirs)
 
 
 @pytest.mark.parametrize(
     ("source", "capacity", "smallest"),
-    [("shape:wave?devices=3", 1, 2), ("shape:K?devices=4", 1, 2), ("shape:interleaved?devices=2&chunks=3", 2, 3)],
+    [
+        ("shape:wave?devices=3", 1, 2),
+        ("shape:K?devices=4", 1, 2),
+        ("shape:interleaved?devices=2&chunks=3", 2, 3),
+    ],
 )
-def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(source: str, capacity: int, smallest: int):
-    """Too small a limit is refused with the least that works; that works, and one unit less does not."""
+def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(
+    source: str, capacity: int, smallest: int
+):
+    """Too small a limit is refused with the least that works; that works, and one unit less does
+    not."""
     problem = po.load_pipeline(source, memory=capacity)
     for solver in ("repetend", "tessel", "time-optimal"):
         result = schedule_result(problem, solver, micro_batches=2)
         assert result.status == "infeasible"
-        assert result.message.endswith(f"not even one micro-batch fits; the smallest feasible limit is {smallest}")
-        with pytest.raises(po.InputError, match=f"proved infeasible.*the smallest feasible limit is {smallest}$"):
+        assert result.message.endswith(
+            f"not even one micro-batch fits; the smallest feasible limit is {smallest}"
+        )
+        with pytest.raises(
+            po.InputError, match=f"proved infeasible.*the smallest feasible limit is {smallest}$"
+        ):
             schedule(problem, solver, micro_batches=2)
     assert "proved infeasible" in po.bound(problem, seconds=5).infeasible
-    assert max(schedule(problem, memory=smallest, micro_batches=2, num_workers=1).peak_memory) <= smallest
+    assert (
+        max(schedule(problem, memory=smallest, micro_batches=2, num_workers=1).peak_memory)
+        <= smallest
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("l.csv", "gid,kind,span,devices,preds\nFé,F,1,0,\n".encode("latin-1"), "expected UTF-8 text"),
+        (
+            "l.csv",
+            "gid,kind,span,devices,preds\nFé,F,1,0,\n".encode("latin-1"),
+            "expected UTF-8 text",
+        ),
         ("n.json", b"[" * 100_000, "nested too deeply"),
         ("n.toml", b"a = " + b"[" * 5000, "nested"),
         ("e.csv", b"", "expected the columns"),
-        ("q.csv", b"gid,kind,span,devices,preds\nF,F,1_000,0,\n", "expected a whole number, received '1_000'"),
+        (
+            "q.csv",
+            b"gid,kind,span,devices,preds\nF,F,1_000,0,\n",
+            "expected a whole number, received '1_000'",
+        ),
         ("d.csv", "gid,kind,span,devices,preds\nF,F,٣,0,\n".encode(), "expected a whole number"),
         ("s.csv", b"gid,kind,span,devices,preds\nF,F,1\n", "line 2: expected 5 fields"),
-        ("b.csv", b"gid,kind,span,devices,preds\nF,F,1,999999999999,\n", "expected 1 to 100000 devices"),
-        ("f.csv", b"gid,kind,span,devices,preds\n" + b"F" * 200_000 + b",F,1,0,\n", "cannot be read as CSV"),
-        ("t.json", b'{"devices": 1, "blocks": [{"name": "a", "span": true, "devices": [0]}]}', "received True"),
+        (
+            "b.csv",
+            b"gid,kind,span,devices,preds\nF,F,1,999999999999,\n",
+            "expected 1 to 100000 devices",
+        ),
+        (
+            "f.csv",
+            b"gid,kind,span,devices,preds\n" + b"F" * 200_000 + b",F,1,0,\n",
+            "cannot be read as CSV",
+        ),
+        (
+            "t.json",
+            b'{"devices": 1, "blocks": [{"name": "a", "span": true, "devices": [0]}]}',
+            "received True",
+        ),
         ("k.json", b'{"devices": 1, "devices": 2, "blocks": []}', "occurs twice"),
     ],
 )
-def test_damaged_files_are_refused_in_one_line(name: str, data: bytes, message: str, tmp_path: Path):
+def test_damaged_files_are_refused_in_one_line(
+    name: str, data: bytes, message: str, tmp_path: Path
+):
     """No traceback, and one line that says which file and what is wrong."""
     (tmp_path / name).write_bytes(data)
     with pytest.raises(po.InputError, match=message) as error:
@@ -149,12 +230,16 @@ def test_damaged_files_are_refused_in_one_line(name: str, data: bytes, message: 
 
 
 def test_smallest_memory_agrees_with_every_order():
-    """On one device with blocks of different sizes, the least limit is that of the best order of the blocks."""
+    """On one device with blocks of different sizes, the least limit is that of the best order of
+    the blocks."""
     from placeopt.schedules.problem import Block, PipelineProblem
 
     sizes = {"a": 4, "b": 3, "c": 2}
     blocks = [Block(name, "F", (0,), 1, (size,)) for name, size in sizes.items()]
-    blocks += [Block(name.upper(), "B", (0,), 1, (-size + 1,), ((name, 0),)) for name, size in sizes.items()]
+    blocks += [
+        Block(name.upper(), "B", (0,), 1, (-size + 1,), ((name, 0),))
+        for name, size in sizes.items()
+    ]
     blocks.append(Block("end", "other", (0,), 1, (-3,), (("A", 0), ("B", 0), ("C", 0))))
     problem = PipelineProblem.from_blocks("sizes", blocks, ["d"], capacity=4)
     # Each pair leaves 1 unit: 4 first, then 3 on top of 1, then 2 on top of 2.

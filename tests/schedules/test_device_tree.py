@@ -13,15 +13,19 @@ from placeopt.schedules.judge import pipeline_violations
 from placeopt.schedules.problem import Block, PipelineProblem
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.interpreted) if s < 6 else s for s in range(60)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(s, marks=pytest.mark.interpreted) if s < 6 else s for s in range(60)]
+)
 def test_agrees_with_the_constraint_model_on_every_period(seed: int):
-    """Feasible and infeasible periods are the same for both, and every pattern is a valid schedule."""
+    """Feasible and infeasible periods are the same for both, and every pattern is a valid
+    schedule."""
     compare(random_tree_pipeline(seed))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_agrees_where_parts_fork_and_join(seed: int):
-    """The same for graphs with joins, forks and several sources, as far as memory bounds their patterns."""
+    """The same for graphs with joins, forks and several sources, as far as memory bounds their
+    patterns."""
     problem = random_blocks(seed)
     if DeviceTree(problem).applies:
         compare(problem)
@@ -70,12 +74,17 @@ def test_several_micro_batches_per_pattern(seed: int):
 @pytest.mark.parametrize(
     ("source", "period"),
     [
-        ("shape:X?devices=8&memory=3", 17), ("shape:X?devices=8&memory=4", 13), ("shape:X?devices=8&memory=5", 11),
-        ("shape:X?devices=16&memory=6", 14), ("shape:V?devices=32&memory=6", 24), ("shape:V?devices=32&memory=12", 12),
+        ("shape:X?devices=8&memory=3", 17),
+        ("shape:X?devices=8&memory=4", 13),
+        ("shape:X?devices=8&memory=5", 11),
+        ("shape:X?devices=16&memory=6", 14),
+        ("shape:V?devices=32&memory=6", 24),
+        ("shape:V?devices=32&memory=12", 12),
     ],
-)  # fmt: skip
+)
 def test_proves_tight_memory_on_many_devices(source: str, period: int):
-    """Cells that take a constraint solver a minute or more; the device tree needs milliseconds for each proof."""
+    """Cells that take a constraint solver a minute or more; the device tree needs milliseconds for
+    each proof."""
     problem = po.load_pipeline(source)
     result = schedule_result(problem, num_workers=1, micro_batches=4, latency_seconds=0)
     assert result.solution.period == result.solution.size_bound == period
@@ -84,12 +93,19 @@ def test_proves_tight_memory_on_many_devices(source: str, period: int):
 
 
 def test_says_where_it_does_not_apply():
-    """Blocks on several devices, unlimited memory, memory that is zero in between, and long spans are left to others."""
+    """Blocks on several devices, unlimited memory, memory that is zero in between, and long spans
+    are left to others."""
     for source in ("shape:M?devices=4&memory=4", "shape:V?devices=4"):
         assert not DeviceTree(po.load_pipeline(source)).applies
-    twice = [Block("a", "F", (0,), 1, (1,)), Block("b", "B", (0,), 1, (-1,), (("a", 0),)),
-             Block("c", "F", (0,), 1, (1,), (("b", 0),)), Block("d", "B", (0,), 1, (-1,), (("c", 0),))]  # fmt: skip
-    assert not DeviceTree(PipelineProblem.from_blocks("twice", twice, ["device0"], capacity=2)).applies
+    twice = [
+        Block("a", "F", (0,), 1, (1,)),
+        Block("b", "B", (0,), 1, (-1,), (("a", 0),)),
+        Block("c", "F", (0,), 1, (1,), (("b", 0),)),
+        Block("d", "B", (0,), 1, (-1,), (("c", 0),)),
+    ]
+    assert not DeviceTree(
+        PipelineProblem.from_blocks("twice", twice, ["device0"], capacity=2)
+    ).applies
     chain = po.load_pipeline("shape:V?devices=4&memory=3")
     assert DeviceTree(chain).applies
     long = chain.replace(span=chain.span * 10**6)
@@ -100,11 +116,19 @@ def test_says_where_it_does_not_apply():
 def test_cycle_of_devices_is_no_tree():
     """A chain that comes back to its first device over a third one closes a cycle of lines."""
     names = ["a", "b", "c", "d"]
-    blocks = [Block(n, "other", (d,), 1, (0,), ((names[i - 1], 0),) if i else ())
-              for i, (n, d) in enumerate(zip(names, (0, 1, 2, 0), strict=True))]  # fmt: skip
-    blocks[0], blocks[3] = (Block("a", "F", (0,), 1, (1,)), Block("d", "B", (0,), 1, (-1,), (("c", 0),)))
+    blocks = [
+        Block(n, "other", (d,), 1, (0,), ((names[i - 1], 0),) if i else ())
+        for i, (n, d) in enumerate(zip(names, (0, 1, 2, 0), strict=True))
+    ]
+    blocks[0], blocks[3] = (
+        Block("a", "F", (0,), 1, (1,)),
+        Block("d", "B", (0,), 1, (-1,), (("c", 0),)),
+    )
     blocks[1] = Block("b", "F", (1,), 1, (1,), (("a", 0),))
     blocks[2] = Block("c", "F", (2,), 1, (1,), (("b", 0),))
-    blocks += [Block("e", "B", (1,), 1, (-1,), (("b", 0),)), Block("f", "B", (2,), 1, (-1,), (("c", 0),))]
+    blocks += [
+        Block("e", "B", (1,), 1, (-1,), (("b", 0),)),
+        Block("f", "B", (2,), 1, (-1,), (("c", 0),)),
+    ]
     problem = PipelineProblem.from_blocks("ring", blocks, ["x", "y", "z"], capacity=3)
     assert not DeviceTree(problem).applies

@@ -18,28 +18,43 @@ GPT = "gen:gpt2?layers=4&hidden=128&heads=4&vocab=1000&seq=64&detail=coarse"
 def chain(ops: int = 4, training: bool = True) -> OpGraph:
     """Return a chain of layers with weights, 1000 bytes between them."""
     graph = OpGraph.from_tensors(
-        "chain", [f"op{i}" for i in range(ops)],
+        "chain",
+        [f"op{i}" for i in range(ops)],
         [(i, 1000, [i + 1]) for i in range(ops - 1)] + [(ops - 1, 1000, [])],
-        op_types=("linear",) * ops, flops=np.full(ops, 10**9), resident=np.full(ops, 400), parameters=np.full(ops, 100),
-    )  # fmt: skip
+        op_types=("linear",) * ops,
+        flops=np.full(ops, 10**9),
+        resident=np.full(ops, 400),
+        parameters=np.full(ops, 100),
+    )
     return join_passes(training_graph(graph)) if training else graph
 
 
 def test_blocks_have_the_times_lags_and_activations_of_their_ops():
-    """Two stages of a chain: spans are sums of op times, lags those of the tensors between, memory what backward reads."""
+    """Two stages of a chain: spans are sums of op times, lags those of the tensors between, memory
+    what backward reads."""
     problem = po.load(chain(), "2xA100", objective="period")
     family = np.array([int(name[2]) for name in problem.op_names])
     device = (family >= 2).astype(np.int64)
     found = pipeline_of_placement(problem, device)
     assert found.block_names == ("F0", "F1", "B1", "B0")
     update = np.array([name.endswith("update") for name in problem.op_names])
-    for name, place, backward in (("F0", 0, False), ("F1", 1, False), ("B1", 1, True), ("B0", 0, True)):
+    for name, place, backward in (
+        ("F0", 0, False),
+        ("F1", 1, False),
+        ("B1", 1, True),
+        ("B0", 0, True),
+    ):
         ops = (device == place) & (problem.backward == backward) & ~update
         assert found.span[found.block_names.index(name)] == problem.compute[ops, place].sum()
     hop = int(problem.transfer[0, problem.link_class[0, 1]])
     # What enters stage 1 is read by its backward pass, too.
-    assert [(u, v, lag) for u, v, lag in found.edges if lag] == [(0, 1, hop), (0, 2, hop), (2, 3, hop)]
-    # Stage 0 keeps the tensor between its two ops for op1's weight gradient; stage 1 what enters it, the
+    assert [(u, v, lag) for u, v, lag in found.edges if lag] == [
+        (0, 1, hop),
+        (0, 2, hop),
+        (2, 3, hop),
+    ]
+    # Stage 0 keeps the tensor between its two ops for op1's weight gradient; stage 1 what enters
+    # it, the
     # tensor inside, and its own result, from which the loss starts.
     assert found.memory.tolist() == [[1000, 0], [0, 3000], [0, -3000], [-1000, 0]]
     held = [int(problem.resident[device == d].sum()) for d in (0, 1)]
@@ -62,7 +77,12 @@ def test_recomputation_trades_time_for_memory():
     plain, again = (pipeline_of_model(GPT, "4xA100", recompute=cut) for cut in (False, True))
     assert (again.memory.max(axis=0) <= plain.memory.max(axis=0)).all()
     assert again.memory.max() < plain.memory.max()
-    forward = np.array([plain.span[list(here)][[plain.kind[i] == "F" for i in here]].sum() for here in plain.on_device])
+    forward = np.array(
+        [
+            plain.span[list(here)][[plain.kind[i] == "F" for i in here]].sum()
+            for here in plain.on_device
+        ]
+    )
     assert (again.work - plain.work).tolist() == forward.tolist()
 
 
@@ -73,13 +93,18 @@ def test_inference_keeps_forward_blocks_without_memory():
     assert not found.memory.any()
 
 
-@pytest.mark.parametrize("source", [GPT, "gen:mt5?layers=2&hidden=64&heads=2&vocab=500&detail=coarse"])
+@pytest.mark.parametrize(
+    "source", [GPT, "gen:mt5?layers=2&hidden=64&heads=2&vocab=500&detail=coarse"]
+)
 def test_stages_of_a_cut_model_run_the_known_schedules(source: str):
-    """Passes of one op stay together, so that 1F1B fits the cut; repetend is no slower in the steady state."""
+    """Passes of one op stay together, so that 1F1B fits the cut; repetend is no slower in the
+    steady state."""
     problem = pipeline_of_model(source, "4xA100").replace(micro_batches=8)
     known, ours = schedule(problem, "1f1b"), schedule(problem, num_workers=1)
     assert ours.period <= known.period
-    assert pipeline_violations(problem, known.start) == pipeline_violations(problem, ours.start) == []
+    assert (
+        pipeline_violations(problem, known.start) == pipeline_violations(problem, ours.start) == []
+    )
 
 
 def test_any_placement_can_be_scheduled():
@@ -97,7 +122,8 @@ def test_any_placement_can_be_scheduled():
 
 
 def test_tensor_parallel_ops_take_a_share_of_their_time_on_every_device():
-    """An op on all devices takes 1/D of its time plus what it gathers, and the tensor that enters it is a lag."""
+    """An op on all devices takes 1/D of its time plus what it gathers, and the tensor that enters
+    it is a lag."""
     problem = po.load(chain(training=False), "4xA100", objective="period")
     device = np.array([0, ALL, 1, 2])
     found = pipeline_of_placement(problem, device, mode="infer")
@@ -110,7 +136,8 @@ def test_tensor_parallel_ops_take_a_share_of_their_time_on_every_device():
 
 
 def test_join_passes_ties_an_op_without_weights_to_its_backward_ops():
-    """Every backward op shares the group of its forward op, groups that were tied before stay tied."""
+    """Every backward op shares the group of its forward op, groups that were tied before stay
+    tied."""
     graph = join_passes(training_graph(chain(training=False)))
     index = {name: i for i, name in enumerate(graph.op_names)}
     for name, i in index.items():
@@ -119,7 +146,8 @@ def test_join_passes_ties_an_op_without_weights_to_its_backward_ops():
 
 
 def test_placements_that_cannot_run_are_refused():
-    """Weights that do not fit, devices that do not exist, and arrays of the wrong length: one line each."""
+    """Weights that do not fit, devices that do not exist, and arrays of the wrong length: one line
+    each."""
     problem = po.load(chain(), "2xA100", objective="period")
     with pytest.raises(po.InputError, match="expected one entry per op"):
         pipeline_of_placement(problem, [0])

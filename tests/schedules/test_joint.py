@@ -58,11 +58,15 @@ def test_schedules_are_valid_and_within_what_the_weights_leave():
         made, best = found.best.schedule, found.best
         assert pipeline_violations(best.problem, made.start) == []
         assert made.micro_batches * best.samples * best.replicas == 16
-        assert all(peak <= limit for peak, limit in zip(made.peak_memory, best.problem.capacity, strict=True))
+        assert all(
+            peak <= limit
+            for peak, limit in zip(made.peak_memory, best.problem.capacity, strict=True)
+        )
 
 
 def test_less_memory_never_gives_a_faster_step_and_forces_stages():
-    """From plenty of memory to too little: steps get slower, one stage gives way to several, then nothing fits."""
+    """From plenty of memory to too little: steps get slower, one stage gives way to several, then
+    nothing fits."""
     steps, stages = [], []
     for memory in (4_000_000_000, 60_000_000, 36_000_000):
         found = chosen(GPT, memory=memory)
@@ -78,8 +82,12 @@ def test_a_large_vocabulary_is_spread_over_all_devices():
     """Where embedding and head outweigh the layers, shape M beats every V of as many stages."""
     found = chosen(WIDE, shapes=("V", "M"), stages=(4,))
     assert found.best.shape == "M"
-    assert any(len(found.best.problem.devices_of(i)) == 4 for i in range(found.best.problem.num_blocks))
-    chain = next(choice for choice in found.candidates if choice.shape == "V" and not choice.recompute)
+    assert any(
+        len(found.best.problem.devices_of(i)) == 4 for i in range(found.best.problem.num_blocks)
+    )
+    chain = next(
+        choice for choice in found.candidates if choice.shape == "V" and not choice.recompute
+    )
     assert chain.cut_bound > found.best.step
     graph = join_passes(training_graph(generate(WIDE)))
     spread = {graph.op_names[i].split("/")[0] for i in np.flatnonzero(outsized_ops(graph, 4))}
@@ -88,11 +96,15 @@ def test_a_large_vocabulary_is_spread_over_all_devices():
 
 
 def test_two_branches_run_side_by_side():
-    """A two-branch model has shape K: each branch on its half of the devices, what joins them on all."""
+    """A two-branch model has shape K: each branch on its half of the devices, what joins them on
+    all."""
     graph = join_passes(training_graph(generate(f"{FLAVA}&batch=1")))
     parts = branches(graph)
     assert parts is not None
-    assert {graph.layer[i].split("/")[0] for i in np.flatnonzero(parts[0] | parts[1])} == {"image", "text"}
+    assert {graph.layer[i].split("/")[0] for i in np.flatnonzero(parts[0] | parts[1])} == {
+        "image",
+        "text",
+    }
     plan = cut_model("K", 4, graph, make_cluster("4xA100"), "train", 5.0)
     assert [set(plan.device[part].tolist()) for part in parts] == [{0, 1}, {2, 3}]
     assert set(plan.device[~(parts[0] | parts[1])].tolist()) == {ALL}
@@ -104,7 +116,8 @@ def test_two_branches_run_side_by_side():
 
 
 def test_both_directions_double_blocks_and_weights():
-    """Shape X has the blocks of V twice, the second time mirrored, and the memory that both weights leave."""
+    """Shape X has the blocks of V twice, the second time mirrored, and the memory that both weights
+    leave."""
     graph = join_passes(training_graph(generate(GPT)))
     cluster = make_cluster("4xA100")
     one = cut_model("V", 4, graph, cluster, "train", 5.0).problem(mode="train", recompute=False)
@@ -118,9 +131,13 @@ def test_both_directions_double_blocks_and_weights():
 
 
 def test_replicas_pay_for_their_gradients():
-    """Fewer stages than devices leave replicas: each takes its share of the batch, and sums gradients over its links."""
+    """Fewer stages than devices leave replicas: each takes its share of the batch, and sums
+    gradients over its links."""
     graph = join_passes(training_graph(generate(GPT)))
-    slow, fast = (cut_model("V", 2, graph, make_cluster(name), "train", 5.0) for name in ("4xA100-pcie", "4xA100"))
+    slow, fast = (
+        cut_model("V", 2, graph, make_cluster(name), "train", 5.0)
+        for name in ("4xA100-pcie", "4xA100")
+    )
     assert slow.replicas == fast.replicas == 2
     assert slow.sync > fast.sync > 0
     gradients = np.array([name.endswith("wgrad") for name in graph.op_names])
@@ -134,7 +151,9 @@ def test_unequal_devices_have_no_replicas_and_no_mirror():
     """Groups of different devices are not taken for replicas of each other."""
     graph = join_passes(training_graph(generate(GPT)))
     cluster = make_cluster("4xA100")
-    mixed = replace(cluster, devices=(*cluster.devices[:3], replace(cluster.devices[3], peak_flops=1e12)))
+    mixed = replace(
+        cluster, devices=(*cluster.devices[:3], replace(cluster.devices[3], peak_flops=1e12))
+    )
     with pytest.raises(po.InputError, match="does not split into equal groups of 2"):
         cut_model("V", 2, graph, mixed, "train", 5.0)
     with pytest.raises(po.InputError, match="needs equal devices"):
@@ -149,7 +168,11 @@ def test_subgraph_keeps_what_lies_inside():
     part, kept = subgraph(graph, keep)
     assert part.op_names == tuple(graph.op_names[i] for i in kept)
     assert part.flops.sum() == graph.flops[keep].sum()
-    inside = {(graph.op_names[u], graph.op_names[v]) for u, v in graph.edges.tolist() if keep[u] and keep[v]}
+    inside = {
+        (graph.op_names[u], graph.op_names[v])
+        for u, v in graph.edges.tolist()
+        if keep[u] and keep[v]
+    }
     assert {(part.op_names[u], part.op_names[v]) for u, v in part.edges.tolist()} == inside
 
 
@@ -182,7 +205,9 @@ def test_an_interruption_ends_the_choice_with_what_is_known(monkeypatch):
 
     monkeypatch.setattr(joint, "schedule_result", interrupted)
     found = chosen(GPT)
-    waiting = [choice for choice in found.candidates if choice.reason == "interrupted before its turn"]
+    waiting = [
+        choice for choice in found.candidates if choice.reason == "interrupted before its turn"
+    ]
     assert sum(choice.step is not None for choice in found.candidates) == 1
     assert len(waiting) > 1
     assert found.cut_bound <= whole.cut_bound * (1 + 1e-9)

@@ -26,7 +26,8 @@ assert codecs  # registers the files of schedules
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pattern_is_valid_exactly_when_it_is_valid_for_long(seed: int):
-    """The judge of patterns agrees with the judge of many repetitions, for good patterns and for shortened ones."""
+    """The judge of patterns agrees with the judge of many repetitions, for good patterns and for
+    shortened ones."""
     rng = np.random.default_rng(seed)
     problem = (random_blocks if seed % 2 else random_tree_pipeline)(seed)
     pattern = greedy_pattern(problem, 1 + seed % 3)
@@ -34,11 +35,16 @@ def test_a_pattern_is_valid_exactly_when_it_is_valid_for_long(seed: int):
         return  # not one micro-batch fits
     assert pattern_violations(problem, pattern.period, pattern.start) == []
     for period in range(pattern.period, max(1, pattern.period - 12), -1):
-        start = pattern.start + (rng.integers(0, 2, pattern.start.shape) if rng.random() < 0.3 else 0)
+        start = pattern.start + (
+            rng.integers(0, 2, pattern.start.shape) if rng.random() < 0.3 else 0
+        )
         rows = Repetend(period, start)
-        # The steady state begins once every instance runs, and ends when the first has no successor.
+        # The steady state begins once every instance runs, and ends when the first has no
+        # successor.
         count = pattern.size * (3 + 2 * (int(rows.start.max() + problem.span.max()) // period + 2))
-        assert bool(pattern_violations(problem, period, rows.start)) == bool(pipeline_violations(problem, rows.unroll(count)))
+        assert bool(pattern_violations(problem, period, rows.start)) == bool(
+            pipeline_violations(problem, rows.unroll(count))
+        )
 
 
 def claims(schedule_: PipelineSchedule, **changes: object) -> list[str]:
@@ -47,15 +53,21 @@ def claims(schedule_: PipelineSchedule, **changes: object) -> list[str]:
 
 
 def test_no_self_graded_period():
-    """A shorter period, a pattern that has nothing to do with the schedule, bounds above values: all are found out."""
+    """A shorter period, a pattern that has nothing to do with the schedule, bounds above values:
+    all are found out."""
     good = schedule(po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=6), num_workers=1)
     assert claims(good) == []
-    assert "the pattern of period 7 runs" in claims(good, repetend=Repetend(7, good.repetend.start))[0]
+    assert (
+        "the pattern of period 7 runs" in claims(good, repetend=Repetend(7, good.repetend.start))[0]
+    )
     late = good.start + np.arange(6)[:, None] * 100
     assert "longer than its pattern repeated" in claims(good, start=late)[0]
     assert "below the bound of 9999" in claims(good, makespan_bound=9999)[0]
     assert "below the bound of 9" in claims(good, size_bound=Fraction(9))[0]
-    assert "another problem" in objective_of(good.problem).judge(good.problem.with_capacity(2), good)[0]
+    assert (
+        "another problem"
+        in objective_of(good.problem).judge(good.problem.with_capacity(2), good)[0]
+    )
     few = schedule(good.problem, num_workers=1, micro_batches=3)
     assert objective_of(good.problem).judge(good.problem, few)
 
@@ -72,11 +84,16 @@ def test_a_schedule_without_a_pattern_repeats_as_a_whole():
 
 
 def test_size_three_is_valued_by_its_period_per_micro_batch():
-    """16 ticks for 3 micro-batches are worth 16/3; K = 1 with 8 is not optimal and has the same bound."""
+    """16 ticks for 3 micro-batches are worth 16/3; K = 1 with 8 is not optimal and has the same
+    bound."""
     problem = po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=6)
     one, three = (schedule_result(problem, size=size, num_workers=1) for size in (1, 3))
     assert (one.value, one.lower_bound, one.status) == (8, Fraction(16, 3), "feasible")
-    assert (three.value, three.lower_bound, three.status) == (Fraction(16, 3), Fraction(16, 3), "optimal")
+    assert (three.value, three.lower_bound, three.status) == (
+        Fraction(16, 3),
+        Fraction(16, 3),
+        "optimal",
+    )
     assert three.value < one.value
     assert po.bound(problem, seconds=0).value == Fraction(16, 3)
 
@@ -93,12 +110,17 @@ class Liar:
     def solve(self, problem: po.PipelineProblem, budget: po.Budget, **_: object) -> po.Result:
         """Return one micro-batch after another with a pattern of `period` ticks."""
         pattern = greedy_pattern(problem, 1)
-        found = PipelineSchedule(problem, pattern.unroll(problem.micro_batches), Repetend(self.period, pattern.start))
-        return po.Result(problem.name, self.name, found, 1, 0, "none", "optimal", "proved", 1, 0.0, 0)
+        found = PipelineSchedule(
+            problem, pattern.unroll(problem.micro_batches), Repetend(self.period, pattern.start)
+        )
+        return po.Result(
+            problem.name, self.name, found, 1, 0, "none", "optimal", "proved", 1, 0.0, 0
+        )
 
 
 def test_a_plug_in_that_lies_is_found_out():
-    """A pattern that cannot repeat so fast is a SolverError; one that can gets its own value, whatever was claimed."""
+    """A pattern that cannot repeat so fast is a SolverError; one that can gets its own value,
+    whatever was claimed."""
     problem = po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=4)
     with pytest.raises(SolverError, match="liar"):
         po.solve(problem, Liar())
@@ -110,7 +132,8 @@ def test_a_plug_in_that_lies_is_found_out():
 @pytest.mark.parametrize("solver", ["repetend", "tessel", "time-optimal", "1f1b", "gpipe"])
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
-    """Whatever is found in whatever time, the result has at most the period of the schedule that it began with."""
+    """Whatever is found in whatever time, the result has at most the period of the schedule that it
+    began with."""
     problem = po.load_pipeline("shape:V?devices=4&memory=4", micro_batches=4)
     best = schedule(problem, num_workers=1)
     tight = problem.with_capacity(3)
@@ -123,7 +146,12 @@ def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
 
 @pytest.mark.parametrize(
     ("solver", "where"),
-    [("repetend", "cyclic"), ("tessel", "tessel"), ("time-optimal", "time_optimal"), ("repetend", "memory_limits")],
+    [
+        ("repetend", "cyclic"),
+        ("tessel", "tessel"),
+        ("time-optimal", "time_optimal"),
+        ("repetend", "memory_limits"),
+    ],
 )
 def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pytest.MonkeyPatch):
     """Wherever CP-SAT is interrupted, what was known is judged and returned."""
@@ -134,10 +162,14 @@ def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pyte
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"placeopt.schedules.{where}.solve_interruptibly", interrupted)
-    monkeypatch.setattr("placeopt.schedules.memory_limits.one_fits", lambda _: where != "memory_limits")
+    monkeypatch.setattr(
+        "placeopt.schedules.memory_limits.one_fits", lambda _: where != "memory_limits"
+    )
     monkeypatch.setattr("placeopt.schedules.time_optimal.makespan_bound", lambda *_: 1)
     slow = greedy_pattern(problem, 1)
-    initial = replace(best, repetend=slow, start=slow.unroll(4), makespan_bound=0, size_bound=Fraction(0))
+    initial = replace(
+        best, repetend=slow, start=slow.unroll(4), makespan_bound=0, size_bound=Fraction(0)
+    )
     result = po.solve(problem, solver, initial=initial, seconds=30)
     assert result.stop_reason == "interrupted"
     assert result.value <= slow.period

@@ -41,16 +41,24 @@ def test_gpipe_and_1f1b_idle_as_their_formula_says(devices: int, n: int, f: int,
     assert gpipe.period == f + b + Fraction((devices - 1) * (f + b), n)
 
 
-@pytest.mark.parametrize(("devices", "rounds", "chunks"), [(2, 1, 2), (2, 4, 3), (3, 2, 2), (4, 1, 2), (4, 2, 3), (6, 3, 2)])
+@pytest.mark.parametrize(
+    ("devices", "rounds", "chunks"),
+    [(2, 1, 2), (2, 4, 3), (3, 2, 2), (4, 1, 2), (4, 2, 3), (6, 3, 2)],
+)
 def test_interleaved_idles_as_its_formula_says(devices: int, rounds: int, chunks: int):
-    """Interleaved 1F1B idles (D - 1)(f + b) of stages that are 1/v as long: a share of (D - 1)/(vn + D - 1)."""
+    """Interleaved 1F1B idles (D - 1)(f + b) of stages that are 1/v as long: a share of (D - 1)/(vn
+    + D - 1)."""
     n = rounds * devices
-    found = made("interleaved-1f1b", f"shape:interleaved?devices={devices}&chunks={chunks}&backward=2", n)
+    found = made(
+        "interleaved-1f1b", f"shape:interleaved?devices={devices}&chunks={chunks}&backward=2", n
+    )
     assert idle(found) == (devices - 1) * 3
     assert max(found.bubble_wall) == pytest.approx((devices - 1) / (chunks * n + devices - 1))
 
 
-@pytest.mark.parametrize(("devices", "waves"), [(2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (6, 2), (8, 1), (8, 2)])
+@pytest.mark.parametrize(
+    ("devices", "waves"), [(2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (6, 2), (8, 1), (8, 2)]
+)
 def test_hanayo_idles_as_its_formula_says(devices: int, waves: int):
     """Hanayo with n = D and b = 2f idles a share of (2D - 2)/(3Dw + 2D - 2)."""
     found = made("hanayo", f"shape:wave?devices={devices}&waves={waves}&backward=2", devices)
@@ -61,7 +69,8 @@ def test_hanayo_idles_as_its_formula_says(devices: int, waves: int):
 
 @pytest.mark.parametrize(("devices", "n"), [(2, 4), (4, 8), (4, 11), (6, 12), (8, 20)])
 def test_zero_bubble_h1_and_h2(devices: int, n: int):
-    """At f = i = w, ZB-H1 idles (D - 1)(f + i - w) and holds D, ZB-H2 idles (D - 1)(f + i - 2w) = 0 and holds 2D - 1."""
+    """At f = i = w, ZB-H1 idles (D - 1)(f + i - w) and holds D, ZB-H2 idles (D - 1)(f + i - 2w) = 0
+    and holds 2D - 1."""
     source = f"shape:V?devices={devices}&split=1&forward=1&input=1&weight=1"
     h1, h2 = made("zb-h1", source, n), made("zb-h2", source, n)
     assert max(h1.idle_ticks) == devices - 1
@@ -72,7 +81,8 @@ def test_zero_bubble_h1_and_h2(devices: int, n: int):
 
 @pytest.mark.parametrize(("devices", "n"), [(2, 4), (3, 6), (4, 8), (4, 13), (5, 10), (8, 16)])
 def test_zero_bubble_v(devices: int, n: int):
-    """ZB-V has no idle time within a device's span at f = i = w, with the memory of 1F1B (2D half stages)."""
+    """ZB-V has no idle time within a device's span at f = i = w, with the memory of 1F1B (2D half
+    stages)."""
     found = made("zb-v", f"shape:wave?devices={devices}&split=1&forward=1&input=1&weight=1", n)
     assert found.idle_ticks == [0] * devices
     assert found.peak_memory == [2 * devices] * devices
@@ -81,7 +91,8 @@ def test_zero_bubble_v(devices: int, n: int):
 @pytest.mark.parametrize("devices", [3, 4, 5, 6, 7, 8, 9, 10])
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_v_half_and_v_min(devices: int, rounds: int):
-    """V-Half holds floor((D + 2)/2) stages and idles about 3D, V-Min holds floor((D + 4)/3) and idles about 4D."""
+    """V-Half holds floor((D + 2)/2) stages and idles about 3D, V-Min holds floor((D + 4)/3) and
+    idles about 4D."""
     source = f"shape:wave?devices={devices}&split=1&forward=1&input=1&weight=1"
     half, least = made("v-half", source, rounds * devices), made("v-min", source, rounds * devices)
     assert max(half.peak_memory) == 2 * ((devices + 2) // 2)
@@ -92,7 +103,8 @@ def test_v_half_and_v_min(devices: int, rounds: int):
 
 @pytest.mark.parametrize(("devices", "units"), [(2, 1), (4, 1), (4, 3), (6, 2), (8, 1), (8, 2)])
 def test_chimera_idles_as_its_formula_says(devices: int, units: int):
-    """Chimera idles (D - 2)/(2N + D - 2) for b = f and, in one unit of D micro-batches, (D - 2)/(3N/2 + D - 2) for b = 2f."""
+    """Chimera idles (D - 2)/(2N + D - 2) for b = f and, in one unit of D micro-batches, (D -
+    2)/(3N/2 + D - 2) for b = 2f."""
     n = units * devices // 2
     equal = made("chimera", f"shape:X?devices={devices}&backward=1", n)
     assert max(equal.bubble_wall) == pytest.approx((devices - 2) / (2 * 2 * n + devices - 2))
@@ -104,8 +116,13 @@ def test_chimera_idles_as_its_formula_says(devices: int, units: int):
 @pytest.mark.parametrize("devices", [2, 4, 6, 8])
 @pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (2, 2, 1), (3, 2, 2)])
 def test_dualpipe_idles_less_than_its_overlapped_formula(devices: int, f: int, i: int, w: int):
-    """Run one after the other, DualPipe idles (D/2 - 1)(f + i - w), below the report's formula; memory D + 1."""
-    found = made("dualpipe", f"shape:X?devices={devices}&split=1&forward={f}&input={i}&weight={w}", 2 * devices)
+    """Run one after the other, DualPipe idles (D/2 - 1)(f + i - w), below the report's formula;
+    memory D + 1."""
+    found = made(
+        "dualpipe",
+        f"shape:X?devices={devices}&split=1&forward={f}&input={i}&weight={w}",
+        2 * devices,
+    )
     b = i + w
     assert max(found.idle_ticks) == (devices // 2 - 1) * (f + i - w)
     assert max(found.idle_ticks) <= (devices // 2 - 1) * ((f + b) + b - 3 * w)
@@ -113,13 +130,19 @@ def test_dualpipe_idles_less_than_its_overlapped_formula(devices: int, f: int, i
 
 
 CASES = [
-    ("gpipe", "shape:V?devices=4", 8), ("1f1b", "shape:V?devices=4", 8), ("1f1b", "shape:V?devices=3&lag=1", 8),
-    ("interleaved-1f1b", "shape:interleaved?devices=3&backward=2", 6), ("hanayo", "shape:wave?devices=3&backward=2", 6),
-    ("zb-h1", "shape:V?devices=4&split=1", 8), ("zb-h2", "shape:V?devices=4&split=1", 8),
-    ("zb-v", "shape:wave?devices=3&split=1&backward=2", 6), ("v-half", "shape:wave?devices=3&split=1&backward=2", 6),
-    ("v-min", "shape:wave?devices=3&split=1&backward=2", 6), ("chimera", "shape:X?devices=4&backward=2", 4),
+    ("gpipe", "shape:V?devices=4", 8),
+    ("1f1b", "shape:V?devices=4", 8),
+    ("1f1b", "shape:V?devices=3&lag=1", 8),
+    ("interleaved-1f1b", "shape:interleaved?devices=3&backward=2", 6),
+    ("hanayo", "shape:wave?devices=3&backward=2", 6),
+    ("zb-h1", "shape:V?devices=4&split=1", 8),
+    ("zb-h2", "shape:V?devices=4&split=1", 8),
+    ("zb-v", "shape:wave?devices=3&split=1&backward=2", 6),
+    ("v-half", "shape:wave?devices=3&split=1&backward=2", 6),
+    ("v-min", "shape:wave?devices=3&split=1&backward=2", 6),
+    ("chimera", "shape:X?devices=4&backward=2", 4),
     ("dualpipe", "shape:X?devices=4&split=1&backward=2", 8),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("solver", "source", "n"), CASES)
@@ -155,7 +178,8 @@ def test_1f1b_plus_is_1f1b_on_a_plain_pipeline(devices: int, n: int, f: int, b: 
 @pytest.mark.parametrize("name", ["M", "NN", "K"])
 @pytest.mark.parametrize("devices", [4, 6])
 def test_1f1b_plus_on_shared_placements(name: str, devices: int):
-    """It holds as many micro-batches as there are stages left, keeps the order of micro-batches, and no search is slower."""
+    """It holds as many micro-batches as there are stages left, keeps the order of micro-batches,
+    and no search is slower."""
     source = f"shape:{name}?devices={devices}"
     found = made("1f1b-plus", source, 16)
     problem = found.problem
@@ -174,10 +198,18 @@ def test_1f1b_plus_refuses_what_it_is_not_for():
 
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_chimera_is_direct(units: int):
-    """More micro-batches than devices are units one after the other (direct concatenation): the order repeats by unit."""
+    """More micro-batches than devices are units one after the other (direct concatenation): the
+    order repeats by unit."""
     found = made("chimera", "shape:X?devices=4&backward=2", 2 * units)
-    orders = [[(j // 2, i) for _, j, i in sorted((int(found.start[j, i]), j, i) for j in range(2 * units) for i in blocks)]
-              for blocks in found.problem.on_device]  # fmt: skip
+    orders = [
+        [
+            (j // 2, i)
+            for _, j, i in sorted(
+                (int(found.start[j, i]), j, i) for j in range(2 * units) for i in blocks
+            )
+        ]
+        for blocks in found.problem.on_device
+    ]
     for order in orders:
         first = [unit for unit, i in order if found.problem.kind[i] == "F"]
         assert first == sorted(first)

@@ -30,9 +30,12 @@ PERIODS = {
 """Minimum period of one micro-batch per repetend, training, 4 devices, by capacity."""
 
 
-@pytest.mark.parametrize(("name", "capacity"), [(name, c) for name, row in PERIODS.items() for c in row])
+@pytest.mark.parametrize(
+    ("name", "capacity"), [(name, c) for name, row in PERIODS.items() for c in row]
+)
 def test_proves_the_minimum_period_of_every_shape_and_capacity(name: str, capacity: int):
-    """Every cell of the table is found and proved for K = 1, and the schedule is valid within its memory."""
+    """Every cell of the table is found and proved for K = 1, and the schedule is valid within its
+    memory."""
     problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
     result = schedule_result(problem, num_workers=1, micro_batches=6)
     found = result.solution
@@ -48,15 +51,26 @@ def test_proves_the_minimum_period_of_every_shape_and_capacity(name: str, capaci
 @pytest.mark.parametrize(
     ("source", "period"),
     [
-        ("shape:V?devices=6&memory=3", 8), ("shape:V?devices=6&memory=5", 8), ("shape:V?devices=6&memory=6", 4),
-        ("shape:X?devices=6&memory=5", 8), ("shape:K?devices=6&memory=2", 11), ("shape:K?devices=6&memory=3", 8),
-        ("shape:K?devices=6&memory=4", 7), ("shape:M?devices=6&memory=3", 11), ("shape:M?devices=6&memory=8", 6),
-        ("shape:NN?devices=6&memory=6", 10), ("shape:NN?devices=6&memory=8", 8),
-        ("shape:V?devices=8&memory=3", 12), ("shape:V?devices=8&memory=5", 8), ("shape:V?devices=8&memory=8", 4),
-        ("shape:X?devices=8&memory=8", 8), ("shape:K?devices=8&memory=5", 7), ("shape:M?devices=8&memory=10", 7),
+        ("shape:V?devices=6&memory=3", 8),
+        ("shape:V?devices=6&memory=5", 8),
+        ("shape:V?devices=6&memory=6", 4),
+        ("shape:X?devices=6&memory=5", 8),
+        ("shape:K?devices=6&memory=2", 11),
+        ("shape:K?devices=6&memory=3", 8),
+        ("shape:K?devices=6&memory=4", 7),
+        ("shape:M?devices=6&memory=3", 11),
+        ("shape:M?devices=6&memory=8", 6),
+        ("shape:NN?devices=6&memory=6", 10),
+        ("shape:NN?devices=6&memory=8", 8),
+        ("shape:V?devices=8&memory=3", 12),
+        ("shape:V?devices=8&memory=5", 8),
+        ("shape:V?devices=8&memory=8", 4),
+        ("shape:X?devices=8&memory=8", 8),
+        ("shape:K?devices=8&memory=5", 7),
+        ("shape:M?devices=8&memory=10", 7),
         ("shape:NN?devices=8&memory=12", 8),
     ],
-)  # fmt: skip
+)
 def test_proves_periods_on_six_and_eight_devices(source: str, period: int):
     """D = 6 and 8 are proved too."""
     found = schedule(po.load_pipeline(source), num_workers=1, micro_batches=4, latency_seconds=0)
@@ -77,7 +91,15 @@ def test_several_micro_batches_per_repetend_beat_one_under_tight_memory():
 
 @pytest.mark.parametrize(
     ("name", "capacity", "most"),
-    [("V", 4, 524), ("X", 4, 1033), ("K", 3, 772), ("M", 5, 780), ("NN", 6, 1036), ("NN", None, 1036), ("X", None, 1033)],
+    [
+        ("V", 4, 524),
+        ("X", 4, 1033),
+        ("K", 3, 772),
+        ("M", 5, 780),
+        ("NN", 6, 1036),
+        ("NN", None, 1036),
+        ("X", None, 1033),
+    ],
 )
 def test_makespan_of_128_micro_batches(name: str, capacity: int | None, most: int):
     """The completed schedule of 128 micro-batches is as short as the best known one."""
@@ -91,12 +113,15 @@ def test_makespan_of_128_micro_batches(name: str, capacity: int | None, most: in
 def test_infeasible_period_is_proved_and_monotone():
     """X with capacity 3 has no pattern of 8 ticks, and one of 9 and of 10."""
     problem = po.load_pipeline("shape:X?devices=4&memory=3")
-    statuses = [CyclicModel(problem, period).solve(60, num_workers=1, seed=0)[0] for period in (8, 9, 10)]
+    statuses = [
+        CyclicModel(problem, period).solve(60, num_workers=1, seed=0)[0] for period in (8, 9, 10)
+    ]
     assert statuses == ["infeasible", "optimal", "optimal"]
 
 
 def test_tighten_shortens_a_loose_pattern_without_changing_orders():
-    """A pattern found at a long period is stretched; tightening gives a valid pattern no longer than before."""
+    """A pattern found at a long period is stretched; tightening gives a valid pattern no longer
+    than before."""
     problem = po.load_pipeline("shape:V?devices=4&memory=4&lag=2")
     for period in (9, 14, 20):
         _, pattern = CyclicModel(problem, period).solve(10, num_workers=1, seed=1)
@@ -121,9 +146,13 @@ def pipelines(draw: st.DrawFn) -> PipelineProblem:
         before = f"F{s}" if s == stages - 1 else f"B{s + 1}"
         where = blocks[s].devices
         after = ((before, draw(st.integers(0, 2))),)
-        blocks.append(Block(f"B{s}", "B", where, draw(st.integers(1, 4)), (-1,) * len(where), after))
+        blocks.append(
+            Block(f"B{s}", "B", where, draw(st.integers(1, 4)), (-1,) * len(where), after)
+        )
     capacity = draw(st.integers(stages, stages + 2))
-    return PipelineProblem.from_blocks("drawn", blocks, [f"d{i}" for i in range(devices)], capacity=capacity)
+    return PipelineProblem.from_blocks(
+        "drawn", blocks, [f"d{i}" for i in range(devices)], capacity=capacity
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -145,23 +174,33 @@ def test_repetend_agrees_with_tessels_enumeration(problem: PipelineProblem):
 @settings(max_examples=60, deadline=None)
 @given(pipelines(), st.integers(1, 4))
 def test_bounds_hold_with_blocks_on_all_devices(problem: PipelineProblem, n: int):
-    """No bound passes the exact makespan of n micro-batches, nor the least period of one or two per repetend."""
+    """No bound passes the exact makespan of n micro-batches, nor the least period of one or two per
+    repetend."""
     exact = schedule(problem.replace(micro_batches=n), "time-optimal", num_workers=1, seconds=10)
     assert makespan_bound(problem, n) <= exact.makespan
     for size in (1, 2):
-        assert best_bound(problem)[0] <= schedule(problem, num_workers=1, size=size, seconds=5, latency_seconds=0).period
+        assert (
+            best_bound(problem)[0]
+            <= schedule(problem, num_workers=1, size=size, seconds=5, latency_seconds=0).period
+        )
 
 
-@pytest.mark.parametrize(("name", "per", "fill"), [("V", 4, 12), ("K", 6, 4), ("M", 6, 12), ("NN", 8, 12)])
+@pytest.mark.parametrize(
+    ("name", "per", "fill"), [("V", 4, 12), ("K", 6, 4), ("M", 6, 12), ("NN", 8, 12)]
+)
 def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int):
-    """The completed repetend takes n periods and the way through the pipeline, and the bound says that nothing is shorter."""
+    """The completed repetend takes n periods and the way through the pipeline, and the bound says
+    that nothing is shorter."""
     for n in (8, 32, 128):
-        found = schedule(po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1)
+        found = schedule(
+            po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1
+        )
         assert found.makespan == found.makespan_bound == per * n + fill
 
 
 def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):
-    """A larger pattern starts as the smaller one repeated: even if nothing is decided it is as good."""
+    """A larger pattern starts as the smaller one repeated: even if nothing is decided it is as
+    good."""
     problem = po.load_pipeline("shape:NN?devices=4&memory=4")
     least = schedule(problem, num_workers=1).period
     real = CyclicModel.solve
@@ -179,7 +218,8 @@ def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("period", [4, 5, 6, 7, 9])
 def test_least_latency_at_a_period(period: int):
-    """The option `period` finds the least latency at that rate: here against all starts of V on two devices."""
+    """The option `period` finds the least latency at that rate: here against all starts of V on two
+    devices."""
     problem = po.load_pipeline("shape:V?devices=2&memory=2")
     result = schedule_result(problem, period=period, num_workers=1)
     assert "proved least" in result.message
@@ -190,15 +230,27 @@ def test_least_latency_at_a_period(period: int):
         """Whether a block of 1 tick at a and one of 3 at b never run at once on a device."""
         return not {a % period} & {(b + t) % period for t in range(3)}
 
-    ends = [b0 + 3 for f1, b1, b0 in itertools.product(range(1, 12), range(2, 20), range(5, 24))
-            if f1 >= 1 and b1 >= f1 + 1 and b0 >= b1 + 3 and free(0, b0) and free(f1, b1)
-            and b0 // period + 1 <= 2 and (b1 - f1) // period + 1 <= 2]  # fmt: skip
+    ends = [
+        b0 + 3
+        for f1, b1, b0 in itertools.product(range(1, 12), range(2, 20), range(5, 24))
+        if f1 >= 1
+        and b1 >= f1 + 1
+        and b0 >= b1 + 3
+        and free(0, b0)
+        and free(f1, b1)
+        and b0 // period + 1 <= 2
+        and (b1 - f1) // period + 1 <= 2
+    ]
     assert result.solution.repetend.latency(problem.span) == min(ends)
 
 
 def test_least_latency_of_unconnected_parts():
     """The short part runs while the long one does, which began before it: 11 ticks, not 12."""
-    blocks = [Block("a", "F", (0,), 1), Block("b0", "F", (0,), 1), Block("b1", "F", (1,), 10, (), (("b0", 0),))]
+    blocks = [
+        Block("a", "F", (0,), 1),
+        Block("b0", "F", (0,), 1),
+        Block("b1", "F", (1,), 10, (), (("b0", 0),)),
+    ]
     problem = PipelineProblem.from_blocks("parts", blocks, ["x", "y"])
     result = schedule_result(problem, period=11, num_workers=1)
     assert "latency 11 ticks" in result.message
@@ -218,14 +270,16 @@ def test_period_below_the_least_is_proved_impossible():
 @settings(max_examples=15, deadline=None)
 @given(pipelines(), st.integers(2, 5))
 def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: int):
-    """Times `factor` as long make the least period at most `factor` as long, and no shorter than the finer grid allows."""
+    """Times `factor` as long make the least period at most `factor` as long, and no shorter than
+    the finer grid allows."""
     scaled = problem.replace(span=problem.span * factor, lag=problem.lag * factor)
     small, large = schedule(problem, num_workers=1), schedule(scaled, num_workers=1)
     assert (small.period - 1) * factor < large.period <= small.period * factor
 
 
 def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
-    """With and without the normal form the same least period is proved, joins and several sources included."""
+    """With and without the normal form the same least period is proved, joins and several sources
+    included."""
     monkeypatch.setattr(DeviceTree, "decide", lambda *_: None)  # leave every period to CP-SAT
     periods, skipped = {}, 0
     for narrow in (True, False):
@@ -233,7 +287,13 @@ def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
             monkeypatch.setattr(CyclicModel, "_forbid_idle_turns", lambda self: None)
         for seed in range(40):
             try:
-                found = schedule(random_blocks(seed), num_workers=1, seconds=20, latency_seconds=0, micro_batches=3)
+                found = schedule(
+                    random_blocks(seed),
+                    num_workers=1,
+                    seconds=20,
+                    latency_seconds=0,
+                    micro_batches=3,
+                )
             except InputError:
                 skipped += narrow  # not one micro-batch fits
                 continue
@@ -244,7 +304,8 @@ def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_entries_are_the_only_way_to_their_descendants():
-    """In K the two branches join: their first blocks are no entries, the joint block and all after it are."""
+    """In K the two branches join: their first blocks are no entries, the joint block and all after
+    it are."""
     problem = po.load_pipeline("shape:K?devices=4")
     found = entries(problem)
     sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
@@ -256,7 +317,8 @@ def test_entries_are_the_only_way_to_their_descendants():
 
 
 def test_mirror_images_are_symmetries():
-    """X has one pair of chains; unequal capacities, or one longer block, break it; connected shapes have none."""
+    """X has one pair of chains; unequal capacities, or one longer block, break it; connected shapes
+    have none."""
     problem = po.load_pipeline("shape:X?devices=4&memory=3")
     ((one, other),) = mirror_images(problem)
     assert sorted(one + other) == list(range(problem.num_blocks))
@@ -271,18 +333,26 @@ def test_bytes_times_nanoseconds_do_not_overflow():
     """Gigabytes and seconds in ticks: the same period, scaled, and still a proof."""
     small = po.load_pipeline("shape:V?devices=4&memory=3")
     large = small.replace(
-        span=small.span * 10**9, memory=small.memory * 10**10, capacity=small.capacity * 10**10, lag=small.lag * 10**9
+        span=small.span * 10**9,
+        memory=small.memory * 10**10,
+        capacity=small.capacity * 10**10,
+        lag=small.lag * 10**9,
     )
     found = schedule(large, num_workers=2, seconds=30, latency_seconds=0, micro_batches=4)
     assert found.period >= 10**9 * best_bound(small)[0]
     assert pipeline_violations(large, found.start) == []
-    assert CyclicModel(large, 8 * 10**9).solve(20, num_workers=2, seed=0)[0] in ("feasible", "optimal")
+    assert CyclicModel(large, 8 * 10**9).solve(20, num_workers=2, seed=0)[0] in (
+        "feasible",
+        "optimal",
+    )
     assert CyclicModel(large, 5 * 10**9).solve(20, num_workers=2, seed=0)[0] == "infeasible"
 
 
 def test_period_is_proved_on_nanosecond_ticks():
     """Spans of about a millisecond in nanoseconds are searched on the exact grid."""
-    problem = po.load_pipeline("shape:V?devices=4&forward=1000003&backward=2999999&lag=12345&memory=3")
+    problem = po.load_pipeline(
+        "shape:V?devices=4&forward=1000003&backward=2999999&lag=12345&memory=3"
+    )
     found = schedule(problem, num_workers=1, seconds=30)
     assert found.period == found.size_bound
     assert int(problem.work.max()) < found.period < 8_200_000

@@ -19,9 +19,29 @@ if TYPE_CHECKING:
 
 GPT = "gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32&detail=coarse"
 
-CONTRACT = ("period", "period_bound", "period_status", "makespan", "micro_batches", "peak_memory", "bubble_period",
-            "bubble_wall", "runtime", "problem", "solver", "objective", "value", "seconds", "lower_bound",
-            "bound_method", "gap", "status", "stop_reason", "evaluations", "seed")  # fmt: skip
+CONTRACT = (
+    "period",
+    "period_bound",
+    "period_status",
+    "makespan",
+    "micro_batches",
+    "peak_memory",
+    "bubble_period",
+    "bubble_wall",
+    "runtime",
+    "problem",
+    "solver",
+    "objective",
+    "value",
+    "seconds",
+    "lower_bound",
+    "bound_method",
+    "gap",
+    "status",
+    "stop_reason",
+    "evaluations",
+    "seed",
+)
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
@@ -44,35 +64,64 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return command
 
 
-def test_schedule_prints_its_contract_and_writes_every_export(tmp_path: Path, run: Callable[..., Any]):
-    """One object with the agreed names; picture, trace, starts, PyTorch CSV and JSON in the folder."""
-    found = run("schedule", "shape:V?devices=4&memory=4", "--micro-batches", "8", "--out", str(tmp_path))
+def test_schedule_prints_its_contract_and_writes_every_export(
+    tmp_path: Path, run: Callable[..., Any]
+):
+    """One object with the agreed names; picture, trace, starts, PyTorch CSV and JSON in the
+    folder."""
+    found = run(
+        "schedule", "shape:V?devices=4&memory=4", "--micro-batches", "8", "--out", str(tmp_path)
+    )
     assert set(CONTRACT) <= set(found)
     assert (found["period"], found["period_bound"], found["period_status"]) == (4, 4, "optimal")
     assert found["micro_batches"] == 8
     assert found["peak_memory"] == [4, 3, 2, 1]
     assert found["skipped"] == []
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"schedule{end}" for end in (".png", ".trace.json", ".starts.csv", ".torch.csv", ".json")}
+    assert names == {
+        f"schedule{end}" for end in (".png", ".trace.json", ".starts.csv", ".torch.csv", ".json")
+    }
     rows = list(csv.DictReader((tmp_path / "schedule.starts.csv").open()))
     assert len(rows) == 8 * 8
     events = json.loads((tmp_path / "schedule.trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 8 * 8
     # One tick is shown as one microsecond where ticks have no unit.
-    assert max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == found["makespan"]
+    assert (
+        max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+        == found["makespan"]
+    )
 
 
 @pytest.mark.parametrize("source", [("shape:V?devices=4&memory=3",), (GPT, "--cluster", "2xA100")])
-def test_the_schedule_that_is_written_is_read_back(tmp_path: Path, run: Callable[..., Any], source: tuple[str, ...]):
-    """schedule.json of --out is what --initial takes: with no time at all, the same makespan comes back."""
+def test_the_schedule_that_is_written_is_read_back(
+    tmp_path: Path, run: Callable[..., Any], source: tuple[str, ...]
+):
+    """schedule.json of --out is what --initial takes: with no time at all, the same makespan comes
+    back."""
     first = run("schedule", *source, "-n", "6", "-s", "repetend", "-t", "5", "--out", str(tmp_path))
-    again = run("schedule", *source, "-n", "6", "-s", "repetend", "-t", "0", "--initial", str(tmp_path / "schedule.json"))
+    again = run(
+        "schedule",
+        *source,
+        "-n",
+        "6",
+        "-s",
+        "repetend",
+        "-t",
+        "0",
+        "--initial",
+        str(tmp_path / "schedule.json"),
+    )
     assert again["makespan"] <= first["makespan"]
 
 
-def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(tmp_path: Path, run: Callable[..., Any]):
-    """With several solvers: results and the best; what PyTorch cannot run is left out with the reason."""
-    found = run("schedule", "shape:V?devices=4&memory=3", "-s", "repetend,tessel", "-n", "6", "-k", "3")
+def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(
+    tmp_path: Path, run: Callable[..., Any]
+):
+    """With several solvers: results and the best; what PyTorch cannot run is left out with the
+    reason."""
+    found = run(
+        "schedule", "shape:V?devices=4&memory=3", "-s", "repetend,tessel", "-n", "6", "-k", "3"
+    )
     assert [result["solver"] for result in found["results"]] == ["repetend", "tessel"]
     assert found["best"] == 0
     assert found["results"][0]["period"] == pytest.approx(16 / 3)
@@ -81,9 +130,13 @@ def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(tmp_pa
     assert any("4 ranks at once" in reason for reason in found["skipped"])
 
 
-def test_solvers_that_do_not_suit_the_shape_are_skipped_with_one_line(capsys: pytest.CaptureFixture[str]):
+def test_solvers_that_do_not_suit_the_shape_are_skipped_with_one_line(
+    capsys: pytest.CaptureFixture[str],
+):
     """The table has the solvers that found a schedule; the others have a line with the reason."""
-    code, out, _ = output(capsys, "schedule", "shape:V?devices=3", "-s", "1f1b,zb-v,chimera,repetend", "-n", "4")
+    code, out, _ = output(
+        capsys, "schedule", "shape:V?devices=3", "-s", "1f1b,zb-v,chimera,repetend", "-n", "4"
+    )
     assert code == 0
     skipped = [line.split(":")[0] for line in out.splitlines() if line.startswith("skipped ")]
     assert skipped == ["skipped zb-v", "skipped chimera"]
@@ -95,7 +148,8 @@ def test_solvers_that_do_not_suit_the_shape_are_skipped_with_one_line(capsys: py
 def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
     run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):
-    """With room for 3 micro-batches K = 1 repeats every 8 ticks, and two together do better: the report says so."""
+    """With room for 3 micro-batches K = 1 repeats every 8 ticks, and two together do better: the
+    report says so."""
     arguments = ("schedule", "shape:V?devices=4&memory=3", "-n", "8", "--seconds", "20")
     found = run(*arguments)
     assert (found["period"], found["repetend_size"]) == (8, 1)
@@ -107,11 +161,34 @@ def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
     assert "larger_pattern" not in run("schedule", "shape:V?devices=4&memory=4", "-n", "8")
 
 
-def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Stages name their ops, devices and times; the cut is a placement file that tells them; memory is told by what it is."""
-    code, out, err = output(capsys, "schedule", GPT, "--cluster", "2xA100", "-n", "4", "-s", "1f1b,zb-v", "--out", str(tmp_path))
+def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Stages name their ops, devices and times; the cut is a placement file that tells them; memory
+    is told by what it is."""
+    code, out, err = output(
+        capsys,
+        "schedule",
+        GPT,
+        "--cluster",
+        "2xA100",
+        "-n",
+        "4",
+        "-s",
+        "1f1b,zb-v",
+        "--out",
+        str(tmp_path),
+    )
     assert code == 0, err
-    for words in ("period ms", "forward ms", "resident GiB", "optimizer states", "activations", "memory GiB", "skipped zb-v"):
+    for words in (
+        "period ms",
+        "forward ms",
+        "resident GiB",
+        "optimizer states",
+        "activations",
+        "memory GiB",
+        "skipped zb-v",
+    ):
         assert words in out
     cut = json.loads((tmp_path / "cut.json").read_text())
     problem = po.load(GPT, "2xA100")
@@ -120,27 +197,48 @@ def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(tmp_path: Path
 
 
 def test_json_tells_the_stages_of_a_model(run: Callable[..., Any]):
-    """The stages' times add up to the work of the devices, their ops to the model's, their weights to what is resident."""
+    """The stages' times add up to the work of the devices, their ops to the model's, their weights
+    to what is resident."""
     found = run("schedule", GPT, "--cluster", "2xA100", "-n", "4", "-s", "1f1b")
     stages = found["stages"]
     assert [row["stage"] for row in stages] == [0, 1]
     assert sum(row["num_ops"] for row in stages) == po.load(GPT, "2xA100").num_ops
     assert [row["resident"] for row in stages] == found["resident_per_device"]
-    assert sum(found["resident_per_device"]) == int(po.load(GPT, "2xA100", training=True).resident.sum())
+    assert sum(found["resident_per_device"]) == int(
+        po.load(GPT, "2xA100", training=True).resident.sum()
+    )
     assert max(row["forward"] + row["backward"] for row in stages) <= found["period"]
 
 
 @pytest.mark.parametrize("shape", ["wave", "M"])
 def test_shapes_of_a_model_are_selectable(tmp_path: Path, run: Callable[..., Any], shape: str):
-    """`--shape` cuts otherwise: a wave has two stages per device, M ops on all devices, which no placement can say."""
-    found = run("schedule", f"{GPT}&tied=0" if shape == "wave" else "gen:gpt2?layers=4&hidden=64&heads=2&vocab=50000&seq=32&"
-                "detail=coarse&tied=0", "--cluster", "2xA100", "-n", "4", "--shape", shape, "--out", str(tmp_path), "-t", "5")  # fmt: skip
+    """`--shape` cuts otherwise: a wave has two stages per device, M ops on all devices, which no
+    placement can say."""
+    found = run(
+        "schedule",
+        f"{GPT}&tied=0"
+        if shape == "wave"
+        else "gen:gpt2?layers=4&hidden=64&heads=2&vocab=50000&seq=32&detail=coarse&tied=0",
+        "--cluster",
+        "2xA100",
+        "-n",
+        "4",
+        "--shape",
+        shape,
+        "--out",
+        str(tmp_path),
+        "-t",
+        "5",
+    )
     if shape == "wave":
         assert [row["device"] for row in found["stages"]] == ["gpu0", "gpu1", "gpu1", "gpu0"]
         assert (tmp_path / "cut.json").is_file()
     else:
         assert "all" in {row["device"] for row in found["stages"]}
-        assert any(reason.startswith("cut.json: ops that run on all devices") for reason in found["skipped"])
+        assert any(
+            reason.startswith("cut.json: ops that run on all devices")
+            for reason in found["skipped"]
+        )
 
 
 def test_shapes_lists_the_lower_bounds(run: Callable[..., Any]):
@@ -150,10 +248,26 @@ def test_shapes_lists_the_lower_bounds(run: Callable[..., Any]):
     assert {name: rows[name] for name in expected} == expected
 
 
-def test_joint_choice_names_the_runner_up(tmp_path: Path, run: Callable[..., Any], capsys: pytest.CaptureFixture[str]):
-    """--joint prints the best and the runner-up with the reason why it lost, and writes the best schedule."""
-    arguments = ("schedule", GPT, "--cluster", "2xA100", "--joint", "--batch", "8", "--micro-batch-sizes", "1,2",
-                 "--seconds", "1", "--out", str(tmp_path))  # fmt: skip
+def test_joint_choice_names_the_runner_up(
+    tmp_path: Path, run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+):
+    """--joint prints the best and the runner-up with the reason why it lost, and writes the best
+    schedule."""
+    arguments = (
+        "schedule",
+        GPT,
+        "--cluster",
+        "2xA100",
+        "--joint",
+        "--batch",
+        "8",
+        "--micro-batch-sizes",
+        "1,2",
+        "--seconds",
+        "1",
+        "--out",
+        str(tmp_path),
+    )
     found = run(*arguments)
     assert set(CONTRACT) <= set(found)
     joint = found["joint"]
@@ -169,24 +283,35 @@ def test_joint_choice_names_the_runner_up(tmp_path: Path, run: Callable[..., Any
     [
         (["shape:V", "--joint"], "--joint is for models with --cluster"),
         ([GPT, "--cluster", "2xA100", "--joint", "--split"], "--joint chooses for itself"),
-        ([GPT, "--cluster", "2xA100", "--joint", "--micro-batch-sizes", "a"], "--micro-batch-sizes: expected whole numbers"),
+        (
+            [GPT, "--cluster", "2xA100", "--joint", "--micro-batch-sizes", "a"],
+            "--micro-batch-sizes: expected whole numbers",
+        ),
         ([GPT, "--cluster", "2xA100", "--joint", "--memory", "4,4"], "expected bytes per device"),
         ([GPT], "give its devices with --cluster"),
         (["shape:V", "--cluster", "2xA100"], "brings its own devices"),
         (["shape:Q"], "shape 'Q' is not known"),
         (["shape:V", "--memory", "x"], "--memory: expected whole numbers"),
-        ([GPT, "--cluster", "2xA100", "--memory", "x"], "--memory: expected bytes per device such as 16GiB"),
+        (
+            [GPT, "--cluster", "2xA100", "--memory", "x"],
+            "--memory: expected bytes per device such as 16GiB",
+        ),
         ([GPT, "--cluster", "2xA100", "--memory", "1MiB"], "bytes for weights"),
         ([GPT, "--cluster", "2xA100", "--memory", "1GB,1GB,1GB"], "one for each of 2 devices"),
         ([GPT, "--cluster", "2xA100", "--shape", "Q"], "--shape: expected one of V, wave"),
         ([GPT, "--cluster", "2xA100", "--shape", "V,X"], "give --joint to try several"),
         (["shape:V", "--shape", "wave"], "--shape is for models with --cluster"),
         (["nowhere.toml"], "is no file and no shape"),
-        (["shape:wave?devices=3&memory=1"], "proved infeasible: not even one micro-batch fits; the smallest feasible"),
+        (
+            ["shape:wave?devices=3&memory=1"],
+            "proved infeasible: not even one micro-batch fits; the smallest feasible",
+        ),
         (["shape:M", "-s", "gpipe"], "4 devices at once"),
     ],
 )
-def test_wrong_input_ends_with_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+def test_wrong_input_ends_with_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
     """Exit code 2 and one line that says what to change."""
     code, out, err = output(capsys, "schedule", *arguments)
     assert (code, out) == (2, "")
@@ -196,25 +321,41 @@ def test_wrong_input_ends_with_one_line(arguments: list[str], message: str, caps
 
 @pytest.mark.parametrize(("memory", "size"), [(4, 1), (3, 3), (5, 1)])
 def test_picture_frames_one_repetition_on_every_device(memory: int, size: int):
-    """Every block of every micro-batch is drawn; a frame on each device spans at most a period and holds K runs of each."""
+    """Every block of every micro-batch is drawn; a frame on each device spans at most a period and
+    holds K runs of each."""
     pytest.importorskip("matplotlib")
-    found = schedule(po.load_pipeline(f"shape:V?devices=4&memory={memory}"), size=size, micro_batches=12, num_workers=1)
+    found = schedule(
+        po.load_pipeline(f"shape:V?devices=4&memory={memory}"),
+        size=size,
+        micro_batches=12,
+        num_workers=1,
+    )
     axes = draw_pipeline(found).axes[0]
-    cells, frames = ([patch for patch in axes.patches if patch.get_gid() == kind] for kind in ("cell", "repetend"))
+    cells, frames = (
+        [patch for patch in axes.patches if patch.get_gid() == kind]
+        for kind in ("cell", "repetend")
+    )
     assert len(cells) == 12 * 8
     assert len(frames) == 4
     for frame in frames:
         assert frame.get_width() <= found.repetend.period
         left, right = frame.get_x(), frame.get_x() + frame.get_width()
         top, bottom = frame.get_y(), frame.get_y() + frame.get_height()
-        inside = [c for c in cells if left <= c.get_x() and c.get_x() + c.get_width() <= right
-                  and top <= c.get_y() and c.get_y() + c.get_height() <= bottom]  # fmt: skip
+        inside = [
+            c
+            for c in cells
+            if left <= c.get_x()
+            and c.get_x() + c.get_width() <= right
+            and top <= c.get_y()
+            and c.get_y() + c.get_height() <= bottom
+        ]
         assert len(inside) == 2 * size
     assert {text.get_text() for text in axes.texts} == {str(j) for j in range(12)}
 
 
 def test_a_picture_of_32_micro_batches_is_legible():
-    """Passes have lanes of their own, every cell has its number and room for it, and memory fills its panel."""
+    """Passes have lanes of their own, every cell has its number and room for it, and memory fills
+    its panel."""
     backend = pytest.importorskip("matplotlib.backends.backend_agg")
     problem = po.load_pipeline("shape:V?devices=4&memory=400&split=1")
     figure = draw_pipeline(schedule(problem, micro_batches=32, num_workers=1))
@@ -230,6 +371,8 @@ def test_a_picture_of_32_micro_batches_is_legible():
     widest = max(text.get_window_extent(renderer).width for text in gantt.texts)
     assert widest <= min(wide)
     held = max(line.get_ydata().max() for line in memory.lines)
-    assert held / memory.get_ylim()[1] > 0.6  # a capacity of 400 units does not press the curves flat
+    assert (
+        held / memory.get_ylim()[1] > 0.6
+    )  # a capacity of 400 units does not press the curves flat
     assert figure.get_size_inches()[0] <= 34
     assert [patch.get_gid() for patch in gantt.patches].count("steady") == 1

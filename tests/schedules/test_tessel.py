@@ -22,12 +22,21 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("name", "mode", "period"),
     [
-        ("V", "train", 4), ("X", "train", 8), ("K", "train", 6), ("M", "train", 6), ("NN", "train", 8),
-        ("V", "infer", 1), ("X", "infer", 2), ("K", "infer", 2), ("M", "infer", 2), ("NN", "infer", 3),
+        ("V", "train", 4),
+        ("X", "train", 8),
+        ("K", "train", 6),
+        ("M", "train", 6),
+        ("NN", "train", 8),
+        ("V", "infer", 1),
+        ("X", "infer", 2),
+        ("K", "infer", 2),
+        ("M", "infer", 2),
+        ("NN", "infer", 3),
     ],
-)  # fmt: skip
+)
 def test_enumeration_finds_the_published_periods(name: str, mode: str, period: int):
-    """On 4 devices the enumeration ends at the periods of the published search, and repetend finds the same."""
+    """On 4 devices the enumeration ends at the periods of the published search, and repetend finds
+    the same."""
     problem = po.load_pipeline(f"shape:{name}?devices=4&mode={mode}")
     theirs = schedule_result(problem, "tessel", seconds=120)
     ours = schedule_result(problem, "repetend", num_workers=1, latency_seconds=0)
@@ -37,9 +46,13 @@ def test_enumeration_finds_the_published_periods(name: str, mode: str, period: i
     assert pipeline_violations(problem, theirs.solution.repetend.unroll(10)) == []
 
 
-@pytest.mark.parametrize(("name", "capacity", "period"), [("V", 2, 8), ("V", 3, 8), ("K", 2, 8), ("K", 3, 6), ("M", 5, 6)])
+@pytest.mark.parametrize(
+    ("name", "capacity", "period"),
+    [("V", 2, 8), ("V", 3, 8), ("K", 2, 8), ("K", 3, 6), ("M", 5, 6)],
+)
 def test_enumeration_respects_memory(name: str, capacity: int, period: int):
-    """Under a memory limit the exhaustive enumeration ends at the period that the repetend search proves."""
+    """Under a memory limit the exhaustive enumeration ends at the period that the repetend search
+    proves."""
     problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
     found = schedule(problem, "tessel", seconds=120)
     assert found.period == period
@@ -47,7 +60,8 @@ def test_enumeration_respects_memory(name: str, capacity: int, period: int):
 
 
 def best_of_all_orders(problem: PipelineProblem, micro_batches: int) -> int:
-    """Least makespan over every order in which instances can be started: each as early as its order allows."""
+    """Least makespan over every order in which instances can be started: each as early as its order
+    allows."""
     spans = problem.span.tolist()
     devices = [problem.devices_of(i).tolist() for i in range(problem.num_blocks)]
     everything = list(itertools.product(range(micro_batches), range(problem.num_blocks)))
@@ -82,11 +96,15 @@ def best_of_all_orders(problem: PipelineProblem, micro_batches: int) -> int:
 @pytest.mark.parametrize(
     ("source", "n"),
     [
-        ("shape:V?devices=2&memory=1", 3), ("shape:V?devices=2&memory=2", 3), ("shape:V?devices=3&memory=2&lag=1", 2),
-        ("shape:M?devices=2", 2), ("shape:K?devices=2&memory=2", 2), ("shape:X?devices=2&memory=2", 2),
+        ("shape:V?devices=2&memory=1", 3),
+        ("shape:V?devices=2&memory=2", 3),
+        ("shape:V?devices=3&memory=2&lag=1", 2),
+        ("shape:M?devices=2", 2),
+        ("shape:K?devices=2&memory=2", 2),
+        ("shape:X?devices=2&memory=2", 2),
         ("shape:V?devices=2&split=1&memory=2", 2),
     ],
-)  # fmt: skip
+)
 def test_time_optimal_agrees_with_every_order(source: str, n: int):
     """The exact model's makespan is that of the best of all orders, proved."""
     problem = po.load_pipeline(source, micro_batches=n)
@@ -97,14 +115,21 @@ def test_time_optimal_agrees_with_every_order(source: str, n: int):
     assert pipeline_violations(problem, found.start) == []
 
 
-@pytest.mark.parametrize("source", ["shape:V?devices=4&memory=4", "shape:K?devices=4&memory=3", "shape:M?devices=4"])
+@pytest.mark.parametrize(
+    "source", ["shape:V?devices=4&memory=4", "shape:K?devices=4&memory=3", "shape:M?devices=4"]
+)
 def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
-    """For n micro-batches: lower bound <= exact makespan <= completed repetend, and makespans grow with n."""
+    """For n micro-batches: lower bound <= exact makespan <= completed repetend, and makespans grow
+    with n."""
     spans = []
     for n in (1, 2, 3):
         problem = po.load_pipeline(source, micro_batches=n)
         exact = schedule(problem, "time-optimal", num_workers=1, seconds=30)
-        assert makespan_bound(problem, n) <= exact.makespan <= schedule(problem, num_workers=1).makespan
+        assert (
+            makespan_bound(problem, n)
+            <= exact.makespan
+            <= schedule(problem, num_workers=1).makespan
+        )
         spans.append(exact.makespan)
     assert spans[0] == po.load_pipeline(source).critical_path
     assert np.all(np.diff(spans) > 0)
@@ -112,7 +137,8 @@ def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_makespan_bounds_hold_under_tight_memory(seed: int):
-    """Residence and the idle ends never pass the exact makespan of a few micro-batches, forwards or in reverse roles."""
+    """Residence and the idle ends never pass the exact makespan of a few micro-batches, forwards or
+    in reverse roles."""
     for make in (random_blocks, random_tree_pipeline):
         problem = make(seed).replace(micro_batches=3)
         try:
@@ -125,11 +151,19 @@ def test_makespan_bounds_hold_under_tight_memory(seed: int):
 @pytest.mark.parametrize(
     ("source", "n", "least"),
     [
-        ("shape:V?devices=4&memory=1", 5, 80),  # one micro-batch after another: the residence fills the memory
-        ("shape:V?devices=4&memory=4", 5, 32),  # the last device works from 3 to 23, then 9 ticks remain
+        (
+            "shape:V?devices=4&memory=1",
+            5,
+            80,
+        ),  # one micro-batch after another: the residence fills the memory
+        (
+            "shape:V?devices=4&memory=4",
+            5,
+            32,
+        ),  # the last device works from 3 to 23, then 9 ticks remain
         ("shape:V?devices=4&memory=2", 64, 8 * 64),  # half the memory, twice the time
     ],
-)  # fmt: skip
+)
 def test_makespan_bound_by_hand(source: str, n: int, least: int):
     """Worked examples, each reached by a schedule or within a period of it."""
     problem = po.load_pipeline(source, micro_batches=n)

@@ -10,7 +10,12 @@ from gloo_ranks import run_ranks
 
 import placeopt as po
 from placeopt.schedules import Block, PipelineProblem, schedule
-from placeopt.schedules.torch_csv import ranks_of_stages, read_torch_csv, torch_rows, write_torch_csv
+from placeopt.schedules.torch_csv import (
+    ranks_of_stages,
+    read_torch_csv,
+    torch_rows,
+    write_torch_csv,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,15 +44,19 @@ def test_exported_rows_are_strict_compute_only():
     ],
 )
 def test_refuses_what_the_runtime_cannot_run(source: str, reason: str):
-    """Forward-only schedules, blocks on several ranks and several chains are refused with the reason."""
+    """Forward-only schedules, blocks on several ranks and several chains are refused with the
+    reason."""
     found = schedule(po.load_pipeline(source), micro_batches=4)
     with pytest.raises(po.InputError, match=reason):
         torch_rows(found)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
-def test_exported_schedules_run_in_pytorch_with_the_gradients_of_the_unpipelined_model(tmp_path: Path):
-    """A V schedule, one with I and W, and ZB-V run on four gloo processes; gradients equal the plain model's."""
+def test_exported_schedules_run_in_pytorch_with_the_gradients_of_the_unpipelined_model(
+    tmp_path: Path,
+):
+    """A V schedule, one with I and W, and ZB-V run on four gloo processes; gradients equal the
+    plain model's."""
     made = {
         "v": schedule(po.load_pipeline("shape:V?devices=4&memory=4"), micro_batches=8),
         "iw": schedule(po.load_pipeline("shape:V?devices=4&memory=4&split=1"), micro_batches=8),
@@ -74,8 +83,12 @@ def test_a_csv_is_read_back(tmp_path: Path, solver: str):
 
 def test_devices_without_a_stage_are_no_ranks():
     """A cut that leaves the first of three devices out runs on two ranks."""
-    blocks = [Block("F0", "F", (1,), 1, (1,), (), 0), Block("F1", "F", (2,), 1, (1,), (("F0", 0),), 1),
-              Block("B1", "B", (2,), 2, (-1,), (("F1", 0),), 1), Block("B0", "B", (1,), 2, (-1,), (("B1", 0),), 0)]  # fmt: skip
+    blocks = [
+        Block("F0", "F", (1,), 1, (1,), (), 0),
+        Block("F1", "F", (2,), 1, (1,), (("F0", 0),), 1),
+        Block("B1", "B", (2,), 2, (-1,), (("F1", 0),), 1),
+        Block("B0", "B", (1,), 2, (-1,), (("B1", 0),), 0),
+    ]
     problem = PipelineProblem.from_blocks("two of three", blocks, ("a", "b", "c"))
     rows = torch_rows(schedule(problem, "1f1b", micro_batches=3))
     assert [row[0] for row in rows] == ["0F0", "1F0"]

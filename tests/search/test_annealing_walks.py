@@ -1,4 +1,5 @@
-"""The annealing walk: its incremental values are those of a plain serial schedule, and its moves keep every constraint."""
+"""The annealing walk: its incremental values are those of a plain serial schedule, and its moves
+keep every constraint."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SEEDS = st.integers(0, 10_000)
 
 
 def serial_schedule(problem, device, sequence):
-    """Insert op by op into the earliest gap of its device: plain Python, no shared code; return the starts."""
+    """Insert op by op into the earliest gap of its device: plain Python, no shared code; return the
+    starts."""
     start, finish = {}, {}
     held = {d: [] for d in range(problem.num_devices)}
     tensors = [[] for _ in range(problem.num_ops)]  # of each reader
@@ -33,7 +35,11 @@ def serial_schedule(problem, device, sequence):
     for op in sequence:
         d, time = device[op], 0
         for t, producer in tensors[op]:
-            delay = problem.transfer[t, problem.link_class[device[producer], d]] if device[producer] != d else 0
+            delay = (
+                problem.transfer[t, problem.link_class[device[producer], d]]
+                if device[producer] != d
+                else 0
+            )
             time = max(time, finish[producer] + delay)
         cost = problem.compute[op, d]
         for other in sorted(held[d], key=lambda x: (start[x], finish[x])):
@@ -49,19 +55,25 @@ def walker_on(seed, *, max_ops=14, capacity=None):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, max_ops=max_ops, contention="none")
     if capacity:
-        room = max(int(problem.resident.sum() * 0.7), int(problem.resident.sum()) // problem.num_devices + 30)
+        room = max(
+            int(problem.resident.sum() * 0.7),
+            int(problem.resident.sum()) // problem.num_devices + 30,
+        )
         problem = problem.replace(capacity=np.full(problem.num_devices, room))
     space = SearchSpace(problem)
     homes = space.random_homes(rng)
     assert homes is not None
-    return problem, AnnealingWalk(space, space.devices_of(homes), space.sequence, random_states(rng, 1)[0])
+    return problem, AnnealingWalk(
+        space, space.devices_of(homes), space.sequence, random_states(rng, 1)[0]
+    )
 
 
 @pytest.mark.interpreted
 @given(seed=SEEDS)
 @settings(max_examples=40, deadline=None)
 def test_incremental_values_are_those_of_a_full_schedule(seed):
-    """After any number of accepted and rejected proposals, the value is that of scheduling everything anew."""
+    """After any number of accepted and rejected proposals, the value is that of scheduling
+    everything anew."""
     problem, walker = walker_on(seed)
     for steps, heat in ((1, 0.0), (7, 5.0), (40, 2.0), (40, 0.0)):
         walker.run(steps, heat, heat / 10)
@@ -87,7 +99,8 @@ def test_the_best_placement_is_worth_what_the_walk_says(seed):
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_walks_keep_every_constraint(seed):
-    """Capacity, colocation and compatibility hold at every stage, and the sequence stays topological."""
+    """Capacity, colocation and compatibility hold at every stage, and the sequence stays
+    topological."""
     problem, walker = walker_on(seed, capacity=True)
     for _ in range(6):
         walker.run(15, 10.0, 1.0)
@@ -115,7 +128,11 @@ def test_without_heat_a_walk_never_gets_worse():
 def test_every_move_is_made():
     """On a graph with clusters, each kind of move is proposed and accepted at some point."""
     rng = np.random.default_rng(0)
-    edges = [(int(rng.integers(max(0, v - 6), v)), v, int(rng.integers(1, 20))) for v in range(1, 60) for _ in range(2)]
+    edges = [
+        (int(rng.integers(max(0, v - 6), v)), v, int(rng.integers(1, 20)))
+        for v in range(1, 60)
+        for _ in range(2)
+    ]
     edges = sorted({(u, v): (u, v, c) for u, v, c in edges}.values())
     problem = PlacementProblem.from_edges(rng.integers(1, 20, (60, 3)), edges)
     space = SearchSpace(problem)
@@ -126,7 +143,8 @@ def test_every_move_is_made():
 
 
 def test_the_target_stops_a_walk():
-    """A walk ends with the first placement at or below the target, and says how many steps it took."""
+    """A walk ends with the first placement at or below the target, and says how many steps it
+    took."""
     _, walker = walker_on(5)
     assert walker.run(100, 1.0, 0.1, target=walker.value) == 0
 
@@ -144,7 +162,8 @@ def test_crews_do_not_depend_on_threads(threads):
 
 
 def test_few_slow_cycles_find_what_many_short_ones_do_not():
-    """Three million steps on a sharded Llama layer on 8 devices: in cycles of 150 steps an op they end above 287 million ticks."""
+    """Three million steps on a sharded Llama layer on 8 devices: in cycles of 150 steps an op they
+    end above 287 million ticks."""
     problem = load("gen:llama-layer", "uniform:8")
     solver = make_solver("annealing", walks=1, start="random")
     result = solver.solve(problem, Budget(evaluations=3_000_000), seed=1)

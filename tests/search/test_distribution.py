@@ -1,4 +1,5 @@
-"""Cross-entropy and PPO on categorical distributions: closed forms, finite differences, what sampling draws."""
+"""Cross-entropy and PPO on categorical distributions: closed forms, finite differences, what
+sampling draws."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def random_distribution(rng, groups=5, k=3):
     allowed[np.arange(groups), rng.integers(0, k, groups)] = True
     found = Distribution(allowed)
     weight = rng.random((groups, k)) * allowed
-    found.probability = (weight + 1e-3 * allowed) / (weight + 1e-3 * allowed).sum(axis=1, keepdims=True)
+    found.probability = (weight + 1e-3 * allowed) / (weight + 1e-3 * allowed).sum(
+        axis=1, keepdims=True
+    )
     return found
 
 
@@ -32,7 +35,9 @@ def draw(distribution, rows, rng):
     """Sample devices of the groups."""
     labels = np.arange(len(distribution.allowed))
     out = np.empty((rows, len(labels)), dtype=np.int32)
-    return kernels.sample(labels, np.cumsum(distribution.probability, axis=1), random_states(rng, rows), out)
+    return kernels.sample(
+        labels, np.cumsum(distribution.probability, axis=1), random_states(rng, rows), out
+    )
 
 
 @pytest.mark.interpreted
@@ -89,7 +94,8 @@ def surrogate(logits, old, drawn, advantage, clip, entropy_weight):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(6))
 def test_the_ppo_gradient_agrees_with_finite_differences(seed):
-    """The gradient of the clipped surrogate and the entropy equals central differences, clipped rows included."""
+    """The gradient of the clipped surrogate and the entropy equals central differences, clipped
+    rows included."""
     rng = np.random.default_rng(seed)
     old = rng.dirichlet(np.ones(3), 4)
     logits = np.log(old) + 0.3 * rng.normal(size=(4, 3))  # some ratios are beyond the clip
@@ -107,17 +113,21 @@ def test_the_ppo_gradient_agrees_with_finite_differences(seed):
 
 
 def test_gradient_steps_make_good_samples_likelier():
-    """PPO steps raise the probability of what had positive advantage, within the clip's reach, and keep a simplex."""
+    """PPO steps raise the probability of what had positive advantage, within the clip's reach, and
+    keep a simplex."""
     distribution = Distribution(np.ones((1, 3), dtype=np.bool_))
     drawn = np.array([[0], [1], [2]], dtype=np.int32)
-    distribution.ascend(drawn, np.array([1.0, 0.0, -1.0]), Settings(batch=3, refit=0, epochs=3, entropy_weight=0.0))
+    distribution.ascend(
+        drawn, np.array([1.0, 0.0, -1.0]), Settings(batch=3, refit=0, epochs=3, entropy_weight=0.0)
+    )
     p = distribution.probability[0]
     assert p[0] > p[1] > p[2] > 0
     assert p.sum() == pytest.approx(1)
 
 
 def test_samples_follow_the_distribution():
-    """Relative frequencies of many samples match the probabilities; forbidden devices never appear."""
+    """Relative frequencies of many samples match the probabilities; forbidden devices never
+    appear."""
     rng = np.random.default_rng(4)
     distribution = random_distribution(rng)
     share = kernels.frequencies(draw(distribution, 40_000, rng), 3)
@@ -151,16 +161,25 @@ def test_failures_count_as_the_worst():
     assert _advantage(np.array([INFEASIBLE] * 3)).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("solver", "options"), [
-    ("cross-entropy", {"refine": 0.0}), ("cross-entropy", {"refine": 0.0, "order": True}), ("post", {}),
-    ("post", {"cross_entropy": False}), ("post", {"policy_gradient": False}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("solver", "options"),
+    [
+        ("cross-entropy", {"refine": 0.0}),
+        ("cross-entropy", {"refine": 0.0, "order": True}),
+        ("post", {}),
+        ("post", {"cross_entropy": False}),
+        ("post", {"policy_gradient": False}),
+    ],
+)
 def test_every_part_alone_finds_a_small_optimum(solver, options):
-    """CE, PPO and both find the best of all 3^6 assignments (fifo execution cannot be beaten by less)."""
+    """CE, PPO and both find the best of all 3^6 assignments (fifo execution cannot be beaten by
+    less)."""
     rng = np.random.default_rng(1)
     edges = [(0, 2, 4), (1, 2, 3), (2, 3, 6), (2, 4, 2), (3, 5, 1), (4, 5, 5)]
     problem = PlacementProblem.from_edges(rng.integers(1, 15, (6, 3)), edges)
     every = np.array(list(itertools.product(range(3), repeat=6)), dtype=np.int32)
     best = evaluate_batch(problem, every).min()
-    result = make_solver(solver, start="random", groups=0, **options).solve(problem, Budget(evaluations=2500), seed=0)
+    result = make_solver(solver, start="random", groups=0, **options).solve(
+        problem, Budget(evaluations=2500), seed=0
+    )
     assert result.objective <= best

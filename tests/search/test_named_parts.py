@@ -1,4 +1,5 @@
-"""The parts of searches that a name chooses do what their papers say, in compiled walks and in batches alike."""
+"""The parts of searches that a name chooses do what their papers say, in compiled walks and in
+batches alike."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def knotted(seed=0, num_ops=60):
     for v in range(1, num_ops):
         for _ in range(2):
             edges[int(rng.integers(max(0, v - 6), v)), v] = int(rng.integers(1, 20))
-    return PlacementProblem.from_edges(rng.integers(1, 20, (num_ops, 3)), [(u, v, c) for (u, v), c in sorted(edges.items())])
+    return PlacementProblem.from_edges(
+        rng.integers(1, 20, (num_ops, 3)), [(u, v, c) for (u, v), c in sorted(edges.items())]
+    )
 
 
 def walk_on(problem, moves="all", acceptance="metropolis", seed=0):
@@ -43,12 +46,15 @@ def walk_on(problem, moves="all", acceptance="metropolis", seed=0):
     rng = np.random.default_rng(seed)
     space, device = SearchSpace(problem), rng.integers(0, problem.num_devices, problem.num_ops)
     random = random_states(rng, 1)[0]
-    return AnnealingWalk(space, device, space.sequence, random, move_weights(moves), ACCEPTANCES[acceptance])
+    return AnnealingWalk(
+        space, device, space.sequence, random, move_weights(moves), ACCEPTANCES[acceptance]
+    )
 
 
 @pytest.mark.parametrize("name", COOLINGS)
 def test_coolings_fall_from_hot_to_cold(name):
-    """A cooling begins at `hot`, ends at `cold` and never rises; scaling and reheating change what they say."""
+    """A cooling begins at `hot`, ends at `cold` and never rises; scaling and reheating change what
+    they say."""
     cooling = COOLINGS[name](50.0, 0.5)
     temperature = [cooling.at(x) for x in np.linspace(0, 1, 33)]
     assert temperature[0] == pytest.approx(50.0)
@@ -60,8 +66,12 @@ def test_coolings_fall_from_hot_to_cold(name):
 
 
 def test_coolings_keep_their_law():
-    """Per step a geometric cooling loses a share, a linear one an amount, and Lundy's T becomes T / (1 + beta T)."""
-    at = {name: np.array([COOLINGS[name](9.0, 1.0).at(x) for x in np.linspace(0, 1, 9)]) for name in COOLINGS}
+    """Per step a geometric cooling loses a share, a linear one an amount, and Lundy's T becomes T /
+    (1 + beta T)."""
+    at = {
+        name: np.array([COOLINGS[name](9.0, 1.0).at(x) for x in np.linspace(0, 1, 9)])
+        for name in COOLINGS
+    }
     assert np.ptp(at["geometric"][1:] / at["geometric"][:-1]) == pytest.approx(0, abs=1e-12)
     assert np.ptp(np.diff(at["linear"])) == pytest.approx(0, abs=1e-12)
     beta = (at["lundy-mees"][:-1] / at["lundy-mees"][1:] - 1) / at["lundy-mees"][:-1]
@@ -85,7 +95,8 @@ def test_deterministic_limits():
 
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 def test_compiled_walks_keep_to_their_limit(acceptance):
-    """Step by step no accepted value exceeds the rule's limit, and worse values are accepted below it."""
+    """Step by step no accepted value exceeds the rule's limit, and worse values are accepted below
+    it."""
     walk, heat, worse, over = walk_on(knotted(), acceptance=acceptance), 30.0, 0, 0
     walk.run(300, 1.0, 1.0)
     for _ in range(600):
@@ -104,15 +115,21 @@ def test_only_the_named_moves_are_proposed(moves):
     walk = walk_on(knotted(), moves)
     walk.run(500, 10.0, 1.0)
     named = [name.strip() for name in moves.split(",")]
-    assert [name for name, count in zip(MOVES, walk.tally[:, 0], strict=True) if count] == [m for m in MOVES if m in named]
+    assert [name for name, count in zip(MOVES, walk.tally[:, 0], strict=True) if count] == [
+        m for m in MOVES if m in named
+    ]
 
 
 def test_selections_prefer_as_they_say():
-    """A tournament of two takes place i of n with probability (2 (n - i) - 1) / n^2, ranking with 2 (n - i) / (n (n + 1))."""
+    """A tournament of two takes place i of n with probability (2 (n - i) - 1) / n^2, ranking with 2
+    (n - i) / (n (n + 1))."""
     rng, n, draws = np.random.default_rng(0), 5, 40_000
     place = np.arange(n)
-    expected = {"tournament": (2 * (n - place) - 1) / n**2, "linear-ranking": 2 * (n - place) / (n * (n + 1)),
-                "anyone": np.full(n, 1 / n)}  # fmt: skip
+    expected = {
+        "tournament": (2 * (n - place) - 1) / n**2,
+        "linear-ranking": 2 * (n - place) / (n * (n + 1)),
+        "anyone": np.full(n, 1 / n),
+    }
     assert expected.keys() == SELECTIONS.keys()
     for name, select in SELECTIONS.items():
         share = np.bincount([select(rng, n) for _ in range(draws)], minlength=n) / draws
@@ -120,11 +137,16 @@ def test_selections_prefer_as_they_say():
 
 
 def test_crossovers_take_what_they_say():
-    """One point takes a suffix, two points a stretch, the uniform one every group half of the time."""
+    """One point takes a suffix, two points a stretch, the uniform one every group half of the
+    time."""
     rng = np.random.default_rng(1)
-    taken = {name: np.array([cross(rng, 9) for _ in range(3000)]) for name, cross in CROSSOVERS.items()}
+    taken = {
+        name: np.array([cross(rng, 9) for _ in range(3000)]) for name, cross in CROSSOVERS.items()
+    }
     assert (np.diff(taken["one-point"].astype(int), axis=1) >= 0).all()
-    changes = np.abs(np.diff(np.pad(taken["two-point"].astype(int), ((0, 0), (1, 1))), axis=1)).sum(axis=1)
+    changes = np.abs(np.diff(np.pad(taken["two-point"].astype(int), ((0, 0), (1, 1))), axis=1)).sum(
+        axis=1
+    )
     assert set(changes.tolist()) == {0, 2}
     assert taken["uniform"].mean(axis=0) == pytest.approx(np.full(9, 0.5), abs=0.05)
     for rows in taken.values():
@@ -138,11 +160,16 @@ def test_windows_free_what_they_say(name):
     problem = knotted(3)
     tracker = Tracker("lns", problem, Budget(evaluations=5), seed=0)
     placement = make_solver("etf").solve(problem, Budget(evaluations=5)).solution
-    search = WindowSearch(Lns(), problem, tracker, np.ones((problem.num_ops, problem.num_devices), dtype=bool))
+    search = WindowSearch(
+        Lns(), problem, tracker, np.ones((problem.num_ops, problem.num_devices), dtype=bool)
+    )
     now, rng = search._incumbent(placement), np.random.default_rng(0)
     rank = np.empty(problem.num_ops, dtype=np.int64)
     rank[now.order] = np.arange(problem.num_ops)
-    adjacent = {frozenset((int(problem.producer[t]), int(c))) for t, c in zip(problem.edge_tensor, problem.consumer, strict=True)}
+    adjacent = {
+        frozenset((int(problem.producer[t]), int(c)))
+        for t, c in zip(problem.edge_tensor, problem.consumer, strict=True)
+    }
     for _ in range(30):
         free = WINDOWS[name](problem, now, 12, rng)
         assert len(set(free.tolist())) == len(free) <= 12
@@ -154,7 +181,11 @@ def test_windows_free_what_they_say(name):
             step = [now.finish[u] <= now.start[v] for u, v in itertools.pairwise(free[:6])]
             assert all(step)
         else:
-            assert all(any(frozenset((u, v)) in adjacent for u in free[:i].tolist()) for i, v in enumerate(free.tolist()) if i)
+            assert all(
+                any(frozenset((u, v)) in adjacent for u in free[:i].tolist())
+                for i, v in enumerate(free.tolist())
+                if i
+            )
 
 
 OPTIONS = [
@@ -177,12 +208,16 @@ def test_every_part_searches(solver, options, objective):
     result = made.solve(problem, Budget(evaluations=300), seed=2, initial=first)
     assert objective_of(problem).judge(problem, result.solution) == []
     assert result.value < value
-    assert made.solve(problem, Budget(evaluations=300), seed=2, initial=first).solution == result.solution
+    assert (
+        made.solve(problem, Budget(evaluations=300), seed=2, initial=first).solution
+        == result.solution
+    )
 
 
 @pytest.mark.parametrize("windows", [*WINDOWS, "time,connected"])
 def test_large_neighbourhood_search_with_some_windows(windows):
-    """Windows of some kinds only, drawn alike, still improve a random problem or leave it as it is."""
+    """Windows of some kinds only, drawn alike, still improve a random problem or leave it as it
+    is."""
     problem = random_problem(np.random.default_rng(5), max_ops=14)
     solver = Lns(windows=windows, adaptive=False, effort=0.05)
     start = make_solver("etf").solve(problem, Budget(evaluations=5)).solution
@@ -192,12 +227,20 @@ def test_large_neighbourhood_search_with_some_windows(windows):
 
 @pytest.mark.parametrize(
     ("solver", "options"),
-    [("annealing", {"cooling": "icy"}), ("annealing", {"acceptance": "never"}), ("annealing", {"moves": "reassign,hop"}),
-     ("genetic", {"crossover": "three-point"}), ("genetic", {"selection": "best"}), ("lns", {"windows": "bay"})],
-)  # fmt: skip
+    [
+        ("annealing", {"cooling": "icy"}),
+        ("annealing", {"acceptance": "never"}),
+        ("annealing", {"moves": "reassign,hop"}),
+        ("genetic", {"crossover": "three-point"}),
+        ("genetic", {"selection": "best"}),
+        ("lns", {"windows": "bay"}),
+    ],
+)
 def test_unknown_names_are_one_line(solver, options):
     """A name that is not known is refused with those that are."""
     (key,) = options
-    with pytest.raises(InputError, match=rf"{solver} option {key}: expected .*, received '[\w-]+'") as error:
+    with pytest.raises(
+        InputError, match=rf"{solver} option {key}: expected .*, received '[\w-]+'"
+    ) as error:
         make_solver(solver, **options)
     assert "\n" not in str(error.value)

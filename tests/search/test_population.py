@@ -1,4 +1,5 @@
-"""Operators on populations: mutation, repair and crossover keep every constraint; relabelling changes nothing."""
+"""Operators on populations: mutation, repair and crossover keep every constraint; relabelling
+changes nothing."""
 
 from __future__ import annotations
 
@@ -55,10 +56,13 @@ def test_mutation_keeps_every_constraint(seed):
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_fit_says_which_rows_fit(seed):
-    """Repaired rows that are called good satisfy every constraint; good rows are left as they are."""
+    """Repaired rows that are called good satisfy every constraint; good rows are left as they
+    are."""
     rng, problem, space = tight_space(seed)
     allowed = problem.units.allowed
-    homes = np.stack([np.where(allowed, rng.random(allowed.shape), -1).argmax(axis=1) for _ in range(5)])
+    homes = np.stack(
+        [np.where(allowed, rng.random(allowed.shape), -1).argmax(axis=1) for _ in range(5)]
+    )
     before = homes.copy()
     fine = space.feasible(space.devices_of(before).astype(np.int32))
     good = kernels.fit(space.graph, homes, random_states(rng, 5))
@@ -69,7 +73,8 @@ def test_fit_says_which_rows_fit(seed):
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_children_satisfy_the_constraints_of_their_parents(seed):
-    """Crossover, relabelling and mutation of two feasible members give a feasible child with a complete order."""
+    """Crossover, relabelling and mutation of two feasible members give a feasible child with a
+    complete order."""
     rng = np.random.default_rng(seed)
     problem = tight_problem(rng)
     evaluator = BudgetedEvaluator(Tracker("genetic", problem, Budget(evaluations=10)))
@@ -91,7 +96,9 @@ def test_relabelling_identical_devices_changes_no_makespan(seed):
     """The relabelled parent is worth the same, and agrees with the other one at least as often."""
     rng = np.random.default_rng(seed)
     work = np.repeat(rng.integers(1, 9, (12, 1)), 4, axis=1)
-    edges = [(u, v, int(rng.integers(0, 9))) for v in range(1, 12) for u in [int(rng.integers(0, v))]]
+    edges = [
+        (u, v, int(rng.integers(0, 9))) for v in range(1, 12) for u in [int(rng.integers(0, v))]
+    ]
     problem = PlacementProblem.from_edges(work, edges)
     a, b = rng.integers(0, 4, (2, 12))
     other = _relabelled(problem, a, b)
@@ -109,17 +116,28 @@ def test_relabelling_leaves_different_devices_alone():
 
 def test_selection_keeps_the_best_without_copies():
     """Equal placements are kept once; the size is respected; the order is by value."""
+
     def member(value, home):
         return Member(value, np.array(home), np.zeros(0, dtype=np.int64))
 
-    kept = _select([member(5, [0, 1]), member(3, [1, 1]), member(3, [1, 1]), member(4, [0, 0]), member(9, [1, 0])], 3)
+    kept = _select(
+        [
+            member(5, [0, 1]),
+            member(3, [1, 1]),
+            member(3, [1, 1]),
+            member(4, [0, 0]),
+            member(9, [1, 0]),
+        ],
+        3,
+    )
     assert [m.value for m in kept] == [3, 4, 5]
 
 
 @given(seed=SEEDS, count=st.integers(1, 10))
 @settings(max_examples=25, deadline=None)
 def test_groups_can_be_placed(seed, count):
-    """Every group has a device that can run all its ops and holds their bytes; labels are 0, 1, 2, ..."""
+    """Every group has a device that can run all its ops and holds their bytes; labels are 0, 1, 2,
+    ..."""
     problem = tight_problem(np.random.default_rng(seed))
     space = SearchSpace(problem)
     labels = space.groups(count)

@@ -1,4 +1,5 @@
-"""Searches that only ask for values take an objective that a user has registered: the one of the how-to."""
+"""Searches that only ask for values take an objective that a user has registered: the one of the
+how-to."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def traffic(tmp_path, monkeypatch):
     monkeypatch.setattr(objectives, "_targets", ours)
     monkeypatch.setattr(registry, "_registered", {})
     script = tmp_path / "objective.py"
-    script.write_text(re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[1])
+    script.write_text(
+        re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[1]
+    )
     runpy.run_path(str(script), run_name="how_to")
     return named_objective("placement", "traffic")
 
@@ -42,7 +45,8 @@ def test_the_searches_are_there():
 
 @pytest.mark.parametrize("solver", SEARCHES)
 def test_a_registered_objective_is_minimised(traffic, solver):
-    """The result is valid under the objective's own judge, better than what random placements reach, and repeatable."""
+    """The result is valid under the objective's own judge, better than what random placements
+    reach, and repeatable."""
     problem = load("gen:ffnn?layers=6", cluster="uniform:3", objective="traffic")
     rows = np.random.default_rng(0).integers(0, 3, (400, problem.num_ops))
     values = traffic.evaluate_batch(problem, rows)
@@ -51,7 +55,10 @@ def test_a_registered_objective_is_minimised(traffic, solver):
     assert result.value == traffic.evaluate_batch(problem, result.solution.device[None, :])[0]
     assert result.objective_name == "traffic"
     assert result.value < values[values < INFEASIBLE].min()
-    assert make_solver(solver).solve(problem, Budget(evaluations=400), seed=1).solution == result.solution
+    assert (
+        make_solver(solver).solve(problem, Budget(evaluations=400), seed=1).solution
+        == result.solution
+    )
 
 
 @pytest.mark.parametrize("solver", ["heft", "lns", "ideal-dp"])

@@ -1,4 +1,5 @@
-"""The searches as solvers: never worse than the seed, budgets, threads, the period, black boxes, published targets."""
+"""The searches as solvers: never worse than the seed, budgets, threads, the period, black boxes,
+published targets."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ SCALE = 1e10  # doppler's simulator divides its times by this
 def small(seed=0, n=7, k=2):
     """Return a problem small enough to enumerate."""
     rng = np.random.default_rng(seed)
-    edges = [(u, v, int(rng.integers(1, 9))) for v in range(1, n) for u in range(v) if rng.random() < 0.4]
+    edges = [
+        (u, v, int(rng.integers(1, 9))) for v in range(1, n) for u in range(v) if rng.random() < 0.4
+    ]
     return PlacementProblem.from_edges(rng.integers(1, 12, (n, k)), edges, name=f"small-{seed}")
 
 
@@ -47,9 +50,12 @@ def layered():
     return load("gen:layered?layers=20&width=20&seed=1", "8xP100")
 
 
-@pytest.mark.parametrize(("solver", "seed"), [*itertools.product(SEARCHES, range(3)), ("portfolio", 0)])
+@pytest.mark.parametrize(
+    ("solver", "seed"), [*itertools.product(SEARCHES, range(3)), ("portfolio", 0)]
+)
 def test_never_worse_than_the_seed_on_a_large_graph(layered, solver, seed):
-    """400 ops, 8 devices: neither a heuristic's placement nor a random one is lost, however small the budget."""
+    """400 ops, 8 devices: neither a heuristic's placement nor a random one is lost, however small
+    the budget."""
     rng = np.random.default_rng(seed)
     starts = [
         make_solver("etf").solve(layered, Budget(evaluations=1), seed=seed).solution,
@@ -58,7 +64,9 @@ def test_never_worse_than_the_seed_on_a_large_graph(layered, solver, seed):
     for initial in starts:
         value, _ = best_queue(layered, initial)
         for evaluations in (2, 300):
-            result = make_solver(solver).solve(layered, Budget(evaluations=evaluations), seed=seed, initial=initial)
+            result = make_solver(solver).solve(
+                layered, Budget(evaluations=evaluations), seed=seed, initial=initial
+            )
             assert result.objective <= value
             assert result.evaluations <= evaluations
             assert evaluate(layered, result.solution, result.queue).makespan == result.objective
@@ -68,7 +76,8 @@ def test_never_worse_than_the_seed_on_a_large_graph(layered, solver, seed):
 def test_the_answer_does_not_depend_on_threads(layered, solver):
     """One, two and three threads give the same placement and the same sequence of incumbents."""
     results = [
-        make_solver(solver, threads=threads).solve(layered, Budget(evaluations=700), seed=5) for threads in (1, 2, 3)
+        make_solver(solver, threads=threads).solve(layered, Budget(evaluations=700), seed=5)
+        for threads in (1, 2, 3)
     ]
     for other in results[1:]:
         assert other.solution == results[0].solution
@@ -85,7 +94,8 @@ def test_seeds_differ(layered, solver):
 
 @pytest.mark.parametrize("solver", SEARCHES)
 def test_a_time_budget_is_kept(solver, monkeypatch):
-    """With a clock that only measurements move, a search ends within 5 % (one measurement) of its time."""
+    """With a clock that only measurements move, a search ends within 5 % (one measurement) of its
+    time."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -93,7 +103,9 @@ def test_a_time_budget_is_kept(solver, monkeypatch):
         now[0] += 0.02
         return float(np.bincount(device).max())
 
-    result = make_solver(solver, measure=measure, start="random").solve(small(n=12), Budget(seconds=2.0), seed=0)
+    result = make_solver(solver, measure=measure, start="random").solve(
+        small(n=12), Budget(seconds=2.0), seed=0
+    )
     assert 2.0 - 1e-9 <= result.runtime <= 2.0 * 1.05
     assert result.stop_reason == "time"
     assert result.evaluations == round(now[0] / 0.02)
@@ -102,7 +114,8 @@ def test_a_time_budget_is_kept(solver, monkeypatch):
 @pytest.mark.parametrize("solver", ALL)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_black_box_is_minimised(solver, seed):
-    """The user's own function, here with a hole and a preference, is brought to the minimum over all placements."""
+    """The user's own function, here with a hole and a preference, is brought to the minimum over
+    all placements."""
     problem = small(seed).replace(tick_seconds=1e-3)
     wish = np.random.default_rng(seed).integers(0, 2, problem.num_ops)
     calls = []
@@ -127,13 +140,18 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
     """Capacities and colocation are kept before anything is measured."""
     rng = np.random.default_rng(5)
     problem = PlacementProblem.from_edges(
-        rng.integers(1, 9, (10, 3)), [(u, u + 1, 2) for u in range(9)], resident=np.full(10, 4),
-        capacity=np.full(3, 16), colocation=[0, -1, 0, -1, 1, -1, 1, -1, -1, -1],
-    )  # fmt: skip
+        rng.integers(1, 9, (10, 3)),
+        [(u, u + 1, 2) for u in range(9)],
+        resident=np.full(10, 4),
+        capacity=np.full(3, 16),
+        colocation=[0, -1, 0, -1, 1, -1, 1, -1, -1, -1],
+    )
     seen = []
 
     def measure(device):
-        seen.append((np.bincount(device, minlength=3).max(), device[0] == device[2], device[4] == device[6]))
+        seen.append(
+            (np.bincount(device, minlength=3).max(), device[0] == device[2], device[4] == device[6])
+        )
         return float(device.sum())
 
     make_solver(solver, measure=measure).solve(problem, Budget(evaluations=150), seed=0)
@@ -143,9 +161,12 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
 
 @pytest.mark.parametrize("solver", [*ALL, "dual-policy"])
 def test_measurements_may_beat_the_bounds_of_the_model(solver):
-    """The bounds are proved for the cost model: a system that is faster than it is no contradiction."""
+    """The bounds are proved for the cost model: a system that is faster than it is no
+    contradiction."""
     problem = small(1)
-    result = solve(problem, make_solver(solver, measure=lambda device: 1e-9 * (1 + device[0])), evaluations=40)
+    result = solve(
+        problem, make_solver(solver, measure=lambda device: 1e-9 * (1 + device[0])), evaluations=40
+    )
     assert result.objective == 1
     assert result.lower_bound == 0
 
@@ -158,11 +179,14 @@ def test_impossible_measurements_are_refused():
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("solver", "seed"), [*itertools.product(ALL, (0, 1)), ("post", 2), ("genetic", 2)])
+@pytest.mark.parametrize(
+    ("solver", "seed"), [*itertools.product(ALL, (0, 1)), ("post", 2), ("genetic", 2)]
+)
 def test_the_period_is_minimised(solver, seed):
     """The same solvers find the smallest period over all placements of a small problem.
 
-    On the third problem the optimum has no neighbour without a cycle between devices: only populations get there.
+    On the third problem the optimum has no neighbour without a cycle between devices: only
+    populations get there.
     """
     problem = small(seed, n=8).replace(objective="period")
     best = period_batch(problem, every_assignment(problem)).min()
@@ -174,10 +198,14 @@ def test_the_period_is_minimised(solver, seed):
 @pytest.mark.parametrize("solver", ALL)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_small_problems_are_solved(solver, seed):
-    """No placement of a small problem, in fifo execution or by upward rank, is better than what is found."""
+    """No placement of a small problem, in fifo execution or by upward rank, is better than what is
+    found."""
     problem = small(seed)
     rows = every_assignment(problem)
-    best = min(evaluate_batch(problem, rows).min(), evaluate_batch(problem, rows, SearchSpace(problem).rank).min())
+    best = min(
+        evaluate_batch(problem, rows).min(),
+        evaluate_batch(problem, rows, SearchSpace(problem).rank).min(),
+    )
     assert make_solver(solver).solve(problem, Budget(evaluations=4000), seed=seed).objective <= best
 
 
@@ -200,18 +228,32 @@ def test_the_portfolio_stops_with_a_proof():
     """Meeting the bound ends the search, whatever is left of the budget."""
     problem = PlacementProblem.from_edges([[5, 5], [5, 5]], [])
     result = make_solver("portfolio").solve(problem, Budget(seconds=30), seed=0)
-    assert (result.objective, result.lower_bound, result.status, result.stop_reason) == (5, 5, "optimal", "proved")
+    assert (result.objective, result.lower_bound, result.status, result.stop_reason) == (
+        5,
+        5,
+        "optimal",
+        "proved",
+    )
 
 
 def test_wrong_settings_are_one_line():
     """Options out of range are refused with the value received."""
     for solver, options in [
-        ("annealing", {"walks": 0}), ("annealing", {"hot": 0.0}), ("annealing", {"start": "nothing"}),
-        ("genetic", {"population": 1}), ("genetic", {"climb": -1}), ("cross-entropy", {"elite": 0.0}),
-        ("cross-entropy", {"refine": 1.0}), ("cross-entropy", {"groups": -2}), ("cross-entropy", {"exploration": 1.0}),
-        ("post", {"cross_entropy": False, "policy_gradient": False}), ("post", {"batch": 1}),
-        ("post", {"refit": 8}), ("post", {"clip": 0.0}), ("portfolio", {"walks": 0}),
-    ]:  # fmt: skip
+        ("annealing", {"walks": 0}),
+        ("annealing", {"hot": 0.0}),
+        ("annealing", {"start": "nothing"}),
+        ("genetic", {"population": 1}),
+        ("genetic", {"climb": -1}),
+        ("cross-entropy", {"elite": 0.0}),
+        ("cross-entropy", {"refine": 1.0}),
+        ("cross-entropy", {"groups": -2}),
+        ("cross-entropy", {"exploration": 1.0}),
+        ("post", {"cross_entropy": False, "policy_gradient": False}),
+        ("post", {"batch": 1}),
+        ("post", {"refit": 8}),
+        ("post", {"clip": 0.0}),
+        ("portfolio", {"walks": 0}),
+    ]:
         with pytest.raises(InputError, match=solver) as error:
             make_solver(solver, **options)
         assert "\n" not in str(error.value)
@@ -219,18 +261,26 @@ def test_wrong_settings_are_one_line():
 
 def mean_value(problem, solver, evaluations, seeds, **options):
     """Mean makespan over seeds, in the units of the published simulator."""
-    runs = [make_solver(solver, **options).solve(problem, Budget(evaluations=evaluations), seed=s) for s in range(seeds)]
+    runs = [
+        make_solver(solver, **options).solve(problem, Budget(evaluations=evaluations), seed=s)
+        for s in range(seeds)
+    ]
     return np.mean([run.objective for run in runs]) / SCALE
 
 
-@pytest.mark.parametrize(("graph", "target"), [("chain_mm", 1370), ("ffnn", 70), ("llama_block", 185)])
+@pytest.mark.parametrize(
+    ("graph", "target"), [("chain_mm", 1370), ("ffnn", 70), ("llama_block", 185)]
+)
 def test_targets_from_scratch(data, graph, target):
-    """2400 evaluations from random placements: the cross-entropy method stays below the project's targets."""
+    """2400 evaluations from random placements: the cross-entropy method stays below the project's
+    targets."""
     problem = load(data / "doppler" / f"{graph}.txt", "uniform:4")
     assert mean_value(problem, "cross-entropy", 2400, 5, start="random") <= target
 
 
-@pytest.mark.parametrize(("graph", "target"), [("chain_mm", 1200.08), ("ffnn", 56.70), ("llama_block", 150)])
+@pytest.mark.parametrize(
+    ("graph", "target"), [("chain_mm", 1200.08), ("ffnn", 56.70), ("llama_block", 150)]
+)
 def test_targets_from_a_heuristic(data, graph, target):
     """24 000 evaluations from edge-zeroing: annealing reaches the optima, or comes close to it."""
     problem = load(data / "doppler" / f"{graph}.txt", "uniform:4")

@@ -1,4 +1,5 @@
-"""Bounds of sharding problems against the best of all choices, and the exact pass against any integers."""
+"""Bounds of sharding problems against the best of all choices, and the exact pass against any
+integers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
 
 
 def solvable(seeds, **how):
-    """Yield (problem, {feasible choice: cost}) of the problems that have a solution and a node to decide."""
+    """Yield (problem, {feasible choice: cost}) of the problems that have a solution and a node to
+    decide."""
     for seed in seeds:
         problem, data = draw(seed, **how)
         feasible = oracle(data)
@@ -39,7 +41,10 @@ def test_any_integers_prove_no_more_than_the_best():
         condensed = condense(*draft_of(problem))
         compact = condensed.compact
         sizes = compact.num_choices
-        pointers = [np.concatenate([[0], np.cumsum(sizes[compact.edge[:, side]])]).astype(np.int64) for side in (0, 1)]
+        pointers = [
+            np.concatenate([[0], np.cumsum(sizes[compact.edge[:, side]])]).astype(np.int64)
+            for side in (0, 1)
+        ]
         messages = [rng.integers(-300, 300, int(p[-1])) for p in pointers]
         count = len(compact.capacity)
         time = np.flatnonzero(rng.random(count) < 0.7)
@@ -55,13 +60,20 @@ def test_any_integers_prove_no_more_than_the_best():
 
 
 def test_no_bound_where_usages_are_rounded():
-    """Usages whose sums pass 64 bits are rounded up: what fits exactly then seems not to, and must not be ruled out."""
+    """Usages whose sums pass 64 bits are rounded up: what fits exactly then seems not to, and must
+    not be ruled out."""
     limit = 2**61
-    usages = [[limit - 28, limit]] + [[7, 8]] * 4  # the first strategies use the limit to the last byte
+    usages = [[limit - 28, limit]] + [
+        [7, 8]
+    ] * 4  # the first strategies use the limit to the last byte
     data = {
         "problem": {
             "name": "huge",
-            "nodes": {"intervals": [[0, 1]] * 5, "costs": [[1, 50]] + [[1, 100]] * 4, "usages": usages},
+            "nodes": {
+                "intervals": [[0, 1]] * 5,
+                "costs": [[1, 50]] + [[1, 100]] * 4,
+                "usages": usages,
+            },
             "edges": {"nodes": [[0, 1]], "costs": [[0, 0, 0, 0]]},
             "usage_limit": limit,
         }
@@ -74,7 +86,8 @@ def test_no_bound_where_usages_are_rounded():
 
 @pytest.mark.parametrize("block", range(2))
 def test_huge_numbers(block):
-    """Costs and usages up to 2^62, limits that a choice uses to the last byte: value, bound and status agree with the oracle."""
+    """Costs and usages up to 2^62, limits that a choice uses to the last byte: value, bound and
+    status agree with the oracle."""
     for seed in range(20 * block, 20 * block + 20):
         problem, data = draw_huge(seed)
         best = min(oracle(data).values(), default=None)
@@ -91,7 +104,8 @@ def test_huge_numbers(block):
 
 @pytest.mark.interpreted
 def test_bounds_hold_with_and_without_a_known_value():
-    """The independent and the Lagrangian bound never pass the best choice, whatever they are told."""
+    """The independent and the Lagrangian bound never pass the best choice, whatever they are
+    told."""
     for problem, feasible in solvable(range(200, 260)):
         best = min(feasible.values())
         assert independent_bound(problem) <= best
@@ -111,8 +125,15 @@ def test_trees_without_a_limit_are_solved_by_messages():
     for seed in range(40):
         problem, data = draw(seed, structure="tree")
         problem = po.load(problem)
-        free = type(problem)(problem.name, problem.node_ptr, problem.cost, problem.usage, problem.interval, problem.edge,
-                             problem.edge_cost)  # fmt: skip
+        free = type(problem)(
+            problem.name,
+            problem.node_ptr,
+            problem.cost,
+            problem.usage,
+            problem.interval,
+            problem.edge,
+            problem.edge_cost,
+        )
         data["problem"]["usage_limit"] = 10**30
         best = min(oracle(data).values())
         condensed = condense(*draft_of(free))
@@ -126,7 +147,8 @@ def test_trees_without_a_limit_are_solved_by_messages():
 
 
 def test_solver_and_bound_of_the_objective_agree_with_the_oracle():
-    """`po.solve` finds the best of small problems and `po.bound` never passes it; where there is none both say so."""
+    """`po.solve` finds the best of small problems and `po.bound` never passes it; where there is
+    none both say so."""
     found = 0
     for seed in range(300, 330):
         problem, data = draw(seed)
@@ -141,13 +163,19 @@ def test_solver_and_bound_of_the_objective_agree_with_the_oracle():
         assert result.lower_bound <= best <= result.value
         found += result.value == best
         assert po.bound(problem, seconds=0.05).value <= best
-        assert objective_of(problem).value(problem, ShardingSolution(min(feasible, key=feasible.get)))[0] == best
+        assert (
+            objective_of(problem).value(problem, ShardingSolution(min(feasible, key=feasible.get)))[
+                0
+            ]
+            == best
+        )
     assert found >= 20
 
 
 @pytest.mark.skipif(not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA")
 def test_an_instance_of_the_contest_is_bounded():
-    """On instance G two seconds of the Lagrangian bound pass ten times the independent one, and hold."""
+    """On instance G two seconds of the Lagrangian bound pass ten times the independent one, and
+    hold."""
     problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
     report = po.bound(problem, seconds=2.0, upper=217039)
     assert 5 * report.bounds["independent"] < report.bounds["lagrangian"] <= 217039
@@ -156,7 +184,8 @@ def test_an_instance_of_the_contest_is_bounded():
 @pytest.mark.jit
 @pytest.mark.parametrize(("seed", "steps"), [(8, 150), (115, 150), (0, 6000), (10, 6000)])
 def test_prices_on_huge_usages_stay_sums(seed, steps):
-    """Prices that grow without end, as no choice fits, pass neither 64 bits nor all floats; what they prove is true."""
+    """Prices that grow without end, as no choice fits, pass neither 64 bits nor all floats; what
+    they prove is true."""
     problem, data = draw_huge(seed)
     condensed = condense(*draft_of(problem))
     dual = Dual(condensed.compact)
@@ -164,6 +193,9 @@ def test_prices_on_huge_usages_stay_sums(seed, steps):
         dual.step()
     found, witness, _ = dual.certify()
     assert np.isfinite(dual.prices).all()
-    assert max(abs(int(x)) for part in (witness.to_low, witness.to_high, witness.price) for x in part) < 2**60
+    assert (
+        max(abs(int(x)) for part in (witness.to_low, witness.to_high, witness.price) for x in part)
+        < 2**60
+    )
     best = min(oracle(data).values(), default=None)
     assert best is None or found.bound + condensed.offset <= best

@@ -1,4 +1,5 @@
-"""Sharding problems from models: collectives by hand, rules by shapes, known layouts, the command."""
+"""Sharding problems from models: collectives by hand, rules by shapes, known layouts, the
+command."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def test_collectives_cost_what_rings_take(before, after, seconds):
 def test_changes_need_no_detour():
     """No change between two layouts is dearer than gathering everything and slicing."""
     places = [REPLICATE, 0, 1]
-    for before, after in itertools.product(itertools.product([*places, PARTIAL], repeat=2), itertools.product(places, repeat=2)):
+    for before, after in itertools.product(
+        itertools.product([*places, PARTIAL], repeat=2), itertools.product(places, repeat=2)
+    ):
         whole = (REPLICATE, REPLICATE)
         detour = change_seconds(800, before, whole, AXES) + change_seconds(800, whole, after, AXES)
         assert change_seconds(800, before, after, AXES) <= detour + 1e-9
@@ -96,7 +99,8 @@ def test_dimensions_are_followed_through_views(given, made, pairs):
 
 
 def test_rules_of_products():
-    """A matrix product of activations splits batch, rows, columns and terms; a turned operand is seen."""
+    """A matrix product of activations splits batch, rows, columns and terms; a turned operand is
+    seen."""
     scores = ways_of(Form("matmul", ((2, 4, 64, 16), (2, 4, 64, 16)), ((2, 4, 64, 64),), ()))
     by_name = {way.name: way for way in scores}
     assert by_name["rows 1"].inputs == (1, 1)
@@ -117,10 +121,16 @@ def test_two_layers_cost_what_they_should():
     work = 0.0
     for op in range(graph.num_ops):
         chosen = model.strategies[op][solution.strategy[op]]
-        moved = sum(graph.tensor_bytes[t] / model_share(model, x) for t, x in zip(model.reads[op], chosen.inputs, strict=True))
+        moved = sum(
+            graph.tensor_bytes[t] / model_share(model, x)
+            for t, x in zip(model.reads[op], chosen.inputs, strict=True)
+        )
         moved += graph.tensor_bytes[op] / model_share(model, chosen.outputs[0])
         moved += graph.resident[op] / model_share(model, chosen.weight)
-        work += max(graph.flops[op] / chosen.parts / device.peak_flops, moved / device.memory_bandwidth) + device.launch_overhead
+        work += (
+            max(graph.flops[op] / chosen.parts / device.peak_flops, moved / device.memory_bandwidth)
+            + device.launch_overhead
+        )
     size = graph.tensor_bytes[2] / 4 / 2  # the output of the last product on half of the batch
     reduce = 6 * axis.latency + 2 * size * 3 / 4 / axis.bandwidth
     assert total_cost(model.problem, solution) == pytest.approx((work + reduce) * 1e9, abs=6)
@@ -157,18 +167,30 @@ def test_less_memory_costs_no_less():
 
 
 def test_training_counts_three_passes_and_keeps_the_state():
-    """Replicated everywhere, training takes three times the forward pass and keeps 16 bytes per value."""
+    """Replicated everywhere, training takes three times the forward pass and keeps 16 bytes per
+    value."""
     graph = two_layers()
-    plain, trained = (sharding_model(graph, make_cluster(CLUSTER), (2, 4), training=t) for t in (False, True))
+    plain, trained = (
+        sharding_model(graph, make_cluster(CLUSTER), (2, 4), training=t) for t in (False, True)
+    )
     whole = ShardingSolution(np.zeros(plain.problem.num_nodes, dtype=np.int64))
-    assert trained.problem.usage[trained.problem.node_ptr[graph.num_ops]] == 16 * graph.parameters[1]
-    kept = 2 * 16 * int(graph.parameters.sum()) / make_cluster(CLUSTER).devices[0].memory_bandwidth * 1e9
+    assert (
+        trained.problem.usage[trained.problem.node_ptr[graph.num_ops]] == 16 * graph.parameters[1]
+    )
+    kept = (
+        2
+        * 16
+        * int(graph.parameters.sum())
+        / make_cluster(CLUSTER).devices[0].memory_bandwidth
+        * 1e9
+    )
     forward = total_cost(plain.problem, whole)
     assert total_cost(trained.problem, whole) == pytest.approx(3 * forward + kept, rel=1e-3)
 
 
 def test_meshes_are_checked():
-    """Sizes that are none, and clusters of another size, are refused in one line; hosts lie on the first axis."""
+    """Sizes that are none, and clusters of another size, are refused in one line; hosts lie on the
+    first axis."""
     with pytest.raises(InputError, match="2x4"):
         parse_mesh("2*4")
     with pytest.raises(InputError, match="8 devices"):
@@ -178,9 +200,12 @@ def test_meshes_are_checked():
 
 
 def test_an_exported_module_is_sharded(tmp_path):
-    """A torch.export file of two layers: Megatron's column and row are found as ways, the gap closed."""
+    """A torch.export file of two layers: Megatron's column and row are found as ways, the gap
+    closed."""
     torch = pytest.importorskip("torch")
-    net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256), torch.nn.ReLU())
+    net = torch.nn.Sequential(
+        torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256), torch.nn.ReLU()
+    )
     path = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(net, (torch.zeros(8, 32, 256),)), path)
     graph = po.read_graph(path)
@@ -201,14 +226,41 @@ def test_the_command_writes_what_can_be_verified(tmp_path, capsys):
         assert end.value.code == 0
         return json.loads(capsys.readouterr().out)
 
-    data = call("shard", "gen:llama?layers=1&hidden=256&heads=4&ffn=512&vocab=512&seq=128&batch=2", "-t", "1", "--json",
-                "--out", str(tmp_path))  # fmt: skip
-    assert {"value", "lower_bound", "gap", "usage_peak", "usage_limit", "strategies", "table"} <= data.keys()
+    data = call(
+        "shard",
+        "gen:llama?layers=1&hidden=256&heads=4&ffn=512&vocab=512&seq=128&batch=2",
+        "-t",
+        "1",
+        "--json",
+        "--out",
+        str(tmp_path),
+    )
+    assert {
+        "value",
+        "lower_bound",
+        "gap",
+        "usage_peak",
+        "usage_limit",
+        "strategies",
+        "table",
+    } <= data.keys()
     assert data["value"] <= data["megatron"]["value"]
     assert len(data["table"]) == len(data["strategies"])
-    report = call("verify", str(tmp_path / "problem.json"), str(tmp_path / "result.json"), "-t", "1", "--json")
+    report = call(
+        "verify", str(tmp_path / "problem.json"), str(tmp_path / "result.json"), "-t", "1", "--json"
+    )
     assert report["feasible"]
     assert report["value"] == data["value"]
-    solved = call("solve", str(tmp_path / "problem.json"), "-t", "1", "--json", "--solver", "sharding-portfolio")
+    solved = call(
+        "solve",
+        str(tmp_path / "problem.json"),
+        "-t",
+        "1",
+        "--json",
+        "--solver",
+        "sharding-portfolio",
+    )
     assert {"usage_peak", "usage_limit", "strategies"} <= solved.keys()
-    assert call("info", str(tmp_path / "problem.json"), "--json")["nodes"] == len(data["strategies"])
+    assert call("info", str(tmp_path / "problem.json"), "--json")["nodes"] == len(
+        data["strategies"]
+    )

@@ -1,4 +1,5 @@
-"""Sharding problems: files, evaluator, judge and the compact arrays, against every choice of small problems."""
+"""Sharding problems: files, evaluator, judge and the compact arrays, against every choice of small
+problems."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 
 DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA")
+needs_data = pytest.mark.skipif(
+    not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA"
+)
 
 
 def choices(problem):
@@ -36,7 +39,9 @@ def compact_cost(compact, choice):
     """Cost of a choice of a compact problem, None where it passes a capacity."""
     cost = sum(int(compact.cost[compact.node_ptr[v] + x]) for v, x in enumerate(choice))
     for e, (u, v) in enumerate(compact.edge.tolist()):
-        cost += int(compact.table[compact.edge_ptr[e] + choice[u] * compact.num_choices[v] + choice[v]])
+        cost += int(
+            compact.table[compact.edge_ptr[e] + choice[u] * compact.num_choices[v] + choice[v]]
+        )
     for t, capacity in enumerate(compact.capacity.tolist()):
         live = [v for v in range(len(choice)) if compact.first[v] <= t < compact.last[v]]
         if sum(int(compact.usage[compact.node_ptr[v] + choice[v]]) for v in live) > capacity:
@@ -46,14 +51,16 @@ def compact_cost(compact, choice):
 
 @pytest.fixture(params=range(4), ids="block{}".format)
 def drawn(request):
-    """Return 60 problems: seed, problem, and the cost of every feasible choice as the oracle finds it."""
+    """Return 60 problems: seed, problem, and the cost of every feasible choice as the oracle finds
+    it."""
     drawn = [(seed, *draw(seed)) for seed in range(60 * request.param, 60 * request.param + 60)]
     return [(seed, problem, oracle(data)) for seed, problem, data in drawn]
 
 
 @pytest.mark.interpreted
 def test_evaluator_and_judge_agree_with_the_oracle(drawn):
-    """Every choice of 60 problems a block: same feasible ones, same cost, in words where not feasible."""
+    """Every choice of 60 problems a block: same feasible ones, same cost, in words where not
+    feasible."""
     for seed, problem, feasible in drawn:
         for choice, solution in choices(problem):
             violations = sharding_violations(problem, solution)
@@ -62,12 +69,17 @@ def test_evaluator_and_judge_agree_with_the_oracle(drawn):
                 with pytest.raises(InfeasiblePlacementError):
                     evaluate(problem, solution)
             else:
-                assert evaluate(problem, solution) == judged_cost(problem, solution) == feasible[choice]
+                assert (
+                    evaluate(problem, solution)
+                    == judged_cost(problem, solution)
+                    == feasible[choice]
+                )
 
 
 @pytest.mark.interpreted
 def test_condensing_keeps_every_choice(drawn):
-    """What is left has the same feasible choices at the same cost, and choices go there and back."""
+    """What is left has the same feasible choices at the same cost, and choices go there and
+    back."""
     for seed, problem, feasible in drawn:
         draft, fits = draft_of(problem)
         if not np.logical_or.reduceat(fits, problem.node_ptr[:-1]).all():
@@ -94,7 +106,9 @@ def test_condensing_keeps_every_choice(drawn):
 def test_totals_pass_64_bits():
     """Costs and usages near 2^62 are added exactly."""
     big = 2**62 - 1
-    problem = ShardingProblem("big", [0, 1, 2, 3], [big] * 3, [big] * 3, [[0, 5]] * 3, [[0, 1]] * 9, [big] * 9, 2**61)
+    problem = ShardingProblem(
+        "big", [0, 1, 2, 3], [big] * 3, [big] * 3, [[0, 5]] * 3, [[0, 1]] * 9, [big] * 9, 2**61
+    )
     solution = ShardingSolution([0, 0, 0])
     assert total_cost(problem, solution) == judged_cost(problem, solution) == 12 * big
     assert usage_profile(problem, solution).peak == 3 * big
@@ -102,7 +116,8 @@ def test_totals_pass_64_bits():
 
 
 def test_json_round_trips(tmp_path):
-    """Our format and the contest's, plain and gzip, give the same problem; a solution comes back as it was."""
+    """Our format and the contest's, plain and gzip, give the same problem; a solution comes back as
+    it was."""
     for seed in range(30):
         problem, data = draw(seed)
         assert from_dict(json.loads(json.dumps(to_dict(problem)))).hash == problem.hash
@@ -111,7 +126,9 @@ def test_json_round_trips(tmp_path):
         save(problem, ours)
         theirs.write_bytes(gzip.compress(json.dumps(data).encode()))
         (tmp_path / "ours.json.gz").write_bytes(gzip.compress(ours.read_bytes()))
-        assert {po.load(x).hash for x in (ours, theirs, tmp_path / "ours.json.gz")} == {problem.hash}
+        assert {po.load(x).hash for x in (ours, theirs, tmp_path / "ours.json.gz")} == {
+            problem.hash
+        }
     solution = ShardingSolution([1, 0, 2])
     assert from_dict(to_dict(solution)).strategy.tolist() == [1, 0, 2]
 
@@ -139,7 +156,11 @@ def test_wrong_files_are_one_line(change, words, tmp_path):
     """A file that is wrong says what and where."""
     data = {
         "problem": {
-            "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[1, 2], [3]], "usages": [[1, 1], [1]]},
+            "nodes": {
+                "intervals": [[0, 2], [1, 3]],
+                "costs": [[1, 2], [3]],
+                "usages": [[1, 1], [1]],
+            },
             "edges": {"nodes": [[0, 1]], "costs": [[1, 2]]},
             "usage_limit": 5,
         }

@@ -1,4 +1,5 @@
-"""Exact reductions against every choice of small problems: what is cheap enough stays, at the same cost."""
+"""Exact reductions against every choice of small problems: what is cheap enough stays, at the same
+cost."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from placeopt.sharding.two_sided import TwoSided
 
 
 def problems(count):
-    """Yield small problems, half of them with many followers and forbidden pairs, and their feasible choices."""
+    """Yield small problems, half of them with many followers and forbidden pairs, and their
+    feasible choices."""
     for seed in range(count):
         problem, data = draw(seed) if seed % 2 else draw_linked(seed)
         feasible = oracle(data)
@@ -33,7 +35,8 @@ def remaining(condensed):
 
 @pytest.mark.interpreted
 def test_trees_come_first_children_before_parents():
-    """Each node before the core has one later neighbour; no node of the core has one neighbour in it."""
+    """Each node before the core has one later neighbour; no node of the core has one neighbour in
+    it."""
     shapes = set()
     for seed in range(120):
         draft, fits = draft_of(problem := draw(seed, nodes=6)[0])
@@ -51,7 +54,8 @@ def test_trees_come_first_children_before_parents():
 @pytest.mark.interpreted
 @pytest.mark.parametrize("exceed", [None, 1, 0])
 def test_the_best_stays_and_costs_the_same(exceed):
-    """Looking for choices below 10^18, for no more than the best, and for less: what remains, and what it costs."""
+    """Looking for choices below 10^18, for no more than the best, and for less: what remains, and
+    what it costs."""
     moved = smaller = nothing = 0
     for problem, feasible in problems(240):
         best = min(feasible.values())
@@ -83,7 +87,8 @@ def test_the_best_stays_and_costs_the_same(exceed):
 
 
 def test_search_avoids_what_is_forbidden_and_says_when_it_cannot():
-    """Both sides end at the best of small linked problems, also where every choice uses an entry of 10^18."""
+    """Both sides end at the best of small linked problems, also where every choice uses an entry of
+    10^18."""
     forbidden = best_found = count = 0
     for problem, feasible in problems(60):
         best = min(feasible.values())

@@ -25,14 +25,21 @@ HALF = 2**61 + 1
 
 def two_nodes(usages, limit=None):
     """Return the contest's JSON of two nodes that are live together."""
-    nodes = {"intervals": [[0, 2], [1, 3]], "costs": [[1 + i for i in range(len(row))] for row in usages], "usages": usages}
+    nodes = {
+        "intervals": [[0, 2], [1, 3]],
+        "costs": [[1 + i for i in range(len(row))] for row in usages],
+        "usages": usages,
+    }
     problem = {"nodes": nodes, "edges": {"nodes": [], "costs": []}}
     return {"problem": problem if limit is None else {**problem, "usage_limit": limit}}
 
 
-@pytest.mark.parametrize("usages", [[[HALF], [HALF]], [[HALF, 0], [HALF, 0]], [[HALF, HALF - 5], [HALF, 3]]])
+@pytest.mark.parametrize(
+    "usages", [[[HALF], [HALF]], [[HALF, 0], [HALF, 0]], [[HALF, HALF - 5], [HALF, 3]]]
+)
 def test_usages_without_a_limit_decide_nothing(usages):
-    """The cheapest choice is solved, proved, judged, bounded and written, though it uses more than 2^62."""
+    """The cheapest choice is solved, proved, judged, bounded and written, though it uses more than
+    2^62."""
     problem = from_contest(two_nodes(usages))
     best = ShardingSolution(np.zeros(2, dtype=np.int64))
     assert not problem.limited
@@ -67,7 +74,8 @@ def test_huge_usages_without_a_limit_against_the_oracle():
 
 
 def test_a_limit_too_large_for_64_bits_is_refused_only_where_it_matters():
-    """A limit of 2^62 or more is taken for none where no choice passes it, and refused where one does."""
+    """A limit of 2^62 or more is taken for none where no choice passes it, and refused where one
+    does."""
     small, large = [[HALF, 0], [HALF - 2, 0]], [[HALF, 0], [2**62 - 1, 0]]
     assert not from_contest(two_nodes(small, 2**62)).limited
     assert not from_contest(two_nodes(large, 2**63 - 1)).limited
@@ -76,8 +84,16 @@ def test_a_limit_too_large_for_64_bits_is_refused_only_where_it_matters():
         with pytest.raises(InputError, match=r"usage_limit.*larger units"):
             from_contest(two_nodes(large, limit))
     with pytest.raises(InputError, match="no limit"):
-        ShardingProblem("x", np.array([0, 1]), np.zeros(1), np.zeros(1), np.zeros((1, 2)), np.zeros((0, 2)), np.zeros(0),
-                        usage_limit=2**62 + 1)  # fmt: skip
+        ShardingProblem(
+            "x",
+            np.array([0, 1]),
+            np.zeros(1),
+            np.zeros(1),
+            np.zeros((1, 2)),
+            np.zeros((0, 2)),
+            np.zeros(0),
+            usage_limit=2**62 + 1,
+        )
 
 
 def test_the_command_line_says_that_there_is_no_limit(tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""Solvers of other packages that lie: whatever they say, and however they end, the Result is true."""
+"""Solvers of other packages that lie: whatever they say, and however they end, the Result is
+true."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def honest(problem):
 
 @dataclass(frozen=True)
 class Liar(SearchSolver):
-    """Offers a placement if `solves`, does `deed` to the problem and the tracker, and ends in some `way`."""
+    """Offers a placement if `solves`, does `deed` to the problem and the tracker, and ends in some
+    `way`."""
 
     name: ClassVar[str] = "liar"
     watched_from: ClassVar[int] = 0
@@ -100,16 +102,27 @@ class Liar(SearchSolver):
 def forged(problem, **fields):
     """Return a result that is not true."""
     known = {
-        "problem": problem.name, "solver": "liar", "solution": honest(problem), "value": 1, "lower_bound": 1,
-        "bound_method": "magic", "status": "optimal", "stop_reason": "proved", "evaluations": 1, "runtime": 0.0, "seed": 0,
-    }  # fmt: skip
+        "problem": problem.name,
+        "solver": "liar",
+        "solution": honest(problem),
+        "value": 1,
+        "lower_bound": 1,
+        "bound_method": "magic",
+        "status": "optimal",
+        "stop_reason": "proved",
+        "evaluations": 1,
+        "runtime": 0.0,
+        "seed": 0,
+    }
     return Result(**(known | fields))
 
 
 def outcome(problem, solver, **fields):
     """Return the Result of a run, the partial one where it raises; None if that has none."""
     try:
-        result = run(problem, solver, Budget(**({"seconds": 0.4} | fields.pop("budget", {}))), **fields)
+        result = run(
+            problem, solver, Budget(**({"seconds": 0.4} | fields.pop("budget", {}))), **fields
+        )
     except SolverError as error:
         result = error.partial
     finally:
@@ -119,7 +132,8 @@ def outcome(problem, solver, **fields):
 
 
 def check(result, problem, *, proved=0):
-    """The value is that of the solution, valid on the problem as it was, and nothing is proved that is not."""
+    """The value is that of the solution, valid on the problem as it was, and nothing is proved that
+    is not."""
     known = problem_of()
     assert problem.hash == PlacementProblem.from_edges(COMPUTE, EDGES, name=problem.name).hash
     for key in ("compute", "transfer", "consumer", "producer"):
@@ -140,21 +154,30 @@ def check(result, problem, *, proved=0):
     if result.solution is not None:
         assert type(result.solution) is Placement
         assert result.value >= OPTIMUM
-        assert objective_of(known).finish(known, result.solution) == Finished(result.value, result.queue, ())
+        assert objective_of(known).finish(known, result.solution) == Finished(
+            result.value, result.queue, ()
+        )
 
 
-# --- what a search may say ------------------------------------------------------------------------------------
+# --- what a search may say
+# ------------------------------------------------------------------------------------
 
 CLAIMS = {
     "bound": lambda problem, tracker: tracker.raise_bound(HUGE, "magic"),
     "bound that meets the value": lambda problem, tracker: tracker.raise_bound(TRUE, "magic"),
     "infeasible": lambda problem, tracker: tracker.infeasible("I say so: 5000"),
-    "message": lambda problem, tracker: setattr(tracker, "message", "optimal, proved\nbelieved: nothing \x1b[2J"),
+    "message": lambda problem, tracker: setattr(
+        tracker, "message", "optimal, proved\nbelieved: nothing \x1b[2J"
+    ),
 }
 """What is said with the means that a search has: the message has to tell it."""
 
-WORDS = {"bound": f"claims a bound of {HUGE}", "bound that meets the value": f"claims a bound of {TRUE}",
-         "infeasible": "I say so: 5000", "message": "says 'optimal, proved believed: nothing"}  # fmt: skip
+WORDS = {
+    "bound": f"claims a bound of {HUGE}",
+    "bound that meets the value": f"claims a bound of {TRUE}",
+    "infeasible": "I say so: 5000",
+    "message": "says 'optimal, proved believed: nothing",
+}
 
 WAYS = ("return", "raise", "interrupt", "exit", "base", "forge", "hang")
 
@@ -163,7 +186,8 @@ WAYS = ("return", "raise", "interrupt", "exit", "base", "forge", "hang")
 @pytest.mark.parametrize("solves", [True, False], ids=["solution", "none"])
 @pytest.mark.parametrize("deed", CLAIMS)
 def test_a_claim_is_shown_as_one_however_the_search_ends(deed, solves, way):
-    """Bounds, infeasibility and remarks reach the message, as claims of the solver, and nothing else."""
+    """Bounds, infeasibility and remarks reach the message, as claims of the solver, and nothing
+    else."""
     problem = problem_of()
     result = outcome(problem, Liar(CLAIMS[deed], way, solves))
     check(result, problem)
@@ -217,7 +241,8 @@ def test_what_is_rescued_is_true(deed):
     assert WORDS[deed] in found[0].message
 
 
-# --- what a search may do to what it holds ----------------------------------------------------------------------
+# --- what a search may do to what it holds
+# ----------------------------------------------------------------------
 
 
 def free():
@@ -269,7 +294,12 @@ def replace_solution(problem, tracker):
     offered = Placement([1, 1, 1, 1])
     tracker.offer(1, offered)
     result = run_part(tracker, make_solver("heft"))
-    for held in (offered, result.solution, tracker.solution, tracker.initial and tracker.initial[1]):
+    for held in (
+        offered,
+        result.solution,
+        tracker.solution,
+        tracker.initial and tracker.initial[1],
+    ):
         if held is not None:
             object.__setattr__(held, "device", np.array([1, 0, 1, 0]))
             object.__setattr__(held, "priority", np.array([3, 2, 1, 0]))
@@ -293,7 +323,8 @@ def offer_chameleon(problem, tracker):
 
 
 class Shifting(np.ndarray):
-    """An array that shows other values once it has been looked at, and says that it is immutable."""
+    """An array that shows other values once it has been looked at, and says that it is
+    immutable."""
 
     base = b"immutable"
     looks = 0
@@ -336,10 +367,20 @@ def write_verdict(problem, tracker):
 def set_attributes(problem, tracker):
     """Say everything by attributes."""
     for key, value in {
-        "stop_reason": "proved", "bound_method": "magic", "lower_bound": TRUE, "value": 1, "evaluations": -7,
-        "reason": "I say so", "claims": {}, "solver": "optimal", "seed": 99, "stopped": True,
-        "trace": [TracePoint(0.0, 0, 1, HUGE)], "initial": (1, Placement([1, 0, 1, 0])), "started": 0.0,
-    }.items():  # fmt: skip
+        "stop_reason": "proved",
+        "bound_method": "magic",
+        "lower_bound": TRUE,
+        "value": 1,
+        "evaluations": -7,
+        "reason": "I say so",
+        "claims": {},
+        "solver": "optimal",
+        "seed": 99,
+        "stopped": True,
+        "trace": [TracePoint(0.0, 0, 1, HUGE)],
+        "initial": (1, Placement([1, 0, 1, 0])),
+        "started": 0.0,
+    }.items():
         try:
             setattr(tracker, key, value)
         except AttributeError:
@@ -368,7 +409,12 @@ def give_exchange(problem, tracker):
 def pretend_part(problem, tracker):
     """Hang a part of one's own into the tracker."""
     part = SimpleNamespace(
-        value=0, solution=Placement([1, 0, 1, 0]), problem=problem, close=lambda: None, interrupt=lambda: None, claims={}
+        value=0,
+        solution=Placement([1, 0, 1, 0]),
+        problem=problem,
+        close=lambda: None,
+        interrupt=lambda: None,
+        claims={},
     )
     tracker.parts.append(part)
 
@@ -391,7 +437,13 @@ def prove_elsewhere(problem, tracker):
 def run_elsewhere(problem, tracker):
     """Run one of our solvers with a false bound, as a part of this search."""
     other = PlacementProblem.from_edges(COMPUTE, EDGES)
-    run(other, make_solver("heft"), Budget(1.0), bound=BoundReport(1, "magic", {"magic": 1}, 0.0, ""), part_of=tracker)
+    run(
+        other,
+        make_solver("heft"),
+        Budget(1.0),
+        bound=BoundReport(1, "magic", {"magic": 1}, 0.0, ""),
+        part_of=tracker,
+    )
 
 
 DEEDS = {
@@ -414,13 +466,17 @@ DEEDS = {
     "run elsewhere": run_elsewhere,
     "a value too low": lambda problem, tracker: tracker.offer(1, Placement([1, 0, 1, 0])),
     "a negative value": lambda problem, tracker: tracker.offer(-5, Placement([1, 0, 1, 0])),
-    "another incumbent": lambda problem, tracker: setattr(tracker, "solution", Placement([1, 0, 1, 0])),
+    "another incumbent": lambda problem, tracker: setattr(
+        tracker, "solution", Placement([1, 0, 1, 0])
+    ),
     "no incumbent": lambda problem, tracker: setattr(tracker, "solution", "nothing"),
     "no number": lambda problem, tracker: tracker.offer(float("nan"), Placement([1, 0, 1, 0])),
     "no value": lambda problem, tracker: tracker.offer(None, Placement([1, 0, 1, 0])),
     "a value in words": lambda problem, tracker: tracker.offer("1", Placement([1, 0, 1, 0])),
     "no solution": lambda problem, tracker: tracker.offer(1, "nothing"),
-    "half a solution": lambda problem, tracker: tracker.offer(1, SimpleNamespace(device=DEVICES, priority=None)),
+    "half a solution": lambda problem, tracker: tracker.offer(
+        1, SimpleNamespace(device=DEVICES, priority=None)
+    ),
     "a short solution": lambda problem, tracker: tracker.offer(1, Placement([0])),
     "an invalid solution": lambda problem, tracker: tracker.offer(1, Placement([0, 0, 0, 7])),
     "less than no evaluations": lambda problem, tracker: tracker.count(-5),
@@ -465,10 +521,13 @@ def test_progress_tells_the_truth():
     run(problem_of(), Liar(tell), Budget(evaluations=5), on_progress=seen.append)
     run(problem_of(), Returner(deed=tell), Budget(evaluations=5), on_progress=seen.append)
     assert seen
-    assert all(progress.lower_bound == 0 and progress.incumbent in (None, TRUE) for progress in seen)
+    assert all(
+        progress.lower_bound == 0 and progress.incumbent in (None, TRUE) for progress in seen
+    )
 
 
-# --- who is ours --------------------------------------------------------------------------------------------------
+# --- who is ours
+# --------------------------------------------------------------------------------------------------
 
 
 def boast(self, problem, tracker):
@@ -479,7 +538,9 @@ def boast(self, problem, tracker):
 
 def dressed(**attributes):
     """Return a solver whose class says that it is of this package."""
-    cls = dataclass(frozen=True)(type("Heft", (SearchSolver,), {"name": "heft", "search": boast, **attributes}))
+    cls = dataclass(frozen=True)(
+        type("Heft", (SearchSolver,), {"name": "heft", "search": boast, **attributes})
+    )
     cls.__module__ = attributes.get("__module__", cls.__module__)
     cls.__qualname__ = "Heft"
     return cls()
@@ -527,7 +588,8 @@ def test_our_names_are_not_given_away():
 
 
 def test_what_ours_prove_inside_counts():
-    """One of our solvers, run by a plug-in on a part, proves; what the plug-in has made of its own problem is no matter."""
+    """One of our solvers, run by a plug-in on a part, proves; what the plug-in has made of its own
+    problem is no matter."""
 
     def delegate(problem, tracker):
         tracker.problem = free()
@@ -539,7 +601,8 @@ def test_what_ours_prove_inside_counts():
     assert result.message == ""
 
 
-# --- the protocol alone -----------------------------------------------------------------------------------------
+# --- the protocol alone
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -557,7 +620,9 @@ class Returner:
             self.deed(problem, on_progress)
         if self.make is not None:
             return self.make(problem)
-        return forged(problem, **(self.fields or {"value": TRUE, "lower_bound": 0, "status": "feasible"}))
+        return forged(
+            problem, **(self.fields or {"value": TRUE, "lower_bound": 0, "status": "feasible"})
+        )
 
 
 class Moody:
@@ -599,28 +664,60 @@ RETURNS = {
     "optimal": (Returner({"value": 1}), "claims a value of 1"),
     "optimal, in words": (Returner({"message": "optimal\nproved"}), "says 'optimal proved'"),
     "a bound": (Returner({"value": TRUE, "lower_bound": TRUE}), f"claims a bound of {TRUE}"),
-    "a bound too high": (Returner(make=lambda p: SimpleNamespace(lower_bound=HUGE, solution=honest(p))), "claims a bound"),
-    "infeasible": (Returner({"status": "infeasible", "solution": None, "value": None, "lower_bound": 0,
-                             "message": "I say so"}), "claims that there is no solution ('I say so')"),
-    "infeasible, with a solution": (Returner({"status": "infeasible"}), "claims that there is no solution"),
-    "a negative value": (Returner(make=lambda p: SimpleNamespace(value=-3, solution=honest(p))), "claims a value of -3"),
+    "a bound too high": (
+        Returner(make=lambda p: SimpleNamespace(lower_bound=HUGE, solution=honest(p))),
+        "claims a bound",
+    ),
+    "infeasible": (
+        Returner(
+            {
+                "status": "infeasible",
+                "solution": None,
+                "value": None,
+                "lower_bound": 0,
+                "message": "I say so",
+            }
+        ),
+        "claims that there is no solution ('I say so')",
+    ),
+    "infeasible, with a solution": (
+        Returner({"status": "infeasible"}),
+        "claims that there is no solution",
+    ),
+    "a negative value": (
+        Returner(make=lambda p: SimpleNamespace(value=-3, solution=honest(p))),
+        "claims a value of -3",
+    ),
     "negative evaluations": (Returner({"evaluations": -3}), ""),
     "evaluations without end": (Returner({"evaluations": 10**40}), ""),
-    "proved": (Returner({"value": TRUE, "lower_bound": 0, "status": "feasible", "stop_reason": "proved"}), ""),
+    "proved": (
+        Returner({"value": TRUE, "lower_bound": 0, "status": "feasible", "stop_reason": "proved"}),
+        "",
+    ),
     "moods": (Returner(make=Moody), "claims"),
     "an invalid solution": (Returner({"solution": Placement([0, 0, 0, 7])}), ""),
     "no solution": (Returner({"solution": "nothing"}), ""),
-    "a chameleon": (Returner(make=lambda p: SimpleNamespace(solution=object.__new__(Chameleon))), ""),
+    "a chameleon": (
+        Returner(make=lambda p: SimpleNamespace(solution=object.__new__(Chameleon))),
+        "",
+    ),
     "a forged partial": (Returner(make=fail), ""),
-    "another problem": (Returner({"value": 0, "lower_bound": 0}, deed=mutate), "claims a value of 0"),
-    "an unknown bound": (Returner(make=lambda p: SimpleNamespace(lower_bound="all", status=7, solution=None)), ""),
-}  # fmt: skip
+    "another problem": (
+        Returner({"value": 0, "lower_bound": 0}, deed=mutate),
+        "claims a value of 0",
+    ),
+    "an unknown bound": (
+        Returner(make=lambda p: SimpleNamespace(lower_bound="all", status=7, solution=None)),
+        "",
+    ),
+}
 
 
 @pytest.mark.parametrize("start", [None, Placement([1, 1, 1, 1])], ids=["alone", "initial"])
 @pytest.mark.parametrize("case", RETURNS)
 def test_what_solve_returns_is_taken_for_a_claim(case, start):
-    """The solution is valued and judged; bound, status, reason and evaluations are what they are here."""
+    """The solution is valued and judged; bound, status, reason and evaluations are what they are
+    here."""
     solver, words = RETURNS[case]
     problem = problem_of()
     result = outcome(problem, solver, initial=start)
@@ -631,7 +728,8 @@ def test_what_solve_returns_is_taken_for_a_claim(case, start):
     assert start is None or np.array_equal(start.device, [1, 1, 1, 1])
 
 
-# --- honest ones, of every kind, and the command line -----------------------------------------------------------------
+# --- honest ones, of every kind, and the command line
+# -----------------------------------------------------------------
 
 
 def test_an_honest_plug_in_finds_what_it_finds():
@@ -659,15 +757,22 @@ def test_an_honest_plug_in_finds_what_it_finds():
 
 
 KINDS = {
-    ("placement", "makespan"): "heft", ("placement", "period"): "linear-dp", ("placement", "latency"): "max-load-dp",
-    ("split", "period"): "split-ideals", ("pipeline", "period"): "repetend", ("jobs", "blocking"): "feasible-first",
-    ("sharding", "cost"): "sharding-portfolio", ("plan", "step-time"): "plan-stages", ("plan", "sample-time"): "plan-ideals",
-}  # fmt: skip
+    ("placement", "makespan"): "heft",
+    ("placement", "period"): "linear-dp",
+    ("placement", "latency"): "max-load-dp",
+    ("split", "period"): "split-ideals",
+    ("pipeline", "period"): "repetend",
+    ("jobs", "blocking"): "feasible-first",
+    ("sharding", "cost"): "sharding-portfolio",
+    ("plan", "step-time"): "plan-stages",
+    ("plan", "sample-time"): "plan-ideals",
+}
 
 
 @pytest.mark.parametrize(("kind", "objective"), KINDS)
 def test_solutions_of_every_kind_are_taken(kind, objective):
-    """A class derived from one of ours, which changes nothing, finds the same, and proves nothing."""
+    """A class derived from one of ours, which changes nothing, finds the same, and proves
+    nothing."""
     real = make_solver(KINDS[kind, objective], kind)
     other = type("Other", (type(real),), {"objectives": (objective,), "kind": kind})()
     problem = contract.other_problems(kind, objective)[0]
@@ -702,20 +807,50 @@ class Boaster(po.SearchSolver):
 '''
 
 
-@pytest.mark.parametrize("end", ["return", "raise RuntimeError('out of order')", "raise KeyboardInterrupt", "raise SystemExit(0)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "return",
+        "raise RuntimeError('out of order')",
+        "raise KeyboardInterrupt",
+        "raise SystemExit(0)",
+    ],
+)
 def test_the_command_line_believes_no_more(tmp_path, end):
-    """A plug-in that an entry point names, run by `placeopt solve --solver`: its lies are shown as claims."""
+    """A plug-in that an entry point names, run by `placeopt solve --solver`: its lies are shown as
+    claims."""
     site = tmp_path / "site" / "boast-1.0.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: boast\nVersion: 1.0\n")
     (site / "entry_points.txt").write_text("[placeopt.solvers]\nboaster = boastsolver:Boaster\n")
     (site.parent / "boastsolver.py").write_text(PLUG_IN % end)
-    path = os.pathsep.join([str(site.parent), str(Path(run_module.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = ["solve", "gen:fork-join", "--cluster", "uniform:2", "--solver", "boaster", "--seconds", "2", "--json"]
+    path = os.pathsep.join(
+        [
+            str(site.parent),
+            str(Path(run_module.__file__).parents[2]),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+    )
+    command = [
+        "solve",
+        "gen:fork-join",
+        "--cluster",
+        "uniform:2",
+        "--solver",
+        "boaster",
+        "--seconds",
+        "2",
+        "--json",
+    ]
     ran = subprocess.run(
-        [sys.executable, "-m", "placeopt", *command], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True,
-        timeout=120, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-m", "placeopt", *command],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
     assert "Traceback" not in ran.stderr, ran.stderr
     told = json.loads(ran.stdout)
     assert (told["status"], told["bound_method"]) == ("feasible", "fork-join")

@@ -39,8 +39,13 @@ def tracker_of(problem, seconds=30.0):
 
 
 def test_sides_tell_each_other_what_is_better(problem):
-    """Each takes the better incumbent and bound of the other, and a bound that meets the incumbent ends both."""
-    exchange, first, second = Exchange(), tracker_of(problem), Tracker("proof", problem, Budget(30.0))
+    """Each takes the better incumbent and bound of the other, and a bound that meets the incumbent
+    ends both."""
+    exchange, first, second = (
+        Exchange(),
+        tracker_of(problem),
+        Tracker("proof", problem, Budget(30.0)),
+    )
     first.exchange = second.exchange = exchange
     assert not first.stop()
     assert not second.stop()
@@ -48,7 +53,11 @@ def test_sides_tell_each_other_what_is_better(problem):
     second.raise_bound(first.value, "cp-sat")
     assert second.stop()
     assert first.stop()
-    assert (first.stop_reason, first.lower_bound, first.bound_method) == ("proved", first.value, "cp-sat")
+    assert (first.stop_reason, first.lower_bound, first.bound_method) == (
+        "proved",
+        first.value,
+        "cp-sat",
+    )
 
 
 def test_the_proof_ends_with_the_search(problem):
@@ -69,7 +78,10 @@ def test_a_contradiction_of_the_proof_is_raised(problem, monkeypatch):
         raise SolverError("bound above value")
 
     monkeypatch.setattr(solver_class("cp-sat"), "search", fail)
-    with pytest.raises(SolverError, match="bound above value"), DualSide(tracker_of(problem)) as side:
+    with (
+        pytest.raises(SolverError, match="bound above value"),
+        DualSide(tracker_of(problem)) as side,
+    ):
         side._thread.join(20)
 
 
@@ -90,12 +102,15 @@ def test_small_problems_are_proved_by_the_portfolio():
         result = po.solve(problem, "portfolio", seconds=20)
         assert result.status == "optimal", result.message
         assert result.value == po.solve(problem, "cp-sat", seconds=20, num_workers=1).value
-    assert not [thread for thread in threading.enumerate() if thread.name == TWO_SIDES and thread.is_alive()]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name == TWO_SIDES and thread.is_alive()
+    ]
 
 
 @pytest.mark.jit
 def test_the_trace_shows_both_sides(problem):
-    """Incumbents fall and bounds rise, each with the moment at which a part of the search found it."""
+    """Incumbents fall and bounds rise, each with the moment at which a part of the search found
+    it."""
     result = po.solve(problem, "portfolio", seconds=3)
     values = [point.incumbent for point in result.trace if point.incumbent is not None]
     bounds = [point.lower_bound for point in result.trace]
@@ -127,14 +142,19 @@ def side_that_ran(problem, small):
 
 
 def test_a_stalled_proof_leaves_its_core(problem, monkeypatch):
-    """One that gained nothing of late ends, at first only on large problems; what it proved is kept."""
+    """One that gained nothing of late ends, at first only on large problems; what it proved is
+    kept."""
     monkeypatch.setattr(solver_class("cp-sat"), "search", lambda *_: None)
     patient = side_that_ran(problem, False)
     patient.end_if_stalled()
     assert not patient.ended
     patient.end()
     monkeypatch.setattr(dual_side, "STALLED_SECONDS", 0.05)
-    large, gaining, small = side_that_ran(problem, False), side_that_ran(problem, False), side_that_ran(problem, True)
+    large, gaining, small = (
+        side_that_ran(problem, False),
+        side_that_ran(problem, False),
+        side_that_ran(problem, True),
+    )
     gaining._own.raise_bound(gaining._own.value - 1, "later")
     for side in (large, gaining, small):
         side.end_if_stalled(large=True)
@@ -151,7 +171,9 @@ def test_windows_go_on_from_what_the_other_side_found(problem):
     best = po.solve(problem, "portfolio", seconds=3)
     tracker, other = tracker_of(problem, seconds=20.0), Tracker("other", problem, Budget(20.0))
     tracker.exchange = Exchange()
-    search = WindowSearch(Lns(), problem, tracker, Analysis(problem, seconds=1.0).relaxation.allowed)
+    search = WindowSearch(
+        Lns(), problem, tracker, Analysis(problem, seconds=1.0).relaxation.allowed
+    )
     incumbents, executed = [], search._incumbent
 
     def watched(placement):

@@ -1,10 +1,11 @@
 """Small splits with every option, and their best periods by enumeration of all splits.
 
-The enumeration knows the definition (docstring of `placeopt.splits.problem`) and nothing of the solver: no
-contraction, no ideals, no dynamic program. It reads a problem as plain lists. Devices of a stage count only by
-what tells them apart: their columns, capacity and group.
+The enumeration knows the definition (docstring of `placeopt.splits.problem`) and nothing of the
+solver: no contraction, no ideals, no dynamic program. It reads a problem as plain lists. Devices of
+a stage count only by what tells them apart: their columns, capacity and group.
 
-As a script it compares `split-ideals` with the enumeration: `python tests/splits/every_split.py --seeds 20000`.
+As a script it compares `split-ideals` with the enumeration: `python tests/splits/every_split.py
+--seeds 20000`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def draw(seed):
         return 0 if rng.random() < share else rng.randint(1, top)
 
     kinds = [0] * k if rng.random() < 0.6 else [rng.randrange(2) for _ in range(k)]
-    by_kind = [[ticks() for _ in range(2)] if rng.random() < 0.5 else [ticks()] * 2 for _ in range(n)]
+    by_kind = [
+        [ticks() for _ in range(2)] if rng.random() < 0.5 else [ticks()] * 2 for _ in range(n)
+    ]
     banned = rng.choice([0.0, 0.3])
     for row in by_kind:
         if len(set(kinds)) > 1 and rng.random() < banned:
@@ -104,7 +107,10 @@ def best_split(problem):
     case = _Case(problem)
     best = None
     for stages in _ordered_parts(case, frozenset(range(case.n))):
-        moved, works = [case.crossing(part) for part in stages], [sum(case.sync[v] for v in part) for part in stages]
+        moved, works = (
+            [case.crossing(part) for part in stages],
+            [sum(case.sync[v] for v in part) for part in stages],
+        )
         for choice in case.devices(stages, Counter(), 0):
             value = case.period(stages, choice, moved, works)
             if best is None or value < best[0]:
@@ -121,7 +127,9 @@ def _ordered_parts(case, left):
     for bits in range(1, 2 ** len(ops)):
         part = frozenset(v for i, v in enumerate(ops) if bits >> i & 1)
         rest = left - part
-        if any(u in rest and v in part for u, v in case.order) or any(len(c & part) and c - part for c in case.classes):
+        if any(u in rest and v in part for u, v in case.order) or any(
+            len(c & part) and c - part for c in case.classes
+        ):
             continue
         for others in _ordered_parts(case, rest):
             if len(others) < case.k:
@@ -142,11 +150,13 @@ class _Case:
             for t, u in enumerate(base.producer.tolist())
         ]
         self.io = [
-            [int(row[c]) if c >= 0 else 0 for c in base.io_class.tolist()] for row in base.transfer.tolist()
+            [int(row[c]) if c >= 0 else 0 for c in base.io_class.tolist()]
+            for row in base.transfer.tolist()
         ]
         colocation = base.colocation.tolist()
         self.classes = [
-            frozenset(v for v in range(self.n) if colocation[v] == group) for group in set(colocation) - {-1}
+            frozenset(v for v in range(self.n) if colocation[v] == group)
+            for group in set(colocation) - {-1}
         ]
         self.order = list(_order(base, self.classes))
         self.pools = {}  # what tells devices apart: those alike
@@ -188,7 +198,9 @@ class _Case:
             else:
                 value = max(value, -(-(work + sent) // r) + ring)
         for group in {key[0] for key, _ in choice}:
-            held = frozenset().union(*(part for part, (key, _) in zip(stages, choice, strict=True) if key[0] == group))
+            held = frozenset().union(
+                *(part for part, (key, _) in zip(stages, choice, strict=True) if key[0] == group)
+            )
             value = max(value, sum(int(self.problem.uplink[t]) for t in self.crossing(held)))
         return value
 
@@ -203,7 +215,8 @@ class _Case:
 
 
 def _order(base, classes):
-    """Yield the pairs of ops that must not lead back: forward edges, and turned ones of orphan backward classes."""
+    """Yield the pairs of ops that must not lead back: forward edges, and turned ones of orphan
+    backward classes."""
     backward = base.backward.tolist()
     ends = base.consumer_ptr.tolist()
 
@@ -220,20 +233,28 @@ def _order(base, classes):
 
 
 def difference(seed):
-    """Return in words how `split-ideals` and the enumeration differ on a seed; None if they agree, "" if nothing was drawn."""
+    """Return in words how `split-ideals` and the enumeration differ on a seed; None if they agree,
+    "" if nothing was drawn."""
     problem = draw(seed)
     if problem is None:
         return ""
     expected = best_split(problem)
     result = po.solve(problem, solver="split-ideals", seconds=20)
     if expected is None:
-        return None if result.status == "infeasible" else f"{result.status} {result.value}, but nothing is valid"
+        return (
+            None
+            if result.status == "infeasible"
+            else f"{result.status} {result.value}, but nothing is valid"
+        )
     value, split = expected
     if split_violations(problem, split) or judged_period(problem, split) != value:
         return f"the enumeration's {split} is not worth {value} to the judge: {split_violations(problem, split)}"
     if result.status != "optimal" or result.value != value:
         return f"{result.status} {result.value}, but {split} is worth {value}"
-    if split_violations(problem, result.solution) or judged_period(problem, result.solution) != value:
+    if (
+        split_violations(problem, result.solution)
+        or judged_period(problem, result.solution) != value
+    ):
         return f"its {result.solution} is not valid, or not worth {value}"
     return None
 

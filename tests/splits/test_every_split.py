@@ -23,12 +23,15 @@ SEEDS = range(400)
 
 
 def test_every_option_against_all_splits():
-    """Values, proofs and claims of infeasibility agree; the slice has every option often enough to mean something."""
+    """Values, proofs and claims of infeasibility agree; the slice has every option often enough to
+    mean something."""
     found = {seed: difference(seed) for seed in SEEDS}
     assert {seed: words for seed, words in found.items() if words} == {}
     drawn = [draw(seed) for seed, words in found.items() if words is None]
     for has in (
-        lambda p: p.max_replicas > 1 and ((p.placement.compute == 0).all(axis=1) & (p.sync > 0)).any(),
+        lambda p: (
+            p.max_replicas > 1 and ((p.placement.compute == 0).all(axis=1) & (p.sync > 0)).any()
+        ),
         lambda p: p.max_replicas > 1 and 1 < p.groups < len(p.usable_devices),
         lambda p: p.groups > 1 and ((p.placement.transfer[:, 0] == 0) & (p.uplink > 0)).any(),
         lambda p: p.overlap,
@@ -41,11 +44,17 @@ def test_every_option_against_all_splits():
 
 
 def test_an_op_without_time_may_carry_weights():
-    """An op of no time stays apart from one with replicas where its weights would be exchanged with them."""
+    """An op of no time stays apart from one with replicas where its weights would be exchanged with
+    them."""
     base = PlacementProblem(
-        name="weights", compute=np.repeat([[0], [24], [16]], 4, axis=1), producer=np.arange(2),
-        consumer_ptr=np.arange(3), consumer=np.array([1, 2]), transfer=np.array([[0], [3]]), objective="period",
-    )  # fmt: skip
+        name="weights",
+        compute=np.repeat([[0], [24], [16]], 4, axis=1),
+        producer=np.arange(2),
+        consumer_ptr=np.arange(3),
+        consumer=np.array([1, 2]),
+        transfer=np.array([[0], [3]]),
+        objective="period",
+    )
     problem = SplitProblem(base, max_replicas=3, sync=np.array([16, 4, 15]))
     split = Split((SplitStage((0,), (0,)), SplitStage((1,), (1, 2)), SplitStage((2,), (3,))))
     assert split_violations(problem, split) == []
@@ -56,12 +65,18 @@ def test_an_op_without_time_may_carry_weights():
 
 @pytest.mark.parametrize("home", [0, 1])
 def test_a_tensor_may_cost_time_on_an_uplink_only(home):
-    """A backward op of no time is tied to the op whose tensor it reads, though only an uplink takes time for it."""
+    """A backward op of no time is tied to the op whose tensor it reads, though only an uplink takes
+    time for it."""
     base = PlacementProblem(
-        name="late", compute=np.array([[9, 9], [9, 9], [0, 0]]), producer=np.array([0, home]),
-        consumer_ptr=np.arange(3), consumer=np.array([1, 2]), transfer=np.array([[1], [0]]),
-        backward=np.array([False, False, True]), objective="period",
-    )  # fmt: skip
+        name="late",
+        compute=np.array([[9, 9], [9, 9], [0, 0]]),
+        producer=np.array([0, home]),
+        consumer_ptr=np.arange(3),
+        consumer=np.array([1, 2]),
+        transfer=np.array([[1], [0]]),
+        backward=np.array([False, False, True]),
+        objective="period",
+    )
     problem = SplitProblem(base, groups=2, uplink=np.array([1, 30]))
     model = contract(problem.placement, contiguity="chain", uplink=problem.uplink)
     assert model.node[2] == model.node[home] != model.node[1 - home]

@@ -34,7 +34,9 @@ def test_its_split_has_the_least_load():
 
 def test_on_a_published_graph(data):
     """On ResNet-50's layers it is above the optimum and takes no proof from it."""
-    problem = po.load(data / "dnn-partitioning/latency/layer_resnet50_inference.json", objective="latency")
+    problem = po.load(
+        data / "dnn-partitioning/latency/layer_resnet50_inference.json", objective="latency"
+    )
     result = run(problem, MaxLoadDp(), Budget(seconds=60))
     assert result.value > 1_156_881_285 - 1
     assert result.status == "feasible"

@@ -1,4 +1,5 @@
-"""Replicas, groups and overlapped transfers against an enumeration of all chains, against ideal-dp, and through the interface."""
+"""Replicas, groups and overlapped transfers against an enumeration of all chains, against ideal-dp,
+and through the interface."""
 
 from __future__ import annotations
 
@@ -33,24 +34,33 @@ def identical(seed, devices, n=5):
     rng = np.random.default_rng(seed)
     ticks = rng.integers(1, 12, n)
     return PlacementProblem(
-        name="identical", compute=np.repeat(ticks[:, None], devices, axis=1), producer=base.producer,
-        consumer_ptr=base.consumer_ptr, consumer=base.consumer, transfer=base.transfer, resident=base.resident,
-        capacity=np.full(devices, int(base.resident.sum() * 0.7) + 1), io_class=np.zeros(devices, dtype=np.int64),
+        name="identical",
+        compute=np.repeat(ticks[:, None], devices, axis=1),
+        producer=base.producer,
+        consumer_ptr=base.consumer_ptr,
+        consumer=base.consumer,
+        transfer=base.transfer,
+        resident=base.resident,
+        capacity=np.full(devices, int(base.resident.sum() * 0.7) + 1),
+        io_class=np.zeros(devices, dtype=np.int64),
         objective="period",
-    )  # fmt: skip
+    )
 
 
 def crossing(problem, held, ticks):
     """Sum of ticks of the tensors that cross the border of a set of ops."""
     total = 0
     for t, (producer, consumers, _) in enumerate(problems.tensors(problem)):
-        if (producer in held and set(consumers) - held) or (producer not in held and held & set(consumers)):
+        if (producer in held and set(consumers) - held) or (
+            producer not in held and held & set(consumers)
+        ):
             total += int(ticks[t])
     return total
 
 
 def enumerate_splits(problem):
-    """Return the best period over all chains of ideals, replica counts and groups; None if nothing fits."""
+    """Return the best period over all chains of ideals, replica counts and groups; None if nothing
+    fits."""
     base = problem.placement
     n, k = base.num_ops, base.num_devices
     size = k // problem.groups
@@ -64,9 +74,16 @@ def enumerate_splits(problem):
     def stage(held, r):
         if sum(int(base.resident[v]) for v in held) > base.capacity[0]:
             return float("inf")
-        work, moved = sum(int(base.compute[v, 0]) for v in held), crossing(base, held, base.transfer[:, 0])
+        work, moved = (
+            sum(int(base.compute[v, 0]) for v in held),
+            crossing(base, held, base.transfer[:, 0]),
+        )
         weights = -(-2 * (r - 1) * int(sum(problem.sync[v] for v in held)) // r)
-        return max(-(-work // r), -(-moved // r) + weights) if problem.overlap else -(-(work + moved) // r) + weights
+        return (
+            max(-(-work // r), -(-moved // r) + weights)
+            if problem.overlap
+            else -(-(work + moved) // r) + weights
+        )
 
     @cache
     def inner(first, last, c):
@@ -101,9 +118,12 @@ def enumerate_splits(problem):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize(("devices", "replicas", "groups"), [(3, 1, 1), (3, 2, 1), (3, 3, 1), (4, 1, 2), (4, 2, 2)])
+@pytest.mark.parametrize(
+    ("devices", "replicas", "groups"), [(3, 1, 1), (3, 2, 1), (3, 3, 1), (4, 1, 2), (4, 2, 2)]
+)
 def test_splits_are_optimal(devices, replicas, groups, overlap):
-    """The split found is the best of all, valid, valued alike by evaluation and judge, and not below a quick bound."""
+    """The split found is the best of all, valid, valued alike by evaluation and judge, and not
+    below a quick bound."""
     for seed in range(12):
         base = identical(seed, devices)
         rng = np.random.default_rng(seed + 100)
@@ -115,7 +135,11 @@ def test_splits_are_optimal(devices, replicas, groups, overlap):
         assert result.status == ("infeasible" if expected is None else "optimal")
         if expected is not None:
             assert split_violations(problem, result.solution) == []
-            assert split_period(problem, result.solution) == judged_period(problem, result.solution) == expected
+            assert (
+                split_period(problem, result.solution)
+                == judged_period(problem, result.solution)
+                == expected
+            )
             assert max(bound(problem) for bound in BOUNDS.values()) <= expected
 
 
@@ -129,8 +153,11 @@ def test_one_device_a_stage_is_ideal_dp():
 
 
 def test_extensions_of_a_published_pipeline(data):
-    """On bert24 replication without synchronisation never hurts, a dear one is not used, and overlap never hurts."""
-    base = po.load(data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period")
+    """On bert24 replication without synchronisation never hurts, a dear one is not used, and
+    overlap never hurts."""
+    base = po.load(
+        data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period"
+    )
 
     def best(**fields):
         return po.solve(SplitProblem(base, **fields), seconds=20).value
@@ -147,15 +174,20 @@ def test_extensions_of_a_published_pipeline(data):
 def test_too_many_ideals_and_bad_options():
     """A star falls back to one order and says so; wrong options are one clear line."""
     n = 12
-    base = PlacementProblem.from_edges(np.full((n, 4), 4), [(0, v, 1) for v in range(1, n)], objective="period")
+    base = PlacementProblem.from_edges(
+        np.full((n, 4), 4), [(0, v, 1) for v in range(1, n)], objective="period"
+    )
     assert not best_split(SplitProblem(base, groups=2), max_ideals=50).complete
     result = po.solve(SplitProblem(base, groups=2), solver="split-ideals", max_ideals=50)
     assert result.status == "feasible"
     assert "not all pipelines" in result.message
     for fields, message in (
-        ({"groups": 3}, "divisor of 4"), ({"max_replicas": 0}, "max_replicas"), ({"sync": [1, 2]}, "sync"),
-        ({"uplink": [-1] * base.num_tensors}, "at least 0"), ({"objective": "makespan"}, "expected period"),
-    ):  # fmt: skip
+        ({"groups": 3}, "divisor of 4"),
+        ({"max_replicas": 0}, "max_replicas"),
+        ({"sync": [1, 2]}, "sync"),
+        ({"uplink": [-1] * base.num_tensors}, "at least 0"),
+        ({"objective": "makespan"}, "expected period"),
+    ):
         with pytest.raises(InputError, match=message):
             SplitProblem(base, **fields)
     with pytest.raises(InputError, match="pipeline='1f1b'"):
@@ -174,7 +206,13 @@ def test_the_judge_finds_what_is_wrong():
     base = identical(3, 4).replace(capacity=np.full(4, 10**6))
     problem = SplitProblem(base, max_replicas=2, groups=2)
     order = base.topological_order.tolist()
-    good = Split((SplitStage(tuple(order[:2]), (0, 1)), SplitStage((order[2],), (2,)), SplitStage(tuple(order[3:]), (3,))))
+    good = Split(
+        (
+            SplitStage(tuple(order[:2]), (0, 1)),
+            SplitStage((order[2],), (2,)),
+            SplitStage(tuple(order[3:]), (3,)),
+        )
+    )
     assert split_violations(problem, good) == []
     assert objective_of(problem).finish(problem, good).value == judged_period(problem, good)
     wrong = {
@@ -184,11 +222,19 @@ def test_the_judge_finds_what_is_wrong():
         "has no devices": changed(good, 1, devices=()),
         "at most 2 may share": Split((SplitStage(tuple(order), (0, 1, 2)),)),
         "in several groups": Split((SplitStage(tuple(order), (1, 2)),)),
-        "by turns": Split(tuple(replace(stage, devices=(d,)) for stage, d in zip(good.stages, (3, 0, 1), strict=True))),
-    }  # fmt: skip
+        "by turns": Split(
+            tuple(
+                replace(stage, devices=(d,))
+                for stage, d in zip(good.stages, (3, 0, 1), strict=True)
+            )
+        ),
+    }
     for words, split in wrong.items():
         assert any(words in line for line in split_violations(problem, split)), words
-    tight = SplitProblem(base.replace(capacity=base.resident[order[:2]].sum() - 1 + np.zeros(4, dtype=np.int64)), max_replicas=2)
+    tight = SplitProblem(
+        base.replace(capacity=base.resident[order[:2]].sum() - 1 + np.zeros(4, dtype=np.int64)),
+        max_replicas=2,
+    )
     assert any("its capacity is" in line for line in split_violations(tight, good))
     u, v = next((u, v) for u, consumers, _ in problems.tensors(base) for v in consumers)
     back = Split((SplitStage((v,), (0,)), SplitStage(tuple(op for op in order if op != v), (1,))))
@@ -198,14 +244,18 @@ def test_the_judge_finds_what_is_wrong():
 
 
 def test_written_and_read(tmp_path, capsys):
-    """Problem and split survive JSON; the command line makes, solves, bounds and verifies the same problem."""
+    """Problem and split survive JSON; the command line makes, solves, bounds and verifies the same
+    problem."""
     base = identical(5, 4)
     problem = SplitProblem(base, 2, 2, True, np.arange(base.num_ops), np.arange(base.num_tensors))
     again = from_dict(json.loads(json.dumps(to_dict(problem))))
     assert again.hash == problem.hash
     result = po.solve(problem, seconds=10)
     assert from_dict(to_dict(result.solution)) == result.solution
-    assert objective_of(problem).details(problem, result.solution)["uplinks"] == split_loads(problem, result.solution).uplink.tolist()
+    assert (
+        objective_of(problem).details(problem, result.solution)["uplinks"]
+        == split_loads(problem, result.solution).uplink.tolist()
+    )
     po.serialize.save(base, tmp_path / "base.json")
     po.serialize.save(problem, tmp_path / "split.json")
     assert po.load(tmp_path / "split.json").hash == problem.hash
@@ -215,14 +265,33 @@ def test_written_and_read(tmp_path, capsys):
             main(list(words))
         return stop.value.code, capsys.readouterr()
 
-    code, told = run("solve", str(tmp_path / "base.json"), "--max-replicas", "2", "--device-groups", "2", "--overlap", "--json",
-                     "--out", str(tmp_path / "out"))  # fmt: skip
+    code, told = run(
+        "solve",
+        str(tmp_path / "base.json"),
+        "--max-replicas",
+        "2",
+        "--device-groups",
+        "2",
+        "--overlap",
+        "--json",
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert code == 0, told.err
     shown = json.loads(told.out)
     assert shown["value"] == po.solve(SplitProblem(base, 2, 2, True), seconds=10).value
     assert {"ops", "devices", "load", "group"} == set(shown["stages"][0])
-    code, told = run("verify", str(tmp_path / "base.json"), str(tmp_path / "out" / "result.json"), "--max-replicas", "2",
-                     "--device-groups", "2", "--overlap", "--json")  # fmt: skip
+    code, told = run(
+        "verify",
+        str(tmp_path / "base.json"),
+        str(tmp_path / "out" / "result.json"),
+        "--max-replicas",
+        "2",
+        "--device-groups",
+        "2",
+        "--overlap",
+        "--json",
+    )
     assert code == 0, told.err
     assert json.loads(told.out)["status"] == "optimal"
     assert run("bound", str(tmp_path / "split.json"), "--json")[0] == 0

@@ -24,12 +24,22 @@ from placeopt.solving.run import run
 def problem_of(seed, ops=8, devices=3, contiguity="none", capacity=100):
     """Return a small random graph on identical accelerators."""
     rng = np.random.default_rng(seed)
-    edges = [(u, v, int(rng.integers(1, 8))) for u in range(ops) for v in range(u + 1, ops) if rng.random() < 0.4]
+    edges = [
+        (u, v, int(rng.integers(1, 8)))
+        for u in range(ops)
+        for v in range(u + 1, ops)
+        if rng.random() < 0.4
+    ]
     compute = np.repeat(rng.integers(1, 30, (ops, 1)), devices, axis=1)
     return PlacementProblem.from_edges(
-        compute, edges, resident=rng.integers(1, 9, ops), capacity=[capacity] * devices, objective="period",
-        contiguity=contiguity, io_class=[0] * devices,
-    )  # fmt: skip
+        compute,
+        edges,
+        resident=rng.integers(1, 9, ops),
+        capacity=[capacity] * devices,
+        objective="period",
+        contiguity=contiguity,
+        io_class=[0] * devices,
+    )
 
 
 def slowest(model, bounds):
@@ -41,8 +51,13 @@ def slowest(model, bounds):
             return None
         largest = max(largest, sum(int(model.total[v, 0]) for v in inside))
         for t in range(len(model.producer)):
-            pins = {int(model.producer[t]), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()}
-            crossing = sum(int(model.weight[t, 0]) for end_ in (end,) if min(pins) < end_ <= max(pins))
+            pins = {
+                int(model.producer[t]),
+                *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist(),
+            }
+            crossing = sum(
+                int(model.weight[t, 0]) for end_ in (end,) if min(pins) < end_ <= max(pins)
+            )
             if crossing:
                 largest = max(largest, total_cut(model, end))
     return largest
@@ -51,20 +66,25 @@ def slowest(model, bounds):
 def total_cut(model, end):
     """Return the ticks of all tensors between the first nodes and the rest."""
     return sum(
-        int(model.weight[t, 0]) for t in range(len(model.producer))
+        int(model.weight[t, 0])
+        for t in range(len(model.producer))
         if min(pins_of(model, t)) < end <= max(pins_of(model, t))
-    )  # fmt: skip
+    )
 
 
 def pins_of(model, t):
     """Return the nodes of a tensor."""
-    return {int(model.producer[t]), *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()}
+    return {
+        int(model.producer[t]),
+        *model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist(),
+    }
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("capacity", [100, 18])
 def test_pipedream_is_the_best_of_its_stages(seed, capacity):
-    """The dynamic program finds stages as fast as the best of all cuts of the order, memory kept."""
+    """The dynamic program finds stages as fast as the best of all cuts of the order, memory
+    kept."""
     problem = problem_of(seed, capacity=capacity)
     model = contract(problem, contiguity="chain")
     n = model.num_nodes
@@ -97,7 +117,9 @@ def test_local_search_ends_where_no_move_helps(seed):
         moves.append(moved)
     assert period_batch(problem, np.array(moves)).min() >= one.objective
     more = run(problem, SplitLocalSearch(restarts=5), Budget(evaluations=100_000), seed=seed)
-    best = period_batch(problem, np.array(list(itertools.product(range(3), repeat=problem.num_ops)))).min()
+    best = period_batch(
+        problem, np.array(list(itertools.product(range(3), repeat=problem.num_ops)))
+    ).min()
     assert best <= more.objective <= one.objective
 
 
@@ -137,19 +159,30 @@ def test_what_the_partitioner_is_given():
     found = list(partitions(fake, model, 0, seed=1, starts=1))
     assert len(found) == len(fake.calls) == len(graph_partition.IMBALANCES)
     pointer, neighbour, weight = edges_of(model, 0)
-    table = {(u, neighbour[i]): weight[i] for u in range(model.num_nodes) for i in range(pointer[u], pointer[u + 1])}
+    table = {
+        (u, neighbour[i]): weight[i]
+        for u in range(model.num_nodes)
+        for i in range(pointer[u], pointer[u + 1])
+    }
     assert all(u != v and table[v, u] == w for (u, v), w in table.items())
-    assert {pair for t in range(len(model.producer)) for p in pins_of(model, t) - {int(model.producer[t])}
-            for pair in ((int(model.producer[t]), p), (p, int(model.producer[t])))} == set(table)  # fmt: skip
+    assert {
+        pair
+        for t in range(len(model.producer))
+        for p in pins_of(model, t) - {int(model.producer[t])}
+        for pair in ((int(model.producer[t]), p), (p, int(model.producer[t])))
+    } == set(table)
     assert fake.calls[0][1]["vweights"] == model.total[:, 0].tolist()
 
 
 def test_a_fake_partition_is_judged(monkeypatch):
-    """Parts are offered as splits over the accelerators, and those that break a limit are dropped."""
+    """Parts are offered as splits over the accelerators, and those that break a limit are
+    dropped."""
     monkeypatch.setattr(graph_partition, "load_partitioner", FakePartitioner)
     problem = problem_of(3)
     result = run(problem, GraphPartition(), Budget(seconds=10))
-    assert result.solution.device.tolist() == [v % 3 for v in contract(problem, contiguity="none").node]
+    assert result.solution.device.tolist() == [
+        v % 3 for v in contract(problem, contiguity="none").node
+    ]
     parts = np.bincount(result.solution.device, weights=problem.resident).astype(int)
     tight = run(problem_of(3, capacity=int(parts.max()) - 1), GraphPartition(), Budget(seconds=10))
     assert tight.solution is None
@@ -166,8 +199,12 @@ def test_without_the_package(monkeypatch):
 def test_metis_cuts_little():
     """Of two cliques joined by one edge the partitioner finds the joint."""
     pytest.importorskip("pymetis")
-    edges = [(u, v, 10) for base in (0, 4) for u in range(base, base + 4) for v in range(u + 1, base + 4)] + [(3, 4, 1)]
-    problem = PlacementProblem.from_edges([[5, 5]] * 8, edges, objective="period", contiguity="none", io_class=[0, 0])
+    edges = [
+        (u, v, 10) for base in (0, 4) for u in range(base, base + 4) for v in range(u + 1, base + 4)
+    ] + [(3, 4, 1)]
+    problem = PlacementProblem.from_edges(
+        [[5, 5]] * 8, edges, objective="period", contiguity="none", io_class=[0, 0]
+    )
     result = run(problem, GraphPartition(), Budget(seconds=10), seed=0)
     assert len(set(result.solution.device[:4])) == len(set(result.solution.device[4:])) == 1
     assert result.objective == 21

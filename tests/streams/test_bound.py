@@ -1,4 +1,5 @@
-"""The offline bound: linear program <= exact optimum <= any policy, and an exhaustive search on few jobs."""
+"""The offline bound: linear program <= exact optimum <= any policy, and an exhaustive search on few
+jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def every_policy(problem):
     rows = len(problem.jobs.profiles)
     policies = [DegreePolicy("constant-degree", degree=u) for u in degrees]
     policies += [DegreePolicy("feasible-first", order=padded(problem, [degrees] * rows))]
-    policies += [DegreePolicy("rollout", order=padded(problem, [degrees[::-1]] * rows), samples=4, depth=5)]
+    policies += [
+        DegreePolicy("rollout", order=padded(problem, [degrees[::-1]] * rows), samples=4, depth=5)
+    ]
     policies += [DegreePolicy(name) for name in ("max-degree", "min-degree", "random-degree")]
     return [simulate(problem, policy).blocked for policy in policies]
 
@@ -35,7 +38,8 @@ def test_exact_is_the_clairvoyant_optimum(seed):
 
 
 def test_exact_matters():
-    """Among the crowded streams are some that block jobs, and some where refusing or waiting room decides."""
+    """Among the crowded streams are some that block jobs, and some where refusing or waiting room
+    decides."""
     bounds = [offline_bound(few_jobs(seed, jobs=6), method="exact").blocked for seed in range(8)]
     assert max(bounds) > 0
     assert min(bounds) < 6
@@ -44,9 +48,12 @@ def test_exact_matters():
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("beta", ["A", "B"])
 def test_bounds_are_ordered(seed, beta):
-    """Hopeless jobs <= linear program <= integers <= exact <= every policy, on streams of 20 jobs."""
+    """Hopeless jobs <= linear program <= integers <= exact <= every policy, on streams of 20
+    jobs."""
     problem = stream(20, beta=beta, seed=seed, load=1.2, grid=(2, 1, 2))
-    lp, integer, exact = (offline_bound(problem, method=m, seconds=10).blocked for m in ("lp", "cp-sat", "exact"))
+    lp, integer, exact = (
+        offline_bound(problem, method=m, seconds=10).blocked for m in ("lp", "cp-sat", "exact")
+    )
     assert hopeless_jobs(problem) <= lp <= integer <= exact <= min(every_policy(problem))
 
 
@@ -61,7 +68,8 @@ def test_linear_bound_holds_on_long_streams(rule):
 
 
 def test_simultaneous_arrivals_share_the_servers():
-    """Five jobs that need all four servers at once: four of them are blocked, and the bound says so."""
+    """Five jobs that need all four servers at once: four of them are blocked, and the bound says
+    so."""
     types = table(count=1, grid=(2, 1, 2))
     length = int(types.arrays.jct[0].min())
     zero = np.zeros(5, dtype=np.int64)

@@ -16,7 +16,11 @@ from placeopt.streams import DegreePolicy, simulate
 from placeopt.streams.objective import BLOCKING
 
 
-@pytest.mark.parametrize("make", [lambda: stream(20, beta="C", rule="published"), lambda: few_jobs(0)], ids=["drawn", "trace"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: stream(20, beta="C", rule="published"), lambda: few_jobs(0)],
+    ids=["drawn", "trace"],
+)
 def test_streams_round_trip(make, tmp_path):
     """The problem read back is the same, to its digest and to the streams drawn like it."""
     problem = make()
@@ -28,7 +32,8 @@ def test_streams_round_trip(make, tmp_path):
 
 @pytest.mark.parametrize("solver", ["random-degree", "feasible-first", "rollout", "policy-degree"])
 def test_results_round_trip(solver, tmp_path):
-    """A result read back has the same solution, and that is still valid and runs again to the same episode."""
+    """A result read back has the same solution, and that is still valid and runs again to the same
+    episode."""
     problem = stream(30, beta="C", load=1.2)
     result = po.solve(problem, solver, evaluations=20, seed=2)
     again = load(save(result, tmp_path / "result.json"))
@@ -65,7 +70,9 @@ def test_an_episode_without_servers(tmp_path):
 )
 def test_damaged_files(path, value, words):
     """One line that names what is wrong."""
-    data = json.loads(json.dumps(to_dict(simulate(stream(10), DegreePolicy("max-degree"), record_servers=True))))
+    data = json.loads(
+        json.dumps(to_dict(simulate(stream(10), DegreePolicy("max-degree"), record_servers=True)))
+    )
     place = data
     for step in path[:-1]:
         place = place[step]

@@ -24,7 +24,15 @@ from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_man
 from placeopt.streams.simulator import network_size
 
 SOLVERS = sorted(specs("jobs"))
-QUICK = {"training": 2, "steps": 10, "samples": 4, "depth": 4, "iterations": 2, "streams": 4, "validation": 2}
+QUICK = {
+    "training": 2,
+    "steps": 10,
+    "samples": 4,
+    "depth": 4,
+    "iterations": 2,
+    "streams": 4,
+    "validation": 2,
+}
 
 
 def free(problem, seed=0):
@@ -40,19 +48,31 @@ def make(name):
 
 def test_registry_has_the_promised_names():
     """The names of the design are registered, and rollout beside them."""
-    promised = {"max-degree", "min-degree", "constant-degree", "random-degree", "feasible-first", "policy-degree"}
+    promised = {
+        "max-degree",
+        "min-degree",
+        "constant-degree",
+        "random-degree",
+        "feasible-first",
+        "policy-degree",
+    }
     assert promised | {"rollout"} == set(SOLVERS)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_contract(name):
-    """The objective is that of the episode run again, above the bound; the stream is untouched; a seed repeats."""
+    """The objective is that of the episode run again, above the bound; the stream is untouched; a
+    seed repeats."""
     problem = stream(60, beta="C", load=1.2)
     before = problem.hash
     result = make(name).solve(problem, Budget(evaluations=400), seed=3)
     assert problem.hash == before
     assert result.solution is not None
-    assert (result.solver, result.problem, result.objective_name) == (name, problem.name, "blocking")
+    assert (result.solver, result.problem, result.objective_name) == (
+        name,
+        problem.name,
+        "blocking",
+    )
     again = simulate(problem, result.solution.policy, seed=3)
     assert again.blocked == result.objective == result.solution.blocked
     assert result.lower_bound <= offline_bound(problem).blocked <= result.objective
@@ -86,7 +106,8 @@ def test_other_problems_are_refused(name):
 
 
 def test_optimum_is_recognised():
-    """When only hopeless jobs are blocked, here the one that arrives at the horizon, the result is optimal."""
+    """When only hopeless jobs are blocked, here the one that arrives at the horizon, the result is
+    optimal."""
     problem = stream(20, beta=1, load=0.05)
     result = po.solve(problem, "max-degree")
     assert (result.objective, result.status, result.gap) == (1, "optimal", 0.0)
@@ -95,15 +116,22 @@ def test_optimum_is_recognised():
 def test_constant_degree_takes_the_best_of_its_sweep():
     """The sweep's winner blocks no more on the training streams than any other degree."""
     problem = stream(80, beta="C", load=1.1)
-    degree = make_solver("constant-degree", "jobs", training=3).solve(problem, Budget(), seed=2).solution.policy.degree
+    degree = (
+        make_solver("constant-degree", "jobs", training=3)
+        .solve(problem, Budget(), seed=2)
+        .solution.policy.degree
+    )
     streams = training_streams(problem, 3, 2)
-    blocked = {u: sum(simulate(s, DegreePolicy("constant-degree", degree=u)).blocked for s in streams)
-               for u in problem.jobs.degrees}  # fmt: skip
+    blocked = {
+        u: sum(simulate(s, DegreePolicy("constant-degree", degree=u)).blocked for s in streams)
+        for u in problem.jobs.degrees
+    }
     assert blocked[degree] == min(blocked.values())
 
 
 def test_tuned_order_is_the_best_seen():
-    """Feasible-first never blocks more on its training streams than a constant or any starting order."""
+    """Feasible-first never blocks more on its training streams than a constant or any starting
+    order."""
     problem = stream(80, beta="A", load=1.1, seed=5)
     streams = training_streams(problem, 4, 0)
 
@@ -125,22 +153,37 @@ def test_given_order_is_used():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_learned_policy_is_never_worse_than_its_seed(seed):
-    """On the validation streams, and the choice is the seed itself unless another is clearly better."""
+    """On the validation streams, and the choice is the seed itself unless another is clearly
+    better."""
     problem = stream(60, beta="C", load=1.2, seed=seed)
-    solver, tracker = PolicyDegree(iterations=4, streams=6, steps=30, hidden=8, validation=6), free(problem, seed)
+    solver, tracker = (
+        PolicyDegree(iterations=4, streams=6, steps=30, hidden=8, validation=6),
+        free(problem, seed),
+    )
     base = FeasibleFirst(fragmentation=0.0).tune(problem, tracker)
     trained = solver.train(problem, base, tracker)
     before, after = trained.validation
     assert 0 < after <= before
     streams = training_streams(problem, 6, seed, VALIDATION)
     assert sum(simulate(s, trained.policy, seed=i).blocked for i, s in enumerate(streams)) == after
-    assert sum(simulate(s, trained.seed_policy, seed=i).blocked for i, s in enumerate(streams)) == before
+    assert (
+        sum(simulate(s, trained.seed_policy, seed=i).blocked for i, s in enumerate(streams))
+        == before
+    )
     assert len(trained.rounds) == 4
 
 
 def test_a_good_round_is_not_lost():
-    """The last policy and the two that blocked fewest jobs when they served are compared; of few policies, all are."""
-    blocked = [0.5, 0.2, 0.1, 0.3, 0.1, 0.4]  # of what served: the seed, then the policy of the round before
+    """The last policy and the two that blocked fewest jobs when they served are compared; of few
+    policies, all are."""
+    blocked = [
+        0.5,
+        0.2,
+        0.1,
+        0.3,
+        0.1,
+        0.4,
+    ]  # of what served: the seed, then the policy of the round before
     found = [DegreePolicy("constant-degree", degree=i) for i in range(6)]
     rounds = [Round(0.0, rate) for rate in blocked]
     assert [policy.degree for policy in finalists(found, rounds)] == [1, 3, 5]
@@ -149,12 +192,17 @@ def test_a_good_round_is_not_lost():
 
 
 def test_the_second_course_starts_small():
-    """It takes the smallest degree that is in time and fits, and its policies are candidates: one round suffices them."""
+    """It takes the smallest degree that is in time and fits, and its policies are candidates: one
+    round suffices them."""
     problem = stream(60, beta="C", load=0.3)
     episode = simulate(problem, smallest_first(problem))
     for job in np.flatnonzero(episode.degree):
         times = problem.jobs.arrays.jct[problem.model[job]]
-        in_time = [u for u, t in zip(problem.jobs.degrees, times, strict=True) if 0 <= t <= problem.deadline[job]]
+        in_time = [
+            u
+            for u, t in zip(problem.jobs.degrees, times, strict=True)
+            if 0 <= t <= problem.deadline[job]
+        ]
         assert episode.degree[job] == in_time[0]  # so light a load that every degree fits
 
 
@@ -163,23 +211,30 @@ def test_training_repeats():
     problem = stream(40, beta="C", load=1.2)
     solver = PolicyDegree(iterations=2, streams=4, steps=20, hidden=4, validation=2)
     base = DegreePolicy("feasible-first", order=padded(problem, [(4, 2, 1)] * 3))
-    errors = [[r.error for r in solver.train(problem, base, free(problem, seed)).rounds] for seed in (1, 1, 2)]
+    errors = [
+        [r.error for r in solver.train(problem, base, free(problem, seed)).rounds]
+        for seed in (1, 1, 2)
+    ]
     assert errors[0] == errors[1] != errors[2]
 
 
 def test_values_learned_on_a_stream_lower_its_blocking():
-    """From an order that takes the smallest degree, the learned policy blocks clearly fewer jobs on streams it never saw."""
+    """From an order that takes the smallest degree, the learned policy blocks clearly fewer jobs on
+    streams it never saw."""
     problem = stream(150, beta="C", load=1.1)
     base = DegreePolicy("feasible-first", order=padded(problem, [(1,)] * 3))
     solver = PolicyDegree(iterations=3, streams=12, steps=100, validation=6)
     trained = solver.train(problem, base, free(problem))
     judged = [problem.resample(seed) for seed in range(8)]
-    before, after = (sum(e.blocked for e in simulate_many(judged, p)) for p in (base, trained.policy))
+    before, after = (
+        sum(e.blocked for e in simulate_many(judged, p)) for p in (base, trained.policy)
+    )
     assert after < 0.9 * before
 
 
 def test_trace_returns_by_definition():
-    """A lambda of 1 adds up the discounted rewards to come, with the value at the end; one of 0 looks one step ahead."""
+    """A lambda of 1 adds up the discounted rewards to come, with the value at the end; one of 0
+    looks one step ahead."""
     rng = np.random.default_rng(0)
     rewards, values = rng.integers(0, 2, 6).astype(float), rng.normal(size=6)
     one, two = (trace_returns(rewards, values, 0.9, trace) for trace in (1.0, 0.0))
@@ -193,7 +248,8 @@ def test_trace_returns_by_definition():
 
 @pytest.mark.parametrize("trace", [0.0, 0.6, 1.0])
 def test_solved_values_are_those_of_the_chain(trace):
-    """On streams of a Markov chain with a state per feature, the solved weights are its values, from the bellman equation."""
+    """On streams of a Markov chain with a state per feature, the solved weights are its values,
+    from the bellman equation."""
     rng = np.random.default_rng(0)
     chain, reward, discount = rng.dirichlet(np.ones(3), size=3), np.array([1.0, 0.2, -0.5]), 0.8
     visited = np.zeros((40, 400), dtype=np.int64)
@@ -207,10 +263,16 @@ def test_solved_values_are_those_of_the_chain(trace):
 
 
 def test_solved_values_end_with_the_jobs_to_come():
-    """With as many jobs to come as are left and a reward of one for each, the offsets are their discounted number."""
-    network, to_come = ValueNetwork(1, 0, np.random.default_rng(0), bins=7), np.tile(np.arange(6)[::-1], (50, 1))
+    """With as many jobs to come as are left and a reward of one for each, the offsets are their
+    discounted number."""
+    network, to_come = (
+        ValueNetwork(1, 0, np.random.default_rng(0), bins=7),
+        np.tile(np.arange(6)[::-1], (50, 1)),
+    )
     network.solve(np.zeros((50, 6, 1), dtype=np.float32), np.ones((50, 6)), to_come, 0.9, 0.5)
-    np.testing.assert_allclose(network.offset[1:6], [sum(0.9**i for i in range(k)) for k in range(1, 6)], rtol=2e-3)
+    np.testing.assert_allclose(
+        network.offset[1:6], [sum(0.9**i for i in range(k)) for k in range(1, 6)], rtol=2e-3
+    )
 
 
 def test_offsets_follow_the_mean_return():
@@ -240,7 +302,11 @@ def test_tuning_streams_are_never_those_judged():
     """Training and validation streams differ from the problem and from small seeds."""
     problem = stream(30)
     judged = {problem.resample(i).hash for i in range(20)}
-    tuned = {s.hash for offset in (TRAINING, VALIDATION) for s in training_streams(problem, 10, 0, offset)}
+    tuned = {
+        s.hash
+        for offset in (TRAINING, VALIDATION)
+        for s in training_streams(problem, 10, 0, offset)
+    }
     assert len(tuned) == 20
     assert not judged & tuned
 
@@ -269,7 +335,10 @@ def test_policy_texts():
     ("text", "words"),
     [
         ("best-degree", "policy 'best-degree' is not known; known: constant-degree"),
-        ("constant-degree:3", "degree 3 does not exist on the 2x2x2 grid; choose one of 1, 2, 4, 8"),
+        (
+            "constant-degree:3",
+            "degree 3 does not exist on the 2x2x2 grid; choose one of 1, 2, 4, 8",
+        ),
         ("constant-degree:x", "expected a degree after the colon, received 'x'"),
         ("feasible-first:4-x", "expected degrees like 8-4-16 after the colon, received '4-x'"),
         ("feasible-first:4-4", "order must be distinct degrees"),

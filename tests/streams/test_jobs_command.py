@@ -22,29 +22,63 @@ def run(capsys, *arguments):
 def test_json_contract(capsys):
     """One object with the promised fields; policies come repeated or separated by commas."""
     code, out, err = run(
-        capsys, SOURCE, "-p", "max-degree,constant-degree:2", "--policy", "random-degree", "-n", 3, "--bound",
-        "--lookahead", "--json",
-    )  # fmt: skip
+        capsys,
+        SOURCE,
+        "-p",
+        "max-degree,constant-degree:2",
+        "--policy",
+        "random-degree",
+        "-n",
+        3,
+        "--bound",
+        "--lookahead",
+        "--json",
+    )
     assert (code, err) == (0, "")
     data = json.loads(out)
-    assert [row["policy"] for row in data["policies"]] == ["max-degree", "constant-degree:2", "random-degree"]
+    assert [row["policy"] for row in data["policies"]] == [
+        "max-degree",
+        "constant-degree:2",
+        "random-degree",
+    ]
     for row in data["policies"]:
-        assert {"policy", "blocking_rate", "ci95", "mean_jct", "throughput", "mean_degree", "episodes"} <= set(row)
+        assert {
+            "policy",
+            "blocking_rate",
+            "ci95",
+            "mean_jct",
+            "throughput",
+            "mean_degree",
+            "episodes",
+        } <= set(row)
         assert row["ci95"][0] <= row["blocking_rate"] <= row["ci95"][1]
         assert row["episodes"] == 3
         assert sum(row["causes"].values()) == pytest.approx(row["blocking_rate"])
     assert 0 <= data["offline_bound"] <= min(row["blocking_rate"] for row in data["policies"])
     assert set(data["lookahead"]["gen:chain-mm"]) == {"1", "2", "4", "8"}
-    assert json.loads(run(capsys, SOURCE, "-p", "random-degree", "-n", 3, "--json")[1])["policies"][0] == (
-        data["policies"][2]
+    assert (
+        json.loads(run(capsys, SOURCE, "-p", "random-degree", "-n", 3, "--json")[1])["policies"][0]
+        == (data["policies"][2])
     )
 
 
 def test_text_and_files(capsys, tmp_path):
     """The table names every policy; pictures, traces and results are written."""
     out_folder = tmp_path / "out"
-    code, out, _ = run(capsys, SOURCE, "-p", "min-degree", "-p", "feasible-first:2-1", "-n", 2, "--bound",
-                       "--lookahead", "--out", out_folder)  # fmt: skip
+    code, out, _ = run(
+        capsys,
+        SOURCE,
+        "-p",
+        "min-degree",
+        "-p",
+        "feasible-first:2-1",
+        "-n",
+        2,
+        "--bound",
+        "--lookahead",
+        "--out",
+        out_folder,
+    )
     assert code == 0
     assert "min-degree" in out
     assert "feasible-first:2-1" in out
@@ -59,7 +93,13 @@ def test_default_policies(capsys):
     """Without --policy the baselines and feasible-first are compared."""
     data = json.loads(run(capsys, SOURCE, "-n", 2, "--json")[1])
     names = [row["policy"] for row in data["policies"]]
-    assert names == ["max-degree", "min-degree", "random-degree", "constant-degree", "feasible-first"]
+    assert names == [
+        "max-degree",
+        "min-degree",
+        "random-degree",
+        "constant-degree",
+        "feasible-first",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The judge of episodes: agrees with the simulator on what it made, and finds every kind of damage."""
+"""The judge of episodes: agrees with the simulator on what it made, and finds every kind of
+damage."""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ def crowded(rule="uniform", **options):
 @pytest.mark.parametrize("rule", ["published", "uniform"])
 @pytest.mark.parametrize("memory", [80_000_000_000, 400_000_000, 250_000_000])
 def test_simulated_episodes_are_valid(rule, memory):
-    """What every policy makes passes, also where memory is short, and the blocked jobs are counted alike."""
+    """What every policy makes passes, also where memory is short, and the blocked jobs are counted
+    alike."""
     jobs = table(rule=rule, memory=memory)
     problem = replace(stream(60, beta="C", load=1.2, rule=rule), jobs=jobs)
     order = same_order(problem, problem.jobs.degrees[::-1])
     policies = [DegreePolicy(name) for name in ("max-degree", "min-degree", "random-degree")]
-    policies += [DegreePolicy("constant-degree", degree=2), DegreePolicy("feasible-first", order=order)]
+    policies += [
+        DegreePolicy("constant-degree", degree=2),
+        DegreePolicy("feasible-first", order=order),
+    ]
     policies += [DegreePolicy("rollout", order=order, samples=3, depth=4)]
     for policy in policies:
         episode = simulate(problem, policy, seed=1, record_servers=True)
@@ -56,7 +61,9 @@ def test_a_doctored_count_is_found():
     lie = damage(episode, "cause", lambda cause: cause.fill(0))
     assert lie.blocked == 0
     assert blocked_jobs(lie.problem, lie) == episode.blocked > 0
-    assert "holds no server, but is called started or completed" in judge_episode(lie.problem, lie)[0]
+    assert (
+        "holds no server, but is called started or completed" in judge_episode(lie.problem, lie)[0]
+    )
     with pytest.raises(InfeasiblePlacementError, match="holds no server"):
         BLOCKING.value(lie.problem, lie)
 
@@ -66,7 +73,11 @@ def test_servers_that_no_placement_gives(rule):
     """A server dropped from a block, or one added, is found under both rules."""
     episode = crowded(rule)
     job = int(np.flatnonzero((episode.cause == 0) & (episode.held > 1))[0])
-    fewer = damage(episode, "servers", lambda servers: servers[job].__setitem__(int(servers[job].argmax()), False))
+    fewer = damage(
+        episode,
+        "servers",
+        lambda servers: servers[job].__setitem__(int(servers[job].argmax()), False),
+    )
     words = "no block of" if rule == "uniform" else "not those it holds"
     assert words in " ".join(judge_episode(fewer.problem, fewer))
 
@@ -77,20 +88,29 @@ def test_two_jobs_on_one_server():
     episode = simulate(problem, DegreePolicy("constant-degree", degree=2), record_servers=True)
     arrival, end = episode.problem.arrival, episode.problem.arrival + episode.jct
     pairs = [
-        (a, b) for a in range(60) for b in range(a + 1, 60)
-        if episode.jct[a] and episode.jct[b] and episode.degree[a] == episode.degree[b] and arrival[b] < end[a]
-    ]  # fmt: skip
+        (a, b)
+        for a in range(60)
+        for b in range(a + 1, 60)
+        if episode.jct[a]
+        and episode.jct[b]
+        and episode.degree[a] == episode.degree[b]
+        and arrival[b] < end[a]
+    ]
     first, second = pairs[0]
     both = damage(episode, "servers", lambda servers: servers.__setitem__(second, servers[first]))
     assert "which another job holds until" in " ".join(judge_episode(both.problem, both))
 
 
 def test_wrong_times():
-    """A completion time that the degree does not have, a missed deadline and a missed horizon are found."""
+    """A completion time that the degree does not have, a missed deadline and a missed horizon are
+    found."""
     episode = crowded()
     job = started(episode)
     short = damage(episode, "jct", lambda jct: jct.__setitem__(job, 1))
-    assert f"takes 1 ticks, with degree {episode.degree[job]} it takes {episode.jct[job]}" in judge_episode(short.problem, short)[0]
+    assert (
+        f"takes 1 ticks, with degree {episode.degree[job]} it takes {episode.jct[job]}"
+        in judge_episode(short.problem, short)[0]
+    )
     deadline = episode.problem.deadline.copy()
     deadline[job] = episode.jct[job] - 1
     late = replace(episode, problem=replace(episode.problem, deadline=deadline))
@@ -108,7 +128,8 @@ def test_a_degree_that_does_not_exist():
 
 
 def test_episodes_of_other_streams():
-    """An episode of another stream, one without its servers, and what is no episode are refused in words."""
+    """An episode of another stream, one without its servers, and what is no episode are refused in
+    words."""
     problem, other = stream(60, beta="C"), stream(30)
     unknown = simulate(problem, DegreePolicy("max-degree"))
     assert "record_servers=True" in BLOCKING.judge(problem, unknown)[0]

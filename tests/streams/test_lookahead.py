@@ -27,10 +27,15 @@ GOLDEN = {
 
 @pytest.mark.jit
 def test_published_step_times(data):
-    """All 30 completion times of the published simulator are met to 0.01 % (it prints two digits)."""
-    times = load_stream("stream:ramp?rule=published&units=published", profiles=data / "pipedream").jobs.lookahead
+    """All 30 completion times of the published simulator are met to 0.01 % (it prints two
+    digits)."""
+    times = load_stream(
+        "stream:ramp?rule=published&units=published", profiles=data / "pipedream"
+    ).jobs.lookahead
     for model, golden in GOLDEN.items():
-        np.testing.assert_allclose([times[model][u] for u in (1, 2, 4, 6, 8, 16)], golden, rtol=1e-4)
+        np.testing.assert_allclose(
+            [times[model][u] for u in (1, 2, 4, 6, 8, 16)], golden, rtol=1e-4
+        )
 
 
 @pytest.mark.interpreted
@@ -44,7 +49,9 @@ def test_step_time_equals_the_oracle(seed, rule):
         for units in ("published", "consistent"):
             ours = step_time(profile, degree, topology, LookaheadConfig(rule, units, 4.0)).seconds
             theirs = stream_oracle.step_time(profile, degree, topology, rule, units, 4.0)
-            assert (ours == pytest.approx(theirs, rel=1e-9)) if theirs is not None else ours == np.inf
+            assert (
+                (ours == pytest.approx(theirs, rel=1e-9)) if theirs is not None else ours == np.inf
+            )
 
 
 @pytest.mark.parametrize("grid", [(4, 4, 2), (2, 3, 4), (1, 1, 4), (3, 3, 3)])
@@ -52,9 +59,13 @@ def test_blocks_equal_the_oracle(grid):
     """First fit tries the blocks of every size in the order of the definition."""
     topology = Grid(*grid)
     for size in topology.degrees:
-        assert list(topology.block_shapes(size)) == list(dict.fromkeys(stream_oracle.shapes(size, grid)))
+        assert list(topology.block_shapes(size)) == list(
+            dict.fromkeys(stream_oracle.shapes(size, grid))
+        )
         row = topology.blocks.size_ptr[size]
-        first = topology.blocks.server[topology.blocks.server_ptr[row] : topology.blocks.server_ptr[row + 1]]
+        first = topology.blocks.server[
+            topology.blocks.server_ptr[row] : topology.blocks.server_ptr[row + 1]
+        ]
         block = stream_oracle.first_block(size, grid, lambda _: True)
         assert [topology.index(*server) for server in block] == first.tolist()
 
@@ -82,14 +93,21 @@ def test_one_server_takes_the_sequential_time():
         profile = random_profile(seed)
         for rule in ("published", "uniform"):
             config = LookaheadConfig(rule)
-            assert step_time(profile, 1, RampTopology(), config).seconds == pytest.approx(profile.sequential)
+            assert step_time(profile, 1, RampTopology(), config).seconds == pytest.approx(
+                profile.sequential
+            )
             contended = contended_step_time(profile, 1, RampTopology(), config)
             assert contended == pytest.approx(profile.sequential, rel=1e-6)
 
 
 def test_cache_knows_everything_a_step_time_depends_on():
-    """A change of profile, degree, topology, units or rule changes the answer even after a first call."""
-    profile, base, config = random_profile(1, 12), RampTopology(), LookaheadConfig("published", quantum=7.0)
+    """A change of profile, degree, topology, units or rule changes the answer even after a first
+    call."""
+    profile, base, config = (
+        random_profile(1, 12),
+        RampTopology(),
+        LookaheadConfig("published", quantum=7.0),
+    )
     variants = [
         (profile, 4, base, config),
         (replace(profile, backward=profile.backward * 2), 4, base, config),
@@ -109,16 +127,24 @@ def test_time_scales_with_the_unit():
     """Times and propagation scaled alike scale the step alike."""
     profile, topology = random_profile(2), RampTopology()
     slow = replace(profile, forward=profile.forward * 8, backward=profile.backward * 8)
-    slower = replace(topology, bandwidth=topology.bandwidth / 8, propagation=topology.propagation * 8,
-                     io_latency=topology.io_latency * 8, memory_frequency=topology.memory_frequency / 8,
-                     peak_flops=topology.peak_flops / 8)  # fmt: skip
+    slower = replace(
+        topology,
+        bandwidth=topology.bandwidth / 8,
+        propagation=topology.propagation * 8,
+        io_latency=topology.io_latency * 8,
+        memory_frequency=topology.memory_frequency / 8,
+        peak_flops=topology.peak_flops / 8,
+    )
     config = LookaheadConfig("uniform")
-    assert step_time(slow, 4, slower, config).seconds == pytest.approx(8 * step_time(profile, 4, topology, config).seconds)
+    assert step_time(slow, 4, slower, config).seconds == pytest.approx(
+        8 * step_time(profile, 4, topology, config).seconds
+    )
 
 
 @pytest.mark.jit
 def test_splitting_hurts_in_consistent_units(data):
-    """With consistent units VGG-16 is slower on two servers than on one; AlexNet is faster on 16."""
+    """With consistent units VGG-16 is slower on two servers than on one; AlexNet is faster on
+    16."""
     times = load_stream("stream:ramp?rule=published", profiles=data / "pipedream").jobs.lookahead
     assert times["vgg16"][2] > 1.3 * times["vgg16"][1]
     assert times["alexnet"][16] < 0.3 * times["alexnet"][1]
@@ -133,28 +159,48 @@ def test_a_job_that_fits_nowhere():
 
 
 def two_ops(size=5e9):
-    """A chain of two ops: forward 2 s and 4 s, backward 1 s and 3 s; every tensor has `size` bytes."""
-    return JobProfile("two", np.array([2.0, 4.0]), np.array([1.0, 3.0]), np.array([size, size]), np.array([[0, 1]]))
+    """A chain of two ops: forward 2 s and 4 s, backward 1 s and 3 s; every tensor has `size`
+    bytes."""
+    return JobProfile(
+        "two",
+        np.array([2.0, 4.0]),
+        np.array([1.0, 3.0]),
+        np.array([size, size]),
+        np.array([[0, 1]]),
+    )
 
 
 def test_contention_on_a_job_by_hand():
-    """Two sub-ops on two servers, channels of 1e11 B/s: 5 s of compute, three transfers of 12.5 ms, one of 25 ms.
+    """Two sub-ops on two servers, channels of 1e11 B/s: 5 s of compute, three transfers of 12.5 ms,
+    one of 25 ms.
 
-    Each of the three edges forward-forward-backward-backward crosses with a quarter of the bytes (1.25e9); the last
-    gradients (half of the bytes) leave when the last op ends, the earlier ones behind the transfers that ops wait for.
+    Each of the three edges forward-forward-backward-backward crosses with a quarter of the bytes
+    (1.25e9); the last gradients (half of the bytes) leave when the last op ends, the earlier ones
+    behind the transfers that ops wait for.
     """
-    topology, config = RampTopology(2, 1, 1, propagation=0.0, io_latency=0.0), LookaheadConfig("uniform")
+    topology, config = (
+        RampTopology(2, 1, 1, propagation=0.0, io_latency=0.0),
+        LookaheadConfig("uniform"),
+    )
     for contention in ("none", "pair", "source"):
         time = contended_step_time(two_ops(), 2, topology, config, contention=contention)
         assert time == pytest.approx(5.0 + 3 * 0.0125 + 0.025, abs=1e-6)
-    shifted = contended_step_time(two_ops(), 2, replace(topology, racks=2), config, contention="pair", block=(1, 3))
+    shifted = contended_step_time(
+        two_ops(), 2, replace(topology, racks=2), config, contention="pair", block=(1, 3)
+    )
     assert shifted == pytest.approx(5.0625, abs=1e-6)
 
 
 def test_a_shared_bus_makes_transfers_queue():
-    """Four sub-ops on one op boundary: 3 transfers leave each server; a bus sends them one after the other."""
-    topology, config = RampTopology(4, 1, 1, propagation=0.0, io_latency=0.0), LookaheadConfig("uniform")
-    profile = JobProfile("one", np.array([4.0]), np.array([4.0]), np.array([16e9]), np.zeros((0, 2)))
+    """Four sub-ops on one op boundary: 3 transfers leave each server; a bus sends them one after
+    the other."""
+    topology, config = (
+        RampTopology(4, 1, 1, propagation=0.0, io_latency=0.0),
+        LookaheadConfig("uniform"),
+    )
+    profile = JobProfile(
+        "one", np.array([4.0]), np.array([4.0]), np.array([16e9]), np.zeros((0, 2))
+    )
     # the join carries 1e9 bytes at 5e10 B/s (20 ms); gradients carry 4e9 (80 ms) at the end
     pair = contended_step_time(profile, 4, topology, config, contention="pair")
     bus = contended_step_time(profile, 4, topology, config, contention="source")
@@ -171,7 +217,9 @@ def test_contention_never_beats_the_work_of_a_server():
             job = build_split_job(profile, degree, topology, LookaheadConfig("uniform"))
             load = np.bincount(job.server, weights=job.compute).max()
             for contention in ("none", "pair", "source"):
-                time = contended_step_time(profile, degree, topology, LookaheadConfig("uniform"), contention=contention)
+                time = contended_step_time(
+                    profile, degree, topology, LookaheadConfig("uniform"), contention=contention
+                )
                 assert time >= load - 1e-6
 
 
@@ -188,7 +236,13 @@ def test_wrong_contended_steps(arguments, words):
     """What the general lookahead cannot evaluate is refused in one line."""
     arguments = {"degree": 2, **arguments}
     with pytest.raises(InputError, match=words):
-        contended_step_time(random_profile(0), arguments.pop("degree"), RampTopology(2, 2, 2), LookaheadConfig(), **arguments)
+        contended_step_time(
+            random_profile(0),
+            arguments.pop("degree"),
+            RampTopology(2, 2, 2),
+            LookaheadConfig(),
+            **arguments,
+        )
 
 
 @pytest.mark.parametrize(

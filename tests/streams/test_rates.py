@@ -1,4 +1,5 @@
-"""Blocking rates of the published set-up: the published ones, and what the uniform rule gains (six seeds each)."""
+"""Blocking rates of the published set-up: the published ones, and what the uniform rule gains (six
+seeds each)."""
 
 from __future__ import annotations
 
@@ -20,33 +21,42 @@ BEST = {"A": 0.2038, "B": 0.2567, "C": 0.1166, "D": 0.0992}
 
 def streams(data, beta, rule):
     """Return the held-out streams of a distribution."""
-    problem = load_stream(f"stream:ramp?beta={beta}&rule={rule}&units=published", profiles=data / "pipedream")
+    problem = load_stream(
+        f"stream:ramp?beta={beta}&rule={rule}&units=published", profiles=data / "pipedream"
+    )
     return [problem.resample(seed) for seed in range(SEEDS)]
 
 
 def rate(problems, name, **fields):
     """Mean blocking rate of a policy."""
-    return Summary.of(name, simulate_many(problems, DegreePolicy(name, **fields), threads=1)).blocking_rate
+    return Summary.of(
+        name, simulate_many(problems, DegreePolicy(name, **fields), threads=1)
+    ).blocking_rate
 
 
 @pytest.mark.parametrize("k", range(4))
 def test_published_blocking_rates(data, k):
-    """Maximum, minimum and random degree block what was published, within the spread of six seeds."""
+    """Maximum, minimum and random degree block what was published, within the spread of six
+    seeds."""
     problems = streams(data, "ABCD"[k], "published")
     for name, values in PUBLISHED.items():
         assert rate(problems, name) == pytest.approx(values[k], abs=0.025)
 
 
 def test_constants(data):
-    """Degree 4 under the published rule and degree 8 under the uniform rule block what was measured."""
-    assert rate(streams(data, "A", "published"), "constant-degree", degree=4) == pytest.approx(0.218, abs=0.015)
+    """Degree 4 under the published rule and degree 8 under the uniform rule block what was
+    measured."""
+    assert rate(streams(data, "A", "published"), "constant-degree", degree=4) == pytest.approx(
+        0.218, abs=0.015
+    )
     problems = streams(data, "A", "uniform")
     assert rate(problems, "constant-degree", degree=8) == pytest.approx(0.142, abs=0.01)
     assert rate(problems, "constant-degree", degree=8) < BEST["A"]
 
 
 def test_rollout_beats_the_published_checkpoints_on_loose_deadlines(data):
-    """With the uniform rule a rollout on two streams of D blocks less than PAC-ML's best checkpoint."""
+    """With the uniform rule a rollout on two streams of D blocks less than PAC-ML's best
+    checkpoint."""
     from placeopt.solvers.degree.feasible_first import padded
 
     problems = streams(data, "D", "uniform")[:2]

@@ -23,7 +23,9 @@ GRID = {"grid": (2, 2, 2), "memory": 500_000_000}
 
 def policies(problem):
     """Return one policy of every kind."""
-    orders = [row for row in ((4, 2, 1, 8), (2, 1), (8, 4, 1)) if set(row) <= set(problem.jobs.degrees)]
+    orders = [
+        row for row in ((4, 2, 1, 8), (2, 1), (8, 4, 1)) if set(row) <= set(problem.jobs.degrees)
+    ]
     order = padded(problem, [orders[m % len(orders)] for m in range(len(problem.jobs.profiles))])
     rng = np.random.default_rng(5)
     weights = rng.normal(size=network_size(num_features(len(problem.jobs.degrees)), 3))
@@ -49,7 +51,9 @@ def compare(problem, episode, choose):
         assert CAUSES[episode.cause[job]] == outcome, where
         assert int(episode.degree[job]) == degree, where
         assert int(episode.jct[job]) == length, where
-        assert set(np.flatnonzero(episode.servers[job]).tolist()) == {topology.index(*s) for s in servers}, where
+        assert set(np.flatnonzero(episode.servers[job]).tolist()) == {
+            topology.index(*s) for s in servers
+        }, where
         assert int(episode.held[job]) == len(servers), where
 
 
@@ -57,19 +61,23 @@ def compare(problem, episode, choose):
 @pytest.mark.parametrize("rule", ["published", "uniform"])
 @pytest.mark.parametrize("arrivals", ["fixed", "poisson"])
 def test_outcomes_equal_the_oracle(rule, arrivals):
-    """Whatever a policy chooses, placement, occupancy and blocking causes are those of the definition."""
+    """Whatever a policy chooses, placement, occupancy and blocking causes are those of the
+    definition."""
     problem = stream(40, beta="A", seed=3, load=1.3, rule=rule, arrivals=arrivals, **GRID)
     for policy in policies(problem):
         episode = simulate(problem, policy, seed=1, record_servers=True)
         compare(problem, episode, lambda c, job, *_, e=episode: int(e.degree[job]) or None)
     assert {CAUSES[c] for p in policies(problem) for c in simulate(problem, p, seed=1).cause} >= {
-        "completed", "no space", "deadline",
-    }  # fmt: skip
+        "completed",
+        "no space",
+        "deadline",
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_fixed_policies_choose_as_defined(seed):
-    """Maximum, minimum and constant degree, and feasible-first, choose what their definitions say."""
+    """Maximum, minimum and constant degree, and feasible-first, choose what their definitions
+    say."""
     problem = stream(50, beta="C", seed=seed, load=1.1, **GRID)
     degrees, sequential = problem.jobs.degrees, problem.jobs.arrays.sequential
 
@@ -87,7 +95,11 @@ def test_fixed_policies_choose_as_defined(seed):
     def first(cluster, job, now, model, deadline):
         for u in (4, 1, 8):
             length = cluster.length(model, u)
-            if length is not None and length <= deadline and cluster.servers(model, u, now) is not None:
+            if (
+                length is not None
+                and length <= deadline
+                and cluster.servers(model, u, now) is not None
+            ):
                 return u
         return None
 
@@ -115,12 +127,19 @@ def by_hand(arrival, deadline, horizon, model=None):
     types = replace(table(count=1, grid=(2, 1, 1)), steps=1)
     unit = int(types.arrays.sequential[0])
     scale = lambda values: np.array(values) * unit // 10  # noqa: E731
-    return JobStreamProblem("hand", types, scale(arrival), np.zeros(len(arrival), int), scale(deadline),
-                            int(scale([horizon])[0]))  # fmt: skip
+    return JobStreamProblem(
+        "hand",
+        types,
+        scale(arrival),
+        np.zeros(len(arrival), int),
+        scale(deadline),
+        int(scale([horizon])[0]),
+    )
 
 
 def test_servers_are_free_again_the_moment_a_job_ends():
-    """Two servers, jobs of 10 tenths: the third finds no room at 9, the fourth does at exactly 10."""
+    """Two servers, jobs of 10 tenths: the third finds no room at 9, the fourth does at exactly
+    10."""
     problem = by_hand([0, 0, 9, 10], [10, 10, 10, 10], 100)
     episode = simulate(problem, DegreePolicy("constant-degree", degree=1), record_servers=True)
     assert [CAUSES[c] for c in episode.cause] == ["completed", "completed", "no space", "completed"]
@@ -128,10 +147,16 @@ def test_servers_are_free_again_the_moment_a_job_ends():
 
 
 def test_deadline_and_horizon():
-    """A deadline may be met exactly; a job that ends after the horizon is unfinished, at it completed."""
+    """A deadline may be met exactly; a job that ends after the horizon is unfinished, at it
+    completed."""
     problem = by_hand([0, 0, 90, 91], [10, 9, 10, 10], 100)
     episode = simulate(problem, DegreePolicy("constant-degree", degree=1))
-    assert [CAUSES[c] for c in episode.cause] == ["completed", "deadline", "completed", "unfinished"]
+    assert [CAUSES[c] for c in episode.cause] == [
+        "completed",
+        "deadline",
+        "completed",
+        "unfinished",
+    ]
     assert episode.blocked == 2
     assert episode.causes == {"refused": 0, "no space": 0, "deadline": 1, "unfinished": 1}
 
@@ -180,7 +205,9 @@ def test_threads_do_not_change_the_answer():
     """One, two and five threads run the same episodes."""
     problem = stream(60)
     streams = [problem.resample(i) for i in range(9)]
-    runs = [simulate_many(streams, DegreePolicy("random-degree"), seed=3, threads=w) for w in (1, 2, 5)]
+    runs = [
+        simulate_many(streams, DegreePolicy("random-degree"), seed=3, threads=w) for w in (1, 2, 5)
+    ]
     for one, two, five in zip(*runs, strict=True):
         assert one.degree.tolist() == two.degree.tolist() == five.degree.tolist()
 
@@ -208,19 +235,26 @@ def packed(problem, free, size):
 
 
 def described(problem, free_at, now):
-    """Return the servers that are free, and those in packable blocks, at every look; none from the horizon on."""
+    """Return the servers that are free, and those in packable blocks, at every look; none from the
+    horizon on."""
     looks = {look: now + int(problem.mean_gap * look) for look in LOOKS_AHEAD}
     at = {
-        look: [s for s, t in enumerate(free_at) if t <= time and time < problem.horizon] for look, time in looks.items()
+        look: [s for s, t in enumerate(free_at) if t <= time and time < problem.horizon]
+        for look, time in looks.items()
     }
     row = [len(at[look]) for look in LOOKS_AHEAD]
-    return row + [packed(problem, at[look], size) for look in PACKED_AHEAD for size in problem.jobs.degrees[1:]]
+    return row + [
+        packed(problem, at[look], size)
+        for look in PACKED_AHEAD
+        for size in problem.jobs.degrees[1:]
+    ]
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("grid", [GRID, {"grid": (5, 5, 3), "memory": 500_000_000}])
 def test_descriptions_by_definition(grid):
-    """Free servers and packable blocks at every look, from when each server is free again; more than one word of bits, too."""
+    """Free servers and packable blocks at every look, from when each server is free again; more
+    than one word of bits, too."""
     problem = stream(12, load=1.3, seed=2, **grid)
     episode, afterwards = record_episode(problem, DegreePolicy("max-degree"), seed=0)
     shown = simulate(problem, DegreePolicy("max-degree"), record_servers=True)
@@ -235,7 +269,8 @@ def test_descriptions_by_definition(grid):
 
 
 def test_a_value_policy_takes_the_best_of_what_it_can_start():
-    """Its choice is the degree, or refusing, with the largest reward and discounted value, computed here once more."""
+    """Its choice is the degree, or refusing, with the largest reward and discounted value, computed
+    here once more."""
     problem = stream(40, load=1.3, seed=2, **GRID)
     policy = policies(problem)[7]
     size = num_features(len(problem.jobs.degrees))
@@ -269,7 +304,9 @@ def test_a_value_policy_takes_the_best_of_what_it_can_start():
     stream_oracle.episode(problem, check)
 
 
-@pytest.mark.parametrize("fields", [{"weights": None}, {"weights": np.zeros(7)}, {"weights": np.zeros(0)}])
+@pytest.mark.parametrize(
+    "fields", [{"weights": None}, {"weights": np.zeros(7)}, {"weights": np.zeros(0)}]
+)
 def test_networks_of_the_wrong_size_are_refused(fields):
     """The weights must make whole layers for the topology's features."""
     with pytest.raises(InputError, match="weights"):
@@ -281,8 +318,13 @@ def test_rollout_improves_on_its_base():
     problem = stream(150, beta="C", load=1.1)
     order = padded(problem, [(1, 2, 4, 8)] * 3)
     streams = [problem.resample(i) for i in range(4)]
-    base = sum(e.blocked for e in simulate_many(streams, DegreePolicy("feasible-first", order=order)))
-    better = sum(e.blocked for e in simulate_many(streams, DegreePolicy("rollout", order=order, samples=8, depth=8)))
+    base = sum(
+        e.blocked for e in simulate_many(streams, DegreePolicy("feasible-first", order=order))
+    )
+    better = sum(
+        e.blocked
+        for e in simulate_many(streams, DegreePolicy("rollout", order=order, samples=8, depth=8))
+    )
     assert better < base
 
 

@@ -33,13 +33,23 @@ def profiles(tmp_path):
 
 def load(source, profiles=None, **options):
     """Load a stream of the two small models."""
-    return load_stream({"models": "small,large", "jobs": 20, **source}, profiles=profiles, **options)
+    return load_stream(
+        {"models": "small,large", "jobs": 20, **source}, profiles=profiles, **options
+    )
 
 
 def test_source_text(profiles):
     """A source string, a mapping, JSON and TOML describe the same stream."""
-    text = load_stream("stream:ramp?models=small,large&jobs=20&beta=C&rule=published&seed=4", profiles=profiles)
-    options = {"models": ["small", "large"], "jobs": 20, "beta": "C", "rule": "published", "seed": 4}
+    text = load_stream(
+        "stream:ramp?models=small,large&jobs=20&beta=C&rule=published&seed=4", profiles=profiles
+    )
+    options = {
+        "models": ["small", "large"],
+        "jobs": 20,
+        "beta": "C",
+        "rule": "published",
+        "seed": 4,
+    }
     same = [load_stream(options, profiles=profiles)]
     path = profiles.parent / "stream.json"
     path.write_text(json.dumps({**options, "profiles": "profiles"}))
@@ -55,16 +65,20 @@ def test_source_text(profiles):
 
 
 def test_profile_units_and_input(profiles):
-    """Milliseconds become seconds; sequential time is 50 steps; zero_input makes data loading free."""
+    """Milliseconds become seconds; sequential time is 50 steps; zero_input makes data loading
+    free."""
     problem = load({}, profiles)
     assert problem.jobs.profiles[0].sequential == pytest.approx(0.023)
     assert problem.jobs.lookahead["small"][1] == pytest.approx(50 * 0.023)
     assert load({"zero_input": True}, profiles).jobs.profiles[0].sequential == pytest.approx(0.021)
-    assert load({"units": "published"}, profiles).jobs.lookahead["small"][1] == pytest.approx(50 * 23)
+    assert load({"units": "published"}, profiles).jobs.lookahead["small"][1] == pytest.approx(
+        50 * 23
+    )
 
 
 def test_draws(profiles):
-    """Equal numbers of each model, deadlines as fractions of the sequential time, a seed that fixes everything."""
+    """Equal numbers of each model, deadlines as fractions of the sequential time, a seed that fixes
+    everything."""
     problem = load({"jobs": 101, "beta": 0.5, "interval": 3}, profiles)
     counts = np.bincount(problem.model)
     assert sorted(counts.tolist()) == [50, 51]
@@ -116,15 +130,20 @@ def test_trace(profiles, tmp_path):
     other = problem.resample(1)
     assert sorted(np.diff(other.arrival)) == [0, 1_500_000_000]
     path.write_text("arrival, model, beta\n0,small,0.5\n")
-    assert load_stream(path, profiles=profiles).deadline[0] == pytest.approx(0.5 * 50 * 0.023e9, abs=1)
+    assert load_stream(path, profiles=profiles).deadline[0] == pytest.approx(
+        0.5 * 50 * 0.023e9, abs=1
+    )
     description = tmp_path / "stream.json"
     description.write_text(json.dumps({"trace": "trace.csv", "profiles": "profiles", "horizon": 9}))
     assert load_stream(description).horizon == 9 * 10**9
 
 
 def test_job_types_from_any_graph(profiles):
-    """Generated graphs and files of other formats are job types, priced on a device where they have no times."""
-    problem = load_stream({"models": ["gen:chain-mm", "small"], "device": "A100", "jobs": 4}, profiles=profiles)
+    """Generated graphs and files of other formats are job types, priced on a device where they have
+    no times."""
+    problem = load_stream(
+        {"models": ["gen:chain-mm", "small"], "device": "A100", "jobs": 4}, profiles=profiles
+    )
     assert problem.jobs.models == ("gen:chain-mm", "small")
     assert problem.jobs.lookahead["gen:chain-mm"][1] > 0
     alone = load_stream({"models": "gen:chain-mm", "device": "A100", "jobs": 4})
@@ -134,11 +153,20 @@ def test_job_types_from_any_graph(profiles):
 
 
 def test_job_type_from_a_measured_graph():
-    """Forward times, resident and output bytes of a measured graph carry over; backward ops are mirrored."""
+    """Forward times, resident and output bytes of a measured graph carry over; backward ops are
+    mirrored."""
     graph = po.OpGraph(
-        "g", ("a", "b", "c"), producer=[0, 1], tensor_bytes=[10, 20], consumer_ptr=[0, 2, 3], consumer=[1, 2, 2],
-        resident=[1, 2, 3], measured_kinds=("*",), measured=[[5], [7], [9]], tick_seconds=1e-3,
-    )  # fmt: skip
+        "g",
+        ("a", "b", "c"),
+        producer=[0, 1],
+        tensor_bytes=[10, 20],
+        consumer_ptr=[0, 2, 3],
+        consumer=[1, 2, 2],
+        resident=[1, 2, 3],
+        measured_kinds=("*",),
+        measured=[[5], [7], [9]],
+        tick_seconds=1e-3,
+    )
     profile = JobProfile.from_graph(graph, backward_ratio=3.0)
     assert profile.forward.tolist() == pytest.approx([0.005, 0.007, 0.009])
     assert profile.backward.tolist() == pytest.approx([0.015, 0.021, 0.027])
@@ -149,7 +177,10 @@ def test_job_type_from_a_measured_graph():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"models": "small,vgg61"}, "model 'vgg61' is not among the profiles in .*; known: large, small"),
+        (
+            {"models": "small,vgg61"},
+            "model 'vgg61' is not among the profiles in .*; known: large, small",
+        ),
         ({"models": "small,small"}, "distinct names, received small, small"),
         ({"jobs": -3}, "jobs must be >= 1, received -3"),
         ({"jobs": "many"}, "expected a whole number, received 'many'"),
@@ -189,10 +220,22 @@ def test_wrong_options(profiles, options, words):
         ("", "expected the header arrival,model,deadline"),
         ("time,model,deadline\n0,small,1\n", "received 'time,model,deadline'"),
         ("arrival,model,deadline\n", "at least one job"),
-        ("arrival,model,deadline\n5,small,1\n4,small,1\n", "line 3: arrivals out of order: 4 after 5"),
-        ("arrival,model,deadline\n-1,small,1\n", "line 2: arrival must be a time >= 0, received -1"),
-        ("arrival,model,deadline\n0,small,-2\n", "line 2: deadline must be a time >= 0, received -2"),
-        ("arrival,model,deadline\n0,small,soon\n", "line 2: deadline must be a number, received 'soon'"),
+        (
+            "arrival,model,deadline\n5,small,1\n4,small,1\n",
+            "line 3: arrivals out of order: 4 after 5",
+        ),
+        (
+            "arrival,model,deadline\n-1,small,1\n",
+            "line 2: arrival must be a time >= 0, received -1",
+        ),
+        (
+            "arrival,model,deadline\n0,small,-2\n",
+            "line 2: deadline must be a time >= 0, received -2",
+        ),
+        (
+            "arrival,model,deadline\n0,small,soon\n",
+            "line 2: deadline must be a number, received 'soon'",
+        ),
         ("arrival,model,deadline\ninf,small,1\n", "line 2: arrival must be a time >= 0"),
         ("arrival,model,deadline\n0,resnet,1\n", "model 'resnet' is not among the profiles"),
         ("arrival,model,deadline\n0,small\n", "line 2: deadline must be a number"),
@@ -210,8 +253,10 @@ def test_wrong_traces(profiles, tmp_path, text, words):
 def test_wrong_files(profiles, tmp_path):
     """Missing and damaged files, unknown kinds and missing profiles are one line each."""
     for name, text, words in (
-        ("a.json", "{", "not valid JSON"), ("b.toml", "x = [", "not valid TOML"), ("c.json", "[1]", "expected an object")
-    ):  # fmt: skip
+        ("a.json", "{", "not valid JSON"),
+        ("b.toml", "x = [", "not valid TOML"),
+        ("c.json", "[1]", "expected an object"),
+    ):
         (tmp_path / name).write_text(text)
         with pytest.raises(InputError, match=words):
             load_stream(tmp_path / name, profiles=profiles)

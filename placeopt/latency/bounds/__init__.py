@@ -1,9 +1,10 @@
 """Lower bounds on the latency of any placement.
 
-`path`: ops on a path follow each other, each at its fastest. Transfers are left out: they go through host memory (`io_class`),
-whatever the links between devices cost.
+`path`: ops on a path follow each other, each at its fastest. Transfers are left out: they go
+through host memory (`io_class`), whatever the links between devices cost.
 
-`flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published graphs it is the optimum.
+`flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published
+graphs it is the optimum.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ METHODS = ("path", "flow")
 
 
 def latency_bounds(
-    problem: PlacementProblem, seconds: float, methods: Sequence[str] = METHODS, upper: int | None = None
+    problem: PlacementProblem,
+    seconds: float,
+    methods: Sequence[str] = METHODS,
+    upper: int | None = None,
 ) -> Iterator[tuple[str, int]]:
-    """Yield (method, ticks) one after the other; `flow` takes what is left of `seconds`, and none of none.
+    """Yield (method, ticks) one after the other; `flow` takes what is left of `seconds`, and none
+    of none.
 
     Parameters
     ----------

@@ -1,33 +1,38 @@
-"""Lower bound on the latency with slots by a flow over paths and a dynamic program over ideals (`flow`).
+"""Lower bound on the latency with slots by a flow over paths and a dynamic program over ideals
+(`flow`).
 
-Let a path of ops carry one unit of flow, or let it split and join again: lambda_e on every edge e, phi_v through
-every op v. On a path the slots and the ops of the pool follow each other, and as slots are convex the path
-visits each at most once, so the latency is at least the time of every unit on the path, and for any flow
+Let a path of ops carry one unit of flow, or let it split and join again: lambda_e on every edge e,
+phi_v through every op v. On a path the slots and the ops of the pool follow each other, and as
+slots are convex the path visits each at most once, so the latency is at least the time of every
+unit on the path, and for any flow
 
-    latency >= sum over slots S of phi(S) duration(S) + sum over ops v of the pool of phi_v compute[v, pool],
+    latency >= sum over slots S of phi(S) duration(S) + sum over ops v of the pool of phi_v
+    compute[v, pool],
 
-where phi(S) is the flow that visits S. The right side is smallest over all placements by a dynamic program: slots
-and ops of the pool can be sorted such that none waits for a later one, every prefix of that order is an
-ideal (a down-set) I of the graph, and
+where phi(S) is the flow that visits S. The right side is smallest over all placements by a dynamic
+program: slots and ops of the pool can be sorted such that none waits for a later one, every prefix
+of that order is an ideal (a down-set) I of the graph, and
 
     f[s][I] = min( min over maximal v of I of  f[s][I - v] + phi_v compute[v, pool],
                    min over ideals I' inside I of  f[s - 1][I'] + phi(I - I') duration(I - I') ).
 
-Every flow proves f[slots][all ops]; the best flow is found by cutting planes: each placement that the program
-returns is a linear bound on what any flow can prove (the value of a game between paths and placements).
-Flows are rounded to integers along paths, so that the program adds integers and its value is a proof.
-The placements are good as well: the program knows the memory, the transfers and the pool.
+Every flow proves f[slots][all ops]; the best flow is found by cutting planes: each placement that
+the program returns is a linear bound on what any flow can prove (the value of a game between paths
+and placements). Flows are rounded to integers along paths, so that the program adds integers and
+its value is a proof. The placements are good as well: the program knows the memory, the transfers
+and the pool.
 
-Classes of colocation are kept together as far as the program can see. With q slots the nodes of a class may lie in several
-slots of one accelerator, so with q = 1 no slot parts a class, and with q = 2 the accelerator of a class that is parted has no
-third slot: a slot parts classes only with earlier slots or only with later ones, all that it parts it shares with the same
-one, and both fit into one memory. The program keeps, of the slots that hold the classes which cross the border of an ideal,
-whether they are one, and what two of them take at least, rounded down to steps; what it forgets relaxes the problem. A node
-whose only predecessor is of its class is in the pool where that one is, and nothing else waits between the two: both enter
-the pool in one step.
+Classes of colocation are kept together as far as the program can see. With q slots the nodes of a
+class may lie in several slots of one accelerator, so with q = 1 no slot parts a class, and with q =
+2 the accelerator of a class that is parted has no third slot: a slot parts classes only with
+earlier slots or only with later ones, all that it parts it shares with the same one, and both fit
+into one memory. The program keeps, of the slots that hold the classes which cross the border of an
+ideal, whether they are one, and what two of them take at least, rounded down to steps; what it
+forgets relaxes the problem. A node whose only predecessor is of its class is in the pool where that
+one is, and nothing else waits between the two: both enter the pool in one step.
 
-Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.reduction`). Devices may
-differ: every slot takes the smallest times and the largest capacity of any accelerator.
+Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.reduction`).
+Devices may differ: every slot takes the smallest times and the largest capacity of any accelerator.
 """
 
 from __future__ import annotations
@@ -76,7 +81,11 @@ class FlowBound:
     """
 
     def __init__(
-        self, problem: PlacementProblem, *, max_ideals: int = MAX_IDEALS, stop: Callable[[], bool] = lambda: False
+        self,
+        problem: PlacementProblem,
+        *,
+        max_ideals: int = MAX_IDEALS,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
@@ -104,7 +113,9 @@ class FlowBound:
         """The fields of `FlowArrays` about classes and memory."""
         nodes, unit = self.nodes, self.problem.units.unit
         n = len(nodes.ops)
-        _, first, label = np.unique([unit[ops[0]] for ops in nodes.ops], return_index=True, return_inverse=True)
+        _, first, label = np.unique(
+            [unit[ops[0]] for ops in nodes.ops], return_index=True, return_inverse=True
+        )
         group = np.argsort(np.argsort(first))[label].astype(np.int64)
         before: list[set[int]] = [set() for _ in range(n)]
         for u, v in nodes.edges:
@@ -118,7 +129,9 @@ class FlowBound:
                     pool_time[leader[v]] = -1
         follower = np.flatnonzero(leader != np.arange(n))
         follower = follower[np.argsort(leader[follower], kind="stable")]
-        resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64)
+        resident = np.array(
+            [int(self.problem.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64
+        )
         capacity = min(int(self.problem.capacity[self._accelerators].max()), int(resident.sum()))
         parted = self.problem.slots > 1 and bool((np.bincount(group) > 1).any())
         self._steps = max(1, min(_MOST_STEPS, _STATES // self.lattice.num_ideals)) if parted else 1
@@ -139,9 +152,13 @@ class FlowBound:
     def _set_arrays(self) -> None:
         nodes = self.nodes
         n = len(nodes.ops)
-        slot_time = np.array([
-            -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum()) for ops in nodes.ops
-        ], dtype=np.int64)  # fmt: skip
+        slot_time = np.array(
+            [
+                -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum())
+                for ops in nodes.ops
+            ],
+            dtype=np.int64,
+        )
         producer = np.array([u for u, _, _ in nodes.tensors], dtype=np.int64)
         size = np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64)
         consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], dtype=np.int64)
@@ -160,19 +177,31 @@ class FlowBound:
             **self._classes(),
         )
         a = self.arrays
-        self._fast = np.where((a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)), a.pool_time, a.slot_time)
+        self._fast = np.where(
+            (a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)),
+            a.pool_time,
+            a.slot_time,
+        )
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
         self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
-        held = self._steps**2 * (3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1)
+        held = self._steps**2 * (
+            3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1
+        )
         shape = ideals, self._num_slots + 1, held
         self._tables = SlotTables(
-            np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int8),
-            np.zeros(shape, dtype=np.int16), np.zeros((ideals, 2), dtype=np.int64), np.zeros(ideals, dtype=np.int64),
-            np.zeros((ideals, held), dtype=np.int16), np.zeros(ideals, dtype=np.int64),
-        )  # fmt: skip
+            np.empty(shape, dtype=np.int64),
+            np.zeros(shape, dtype=np.int32),
+            np.zeros(shape, dtype=np.int8),
+            np.zeros(shape, dtype=np.int16),
+            np.zeros((ideals, 2), dtype=np.int64),
+            np.zeros(ideals, dtype=np.int64),
+            np.zeros((ideals, held), dtype=np.int16),
+            np.zeros(ideals, dtype=np.int64),
+        )
 
-    # --- the bound -------------------------------------------------------------------------------------
+    # --- the bound
+    # -------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -213,7 +242,8 @@ class FlowBound:
         return self.lower
 
     def _next_flow(self) -> tuple[NDArray[np.float64], float]:
-        """Best flow against the placements found so far, pulled towards the best one; and what it promises.
+        """Best flow against the placements found so far, pulled towards the best one; and what it
+        promises.
 
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
@@ -226,7 +256,9 @@ class FlowBound:
         v = np.arange(n)
         balance = coo_matrix(
             (
-                np.concatenate([np.ones(n), -np.ones(n), np.ones(len(e)), -np.ones(len(e)), np.ones(n)]),
+                np.concatenate(
+                    [np.ones(n), -np.ones(n), np.ones(len(e)), -np.ones(len(e)), np.ones(n)]
+                ),
                 (
                     np.concatenate([v, v, ends[:, 1], ends[:, 0], np.full(n, n)]),
                     np.concatenate([v, n + v, 2 * n + e, 2 * n + e, v]),
@@ -239,7 +271,12 @@ class FlowBound:
         if self._cuts:
             cost[-1] = -1.0
             answer = linprog(
-                cost, A_ub=np.array(self._cuts), b_ub=np.zeros(len(self._cuts)), A_eq=balance, b_eq=right, method="highs"
+                cost,
+                A_ub=np.array(self._cuts),
+                b_ub=np.zeros(len(self._cuts)),
+                A_eq=balance,
+                b_eq=right,
+                method="highs",
             )
         else:  # a longest path by the fastest times
             fast = self._fast / self._scale
@@ -289,9 +326,14 @@ class FlowBound:
         return node_flow, edge_flow, total
 
     def _price(
-        self, node_flow: NDArray[np.int64], edge_flow: NDArray[np.int64], limit: int, stop: Callable[[], bool]
+        self,
+        node_flow: NDArray[np.int64],
+        edge_flow: NDArray[np.int64],
+        limit: int,
+        stop: Callable[[], bool],
     ) -> int | None:
-        """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it short."""
+        """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it
+        short."""
         lattice = self.lattice.arrays
         low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
         flow = Flow(node_flow, edge_flow, low, min(limit, NO_VALUE - 1))
@@ -299,7 +341,9 @@ class FlowBound:
         while row < self.lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, self.lattice.num_ideals)
-            call_interruptibly(partial(fill_rows, self.arrays, lattice, flow, self._tables, row, last))
+            call_interruptibly(
+                partial(fill_rows, self.arrays, lattice, flow, self._tables, row, last)
+            )
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
@@ -314,7 +358,10 @@ class FlowBound:
         b = int(self._tables.value[ideal, s].argmin())
         slot = 0
         while ideal > 0:
-            below, choice = int(self._tables.back_ideal[ideal, s, b]), int(self._tables.back_choice[ideal, s, b])
+            below, choice = (
+                int(self._tables.back_ideal[ideal, s, b]),
+                int(self._tables.back_choice[ideal, s, b]),
+            )
             b = int(self._tables.back_held[ideal, s, b])
             if choice == UNUSED:
                 s -= 1
@@ -344,13 +391,16 @@ class FlowBound:
         return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
     def _homes(self, units: NDArray[np.int64]) -> list[int]:
-        """Accelerator of every slot: those that share a class together, the fullest first, each where it fits most closely."""
+        """Accelerator of every slot: those that share a class together, the fullest first, each
+        where it fits most closely."""
         a, p = self.arrays, self.problem
         number = int(units.max(initial=-1)) + 1
         joined = list(range(number))
         first: dict[int, int] = {}
         used = [0] * number
-        for group, unit, size in zip(a.group.tolist(), units.tolist(), a.resident.tolist(), strict=True):
+        for group, unit, size in zip(
+            a.group.tolist(), units.tolist(), a.resident.tolist(), strict=True
+        ):
             if unit >= 0:
                 used[unit] += size
                 old, new = joined[unit], joined[first.setdefault(group, unit)]
@@ -364,7 +414,11 @@ class FlowBound:
         for units_of in sorted(parts.values(), key=lambda part: -sum(used[u] for u in part)):
             size = sum(used[u] for u in units_of)
             fitting = [i for i in range(len(free)) if left[i] >= len(units_of) and free[i] >= size]
-            at = min(fitting, key=lambda i: (free[i], i)) if fitting else max(range(len(free)), key=lambda i: (left[i], free[i]))
+            at = (
+                min(fitting, key=lambda i: (free[i], i))
+                if fitting
+                else max(range(len(free)), key=lambda i: (left[i], free[i]))
+            )
             free[at] -= size
             left[at] -= len(units_of)
             for unit in units_of:
@@ -380,7 +434,9 @@ class FlowBound:
         home = self._homes(units)
         for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
             device[ops] = pool if unit < 0 else self._accelerators[home[unit]]
-            slot[ops] = 0 if unit < 0 else home[:unit].count(home[unit])  # in this order on every accelerator
+            slot[ops] = (
+                0 if unit < 0 else home[:unit].count(home[unit])
+            )  # in this order on every accelerator
         graph = self._graph
         for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]

@@ -1,8 +1,9 @@
 """The smaller graph whose ideals the latency bound prices (see `placeopt.latency.bounds.flow`).
 
-Ops that take no time and whose results nobody needs are left out; ops of a colocation class that only follow, or only
-feed, their neighbour become one node; and if there are still too many ideals, the cheapest ops are left out, while the
-order through them stays. Each step relaxes the problem: a bound for the reduced graph holds for the whole one.
+Ops that take no time and whose results nobody needs are left out; ops of a colocation class that
+only follow, or only feed, their neighbour become one node; and if there are still too many ideals,
+the cheapest ops are left out, while the order through them stays. Each step relaxes the problem: a
+bound for the reduced graph holds for the whole one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The reduced graph: nodes in topological order, the ops that each stands for, the order, and the tensors."""
+    """The reduced graph: nodes in topological order, the ops that each stands for, the order, and
+    the tensors."""
 
     ops: list[list[int]]
     pool_time: list[int]
@@ -37,18 +39,24 @@ class Reduction:
 
     Attributes
     ----------
-    slot_time, pool_time : ticks of every op on the fastest accelerator and in the fastest pool, -1 where it runs on none.
+    slot_time, pool_time : ticks of every op on the fastest accelerator and in the fastest pool, -1
+    where it runs on none.
     io : ticks of every tensor between an accelerator and the host at least.
     """
 
     def __init__(
-        self, problem: PlacementProblem, slot_time: NDArray[np.int64], pool_time: NDArray[np.int64], io: NDArray[np.int64]
+        self,
+        problem: PlacementProblem,
+        slot_time: NDArray[np.int64],
+        pool_time: NDArray[np.int64],
+        io: NDArray[np.int64],
     ) -> None:
         self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
         self.graph = _op_graph(problem, range(problem.num_ops))
 
     def reduce(self, max_ideals: int, stop: Callable[[], bool]) -> tuple[Nodes, Lattice] | None:
-        """Return the reduced graph with its ideals, or None if even two ops have too many, or at a stop."""
+        """Return the reduced graph with its ideals, or None if even two ops have too many, or at a
+        stop."""
         from placeopt.model.ideals import ideal_lattice
 
         kept = self._without_idle_ends()
@@ -70,7 +78,8 @@ class Reduction:
         return None
 
     def _without_idle_ends(self) -> set[int]:
-        """Ops without those at either end of the graph that take no time and whose tensors cost nothing."""
+        """Ops without those at either end of the graph that take no time and whose tensors cost
+        nothing."""
         p = self.problem
         free = (self.slot_time <= 0) & (self.pool_time == 0)
         costs = self._sent()
@@ -122,13 +131,16 @@ class Reduction:
             tensors,
         )
 
-    def _merge_classes(self, graph: nx.DiGraph, group: dict[int, int], members: dict[int, list[int]]) -> None:
+    def _merge_classes(
+        self, graph: nx.DiGraph, group: dict[int, int], members: dict[int, list[int]]
+    ) -> None:
         """Merge neighbours of one class where one only follows, or only feeds, the other.
 
-        Either both are in one slot, or both are in the pool, where the one can be next to the other in every order;
-        every way in must reach every way out, or the node would order what the ops do not. With several slots an
-        accelerator's class may sit in several of them, so only weights join: first ops that take no time and feed
-        one other only, which cost nothing in that one's slot.
+        Either both are in one slot, or both are in the pool, where the one can be next to the other
+        in every order; every way in must reach every way out, or the node would order what the ops
+        do not. With several slots an accelerator's class may sit in several of them, so only
+        weights join: first ops that take no time and feed one other only, which cost nothing in
+        that one's slot.
         """
         colour = self.problem.units.head
         several = self.problem.slots > 1
@@ -143,7 +155,9 @@ class Reduction:
                 after_a = {group[x] for w in members[a] for x in graph.successors(w)} - {a}
                 if before_b != {a} and after_a != {b}:
                     continue
-                if several and (len(members[a]) > 1 or self.slot_time[a] or graph.in_degree(a) or after_a != {b}):
+                if several and (
+                    len(members[a]) > 1 or self.slot_time[a] or graph.in_degree(a) or after_a != {b}
+                ):
                     continue
                 both = members[a] + members[b]
                 if _crossing_time(graph, both, dict.fromkeys(both, 0)) is None:
@@ -155,7 +169,8 @@ class Reduction:
                 again = True
 
     def _group_pool_time(self, graph: nx.DiGraph, ops: list[int]) -> int:
-        """Ticks that any path through the node takes in the pool, -1 if some op cannot run there."""
+        """Ticks that any path through the node takes in the pool, -1 if some op cannot run
+        there."""
         times = {v: int(self.pool_time[v]) for v in ops}
         if min(times.values()) < 0:
             return -1
@@ -184,7 +199,8 @@ def _op_graph(problem: PlacementProblem, ops: Iterable[int]) -> nx.DiGraph:
 def _crossing_time(graph: nx.DiGraph, ops: list[int], times: dict[int, int]) -> int | None:
     """Smallest longest time from an op with a predecessor outside to one with a successor outside.
 
-    None if some way in does not reach some way out. Without ways in (out), the first (last) ops of the group count.
+    None if some way in does not reach some way out. Without ways in (out), the first (last) ops of
+    the group count.
     """
     inside = set(ops)
     part = graph.subgraph(ops)

@@ -1,12 +1,14 @@
-"""The dynamic program over ideals that prices placements in slots under a flow, as kernels (see `placeopt.latency.bounds.flow`).
+"""The dynamic program over ideals that prices placements in slots under a flow, as kernels (see
+`placeopt.latency.bounds.flow`).
 
 f[s][I] = min( min over maximal v of I of  f[s][I - v] + phi_v compute[v, pool],
 min over ideals I' inside I of  f[s - 1][I'] + phi(I - I') duration(I - I') )
 
-Classes of colocation cross the border of an ideal where they have nodes on both sides. The state also says what is known of
-the slots that hold them: in steps of `step` bytes, what one of these slots takes at least, beside which the rest of its class
-has to fit on the same accelerator; and, where an accelerator has two slots, whether one slot holds all crossing classes
-(then who takes one of them later takes all) or several do (then nobody can take all).
+Classes of colocation cross the border of an ideal where they have nodes on both sides. The state
+also says what is known of the slots that hold them: in steps of `step` bytes, what one of these
+slots takes at least, beside which the rest of its class has to fit on the same accelerator; and,
+where an accelerator has two slots, whether one slot holds all crossing classes (then who takes one
+of them later takes all) or several do (then nobody can take all).
 """
 
 from __future__ import annotations
@@ -46,10 +48,14 @@ class FlowArrays(NamedTuple):
     edge_head: NDArray[np.int64]  # (E,)
     group: NDArray[np.int64]  # (N,) colocation class
     group_size: NDArray[np.int64]  # (classes,) nodes
-    leader: NDArray[np.int64]  # (N,) the node that this one follows into the pool, itself where it follows none
+    leader: NDArray[
+        np.int64
+    ]  # (N,) the node that this one follows into the pool, itself where it follows none
     follower_ptr: NDArray[np.int64]  # (N + 1,)
     follower: NDArray[np.int64]
-    most_open: int  # sides, before and behind, on which a slot may part classes: 0 with one slot, 1 with two, else 2
+    # sides, before and behind, on which a slot may part classes: 0 with one slot, 1 with two, else
+    # 2
+    most_open: int
     step: int  # bytes
     steps: int
 
@@ -66,18 +72,24 @@ class Flow(NamedTuple):
 class SlotTables(NamedTuple):
     """State of the program (I ideals, S slots)."""
 
-    value: NDArray[np.int64]  # (I, S + 1, K) where K counts holders (UNKNOWN without them) times steps times steps
+    value: NDArray[
+        np.int64
+    ]  # (I, S + 1, K) where K counts holders (UNKNOWN without them) times steps times steps
     back_ideal: NDArray[np.int32]  # (I, S + 1, K)
     back_choice: NDArray[np.int8]  # (I, S + 1, K)
     back_held: NDArray[np.int16]  # (I, S + 1, K)
-    crossing: NDArray[np.int64]  # (I, 2) first and last class with nodes inside and outside, -1 without one
+    crossing: NDArray[
+        np.int64
+    ]  # (I, 2) first and last class with nodes inside and outside, -1 without one
     num_crossing: NDArray[np.int64]  # (I,)
     live: NDArray[np.int16]  # (I, K) states that can be reached
     num_live: NDArray[np.int64]  # (I,)
 
 
 @numba.njit(cache=True, nogil=True)
-def _pool_steps(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int) -> None:
+def _pool_steps(
+    a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int
+) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
     row = tables.value[ideal]
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
@@ -124,7 +136,8 @@ def _leave_unused(tables: SlotTables, ideal: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
-    """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before` crossed before it."""
+    """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before`
+    crossed before it."""
     if behind == count:
         return ONE
     if behind > 0:
@@ -135,10 +148,14 @@ def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, first: int, last: int) -> None:
-    """Fill the rows `first`..`last`-1 of the tables as far as they can lead to a cost below the limit.
+def fill_rows(
+    a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, first: int, last: int
+) -> None:
+    """Fill the rows `first`..`last`-1 of the tables as far as they can lead to a cost below the
+    limit.
 
-    The way down from I to I' is one function on purpose: numba counts a reference to every array of a record at each call.
+    The way down from I to I' is one function on purpose: numba counts a reference to every array of
+    a record at each call.
     """
     n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[1] - 1
     states, steps = tables.value.shape[2], a.steps
@@ -174,7 +191,11 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
                 low = np.int64(g) if low < 0 else low
                 high = np.int64(g)
                 count += 1
-        tables.crossing[ideal, 0], tables.crossing[ideal, 1], tables.num_crossing[ideal] = low, high, count
+        tables.crossing[ideal, 0], tables.crossing[ideal, 1], tables.num_crossing[ideal] = (
+            low,
+            high,
+            count,
+        )
         room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
         _pool_steps(a, lattice, flow, tables, ideal, room)
         depth = 0
@@ -233,18 +254,38 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
                     value = tables.value[below, s, k]
                     if value >= NO_VALUE or value + cost >= room:
                         continue
-                    holders, first_step, last_step = k // (steps * steps), k // steps % steps, k % steps
+                    holders, first_step, last_step = (
+                        k // (steps * steps),
+                        k // steps % steps,
+                        k % steps,
+                    )
                     one = two_slots and holders == ONE
                     if ahead[d] > 0:
                         held = first_step if one or (first >= 0 and chosen[first] > 0) else 0
-                        held = max(held, last_step if one or (final >= 0 and chosen[final] > 0) else 0)
+                        held = max(
+                            held, last_step if one or (final >= 0 and chosen[final] > 0) else 0
+                        )
                         if held * a.step + used[d] > a.capacity:
                             continue
-                        if two_slots and (ahead[d] < before_it if one else holders == SEVERAL and ahead[d] == before_it):
+                        if two_slots and (
+                            ahead[d] < before_it
+                            if one
+                            else holders == SEVERAL and ahead[d] == before_it
+                        ):
                             continue
                     most = max(first_step, last_step) if one else 0
-                    at_low = here if opens_low else (first_step if low == first else (last_step if low == final else most))
-                    at_high = here if opens_high else (last_step if high == final else (first_step if high == first else most))
+                    at_low = (
+                        here
+                        if opens_low
+                        else (first_step if low == first else (last_step if low == final else most))
+                    )
+                    at_high = (
+                        here
+                        if opens_high
+                        else (
+                            last_step if high == final else (first_step if high == first else most)
+                        )
+                    )
                     to = at_low * steps + at_high
                     if two_slots:
                         to += steps * steps * _holders_after(holders, behind[d], count, before_it)

@@ -1,4 +1,5 @@
-"""Lower bounds: no schedule is shorter, whatever the solver (one file per bound, each with its proof).
+"""Lower bounds: no schedule is shorter, whatever the solver (one file per bound, each with its
+proof).
 
 `bound` runs them cheapest first under a time budget and says which one won.
 """
@@ -36,10 +37,12 @@ def bound(
     methods: Sequence[str] | None = None,
     upper: int | None = None,
 ) -> BoundReport:
-    """Return the best lower bound on the makespan of `problem` that can be proved in about `seconds`.
+    """Return the best lower bound on the makespan of `problem` that can be proved in about
+    `seconds`.
 
-    Each runs as time allows, by an estimate of its work, and stops at the end of the time; 0 seconds allow about a
-    tenth of a second. `BoundReport.infeasible` says why the problem has no solution, where that is proved.
+    Each runs as time allows, by an estimate of its work, and stops at the end of the time; 0
+    seconds allow about a tenth of a second. `BoundReport.infeasible` says why the problem has no
+    solution, where that is proved.
 
     Parameters
     ----------

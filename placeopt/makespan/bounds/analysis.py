@@ -29,26 +29,38 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-COMBINATORIAL = ("critical-path", "load", "communication", "fork-join", "head-tail", "energy", "destructive")
+COMBINATORIAL = (
+    "critical-path",
+    "load",
+    "communication",
+    "fork-join",
+    "head-tail",
+    "energy",
+    "destructive",
+)
 """Bounds that take milliseconds to a few seconds, cheapest first."""
 
 PROGRAMS = ("segments", "front")
 """Bounds by CP-SAT, which take what they are given."""
 
 CHEAP_WORK = 4_000_000
-"""Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without time, classes are merged."""
+"""Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without
+time, classes are merged."""
 
 WORK_A_SECOND = 40_000_000
 """Steps of a combinatorial bound in a second, with care."""
 
 IDLE_SECONDS = 0.1
-"""Time that bounds may take where none is given, by the estimate of their work: what runs must not depend on the load."""
+"""Time that bounds may take where none is given, by the estimate of their work: what runs must not
+depend on the load."""
 
 IDLE_WORK, UNCUT_OPS = 4_000_000, 7700
-"""Without time given, ops visited per direction for heads and tails of graphs above this number of ops."""
+"""Without time given, ops visited per direction for heads and tails of graphs above this number of
+ops."""
 
 IDLE_END = 5.0
-"""Seconds after which bounds end all the same where no time is given: only a machine in trouble meets it."""
+"""Seconds after which bounds end all the same where no time is given: only a machine in trouble
+meets it."""
 
 
 class Analysis:
@@ -56,10 +68,13 @@ class Analysis:
 
     Attributes
     ----------
-    bounds : ticks per method run so far. delays : between forks and joins, as far as they were looked for.
+    bounds : ticks per method run so far. delays : between forks and joins, as far as they were
+    looked for.
     """
 
-    def __init__(self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None) -> None:
+    def __init__(
+        self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None
+    ) -> None:
         self.problem, self.seconds, self.upper = problem, seconds, upper
         self.started = time.perf_counter()
         self.idle = seconds <= IDLE_SECONDS
@@ -70,7 +85,8 @@ class Analysis:
 
     @cached_property
     def relaxation(self) -> Relaxation:
-        """The cheapest version of the problem; without time for a large one, that of its fastest devices."""
+        """The cheapest version of the problem; without time for a large one, that of its fastest
+        devices."""
         size = self.problem.num_ops * self.problem.num_devices + self.problem.num_edges
         return relax(self.problem, merged=size > CHEAP_WORK * (1 + 20 * self.seconds))
 
@@ -92,20 +108,24 @@ class Analysis:
         return max(0.0, self.end - time.perf_counter())
 
     def within(self, horizon: int, seconds: float) -> tuple[HeadsTails, Clusters] | None:
-        """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if there is none."""
+        """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if
+        there is none."""
         if len(self.relaxation.source) > LARGEST or self.problem.num_devices == 1:
             return self.heads, Clusters(self.relaxation, horizon)
         end = time.perf_counter() + seconds
         return propagate(self.relaxation, self.heads, self.load.weights, horizon, end)
 
     def device_heads_tails(self, heads: HeadsTails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op cannot run."""
+        """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op
+        cannot run."""
         column = self.relaxation.class_of
         return heads.head[:, column], heads.tail[:, column]
 
     def evidence(self, known: int) -> Evidence:
         """What is known where `known` is a bound."""
-        return Evidence(self.relaxation, self.heads, self.load.weights, known, self.upper, self.delays)
+        return Evidence(
+            self.relaxation, self.heads, self.load.weights, known, self.upper, self.delays
+        )
 
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""
@@ -122,7 +142,8 @@ class Analysis:
 
     @cached_property
     def most(self) -> int:
-        """One more than the length of the schedule that runs everything in turn: as a bound, it proves that there is none."""
+        """One more than the length of the schedule that runs everything in turn: as a bound, it
+        proves that there is none."""
         return self.relaxation.serial + 1
 
     def run_all(self, chosen: Sequence[str], *, optional: bool) -> None:
@@ -144,7 +165,9 @@ class Analysis:
             "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
             "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
             "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
-            "segments": lambda: max(self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)),
+            "segments": lambda: max(
+                self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)
+            ),
             "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
         }
         value = int(compute[name]())
@@ -187,4 +210,6 @@ class Analysis:
             "energy": 256 * cells,
             "destructive": 50 * r.num_ops * r.num_ops if len(r.source) <= LARGEST else 0,
         }
-        return steps.get(name, 0) <= WORK_A_SECOND * (IDLE_SECONDS if self.idle else self.seconds_left)
+        return steps.get(name, 0) <= WORK_A_SECOND * (
+            IDLE_SECONDS if self.idle else self.seconds_left
+        )

@@ -1,9 +1,10 @@
 """Critical path with the fastest device of every op and free communication.
 
-Proof. Along a path every op starts after its predecessor ends and runs at least as long as on its fastest
-device. Where two neighbours have no device in common, or their weights fit on none together, the tensor
-between them must be sent, over a link no faster than the cheapest one between two devices that they can
-use. The sum along the path is therefore at most the end of its last op, in any schedule.
+Proof. Along a path every op starts after its predecessor ends and runs at least as long as on its
+fastest device. Where two neighbours have no device in common, or their weights fit on none
+together, the tensor between them must be sent, over a link no faster than the cheapest one between
+two devices that they can use. The sum along the path is therefore at most the end of its last op,
+in any schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def critical_path_bound(relaxation: Relaxation) -> int:
 
 
 def longest_before(relaxation: Relaxation, direction: Direction) -> NDArray[np.int64]:
-    """Return, per op, the longest path that ends at its start (or, backwards, begins at its end)."""
+    """Return, per op, the longest path that ends at its start (or, backwards, begins at its
+    end)."""
     result: NDArray[np.int64] = _longest(*direction[:4], relaxation.min_compute)
     return result
 

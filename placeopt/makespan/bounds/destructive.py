@@ -1,19 +1,21 @@
-"""Destructive improvement: suppose the makespan is at most T, propagate, and look for a contradiction.
+"""Destructive improvement: suppose the makespan is at most T, propagate, and look for a
+contradiction.
 
-Proof. Let T be given. Heads and tails turn into start windows; an op whose window is empty refutes T, and
-so does an overfull energetic window. For an edge (u, v) whose transfer cannot be paid within the windows,
-u and v must share a device; sharing is transitive, so ops fall into clusters. A cluster runs on one
-device, hence no faster than the preemptive one-machine optimum of its heads and tails (Jackson): more
-than T is a contradiction. If the union of the clusters of u and v takes more than T on one machine, or
-their weights do not fit on any device, u and v cannot share, and the edge must be paid. Both kinds of
-knowledge go back into the communication-aware heads and tails (a shared edge is never paid, a separated
-one always), which shrink the windows further, until nothing changes. A contradiction refutes T, so T + 1
-is a bound. T grows in doubling steps, then by bisection.
+Proof. Let T be given. Heads and tails turn into start windows; an op whose window is empty refutes
+T, and so does an overfull energetic window. For an edge (u, v) whose transfer cannot be paid within
+the windows, u and v must share a device; sharing is transitive, so ops fall into clusters. A
+cluster runs on one device, hence no faster than the preemptive one-machine optimum of its heads and
+tails (Jackson): more than T is a contradiction. If the union of the clusters of u and v takes more
+than T on one machine, or their weights do not fit on any device, u and v cannot share, and the edge
+must be paid. Both kinds of knowledge go back into the communication-aware heads and tails (a shared
+edge is never paid, a separated one always), which shrink the windows further, until nothing
+changes. A contradiction refutes T, so T + 1 is a bound. T grows in doubling steps, then by
+bisection.
 
 References
 ----------
-R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to resource-constrained project
-scheduling", European Journal of Operational Research 112(2), 1999.
+R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to
+resource-constrained project scheduling", European Journal of Operational Research 112(2), 1999.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import JOB_ROWS, LENGTH, RELEASE, TAIL, heads_tails, jackson
+from placeopt.makespan.bounds.communication import (
+    JOB_ROWS,
+    LENGTH,
+    RELEASE,
+    TAIL,
+    heads_tails,
+    jackson,
+)
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import fits
@@ -45,8 +54,14 @@ ROUNDS = 12
 
 
 def destructive_bound(evidence: Evidence, end: float) -> int:
-    """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of `time.perf_counter`."""
-    relaxation, heads, weights, known = evidence.relaxation, evidence.heads, evidence.weights, evidence.known
+    """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
+    `time.perf_counter`."""
+    relaxation, heads, weights, known = (
+        evidence.relaxation,
+        evidence.heads,
+        evidence.weights,
+        evidence.known,
+    )
     if len(relaxation.source) > LARGEST or known < 1 or relaxation.problem.num_devices == 1:
         return known
     if not fits(relaxation, weights):
@@ -85,7 +100,9 @@ def propagate(
             return None
         if not changed or time.perf_counter() > end:
             break
-        heads = heads.raised(heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end))
+        heads = heads.raised(
+            heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end)
+        )
     return heads, clusters
 
 
@@ -132,7 +149,9 @@ class Clusters:
         )
         for e in np.flatnonzero(late | (self.pay >= INFINITE)).tolist():
             self._join(int(r.source[e]), int(r.target[e]))
-        time_of = {c: self._one_machine(m, head, tail) for c, m in self.members.items() if len(m) > 1}
+        time_of = {
+            c: self._one_machine(m, head, tail) for c, m in self.members.items() if len(m) > 1
+        }
         if any(value > self.horizon for value in time_of.values()):
             self.contradiction = True
             return True
@@ -155,7 +174,9 @@ class Clusters:
                     changed = True
         return changed
 
-    def _cannot_share(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> bool:
+    def _cannot_share(
+        self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]
+    ) -> bool:
         resident = self.relaxation.problem.resident
         if sum(int(resident[v]) for v in ops) > self.room:
             return True
@@ -163,5 +184,9 @@ class Clusters:
 
     def _one_machine(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> int:
         jobs = np.empty((JOB_ROWS, len(ops)), dtype=np.int64)
-        jobs[RELEASE], jobs[LENGTH], jobs[TAIL] = head[ops], self.relaxation.min_compute[ops], tail[ops]
+        jobs[RELEASE], jobs[LENGTH], jobs[TAIL] = (
+            head[ops],
+            self.relaxation.min_compute[ops],
+            tail[ops],
+        )
         return int(jackson(len(ops), jobs))

@@ -1,17 +1,17 @@
 """Energetic windows: refute a horizon T by the work that must lie inside some window.
 
-Proof. In a schedule of length at most T, op v on class D runs inside [head, T - tail]. In a window [s, t)
-it must then work at least m = max(0, min(p, t - s, head + p - s, t - (T - tail - p))) ticks: its length,
-or less by what can be pushed out on the left or the right. With class weights
-y >= 0 op v uses at least min_D y_D m[v, D] of the sum_D s_D y_D (t - s) that the devices offer in the
-window. If the sum over the ops exceeds the offer, no schedule of length T exists and T + 1 is a lower
-bound. T is searched by doubling steps and bisection, each refuted T being a proof of its own; windows are
-spanned by heads, ends, latest starts and latest ends (a sample for large n).
+Proof. In a schedule of length at most T, op v on class D runs inside [head, T - tail]. In a window
+[s, t) it must then work at least m = max(0, min(p, t - s, head + p - s, t - (T - tail - p))) ticks:
+its length, or less by what can be pushed out on the left or the right. With class weights
+y >= 0 op v uses at least min_D y_D m[v, D] of the sum_D s_D y_D (t - s) that the devices offer in
+the window. If the sum over the ops exceeds the offer, no schedule of length T exists and T + 1 is a
+lower bound. T is searched by doubling steps and bisection, each refuted T being a proof of its own;
+windows are spanned by heads, ends, latest starts and latest ends (a sample for large n).
 
 References
 ----------
-J. Erschler, P. Lopez, C. Thuriot, "Raisonnement temporel sous contraintes de ressource et problèmes d'ordonnancement",
-Revue d'Intelligence Artificielle 5(3), 1991.
+J. Erschler, P. Lopez, C. Thuriot, "Raisonnement temporel sous contraintes de ressource et problèmes
+d'ordonnancement", Revue d'Intelligence Artificielle 5(3), 1991.
 """
 
 from __future__ import annotations
@@ -38,19 +38,23 @@ WORK_PER_TEST = 4_000_000
 
 
 def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
-    """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of `time.perf_counter`."""
+    """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of
+    `time.perf_counter`."""
     known = max(evidence.known, int(evidence.heads.through().max()))
     for choice in weight_choices(evidence.relaxation, evidence.weights):
 
         def refuted(horizon: int, choice: NDArray[np.int64] = choice) -> bool:
-            return time.perf_counter() < end and refutes(evidence.relaxation, evidence.heads, choice, horizon)
+            return time.perf_counter() < end and refutes(
+                evidence.relaxation, evidence.heads, choice, horizon
+            )
 
         known = search_horizon(refuted, known, evidence.limit)
     return known
 
 
 def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> int:
-    """Return 1 + the largest horizon below `upper` found that `refuted` excludes, or `known` (a bound already) if none."""
+    """Return 1 + the largest horizon below `upper` found that `refuted` excludes, or `known` (a
+    bound already) if none."""
     if known >= upper:
         return known
     if known < 1 or not refuted(known):
@@ -74,7 +78,9 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
     return low + 1
 
 
-def refutes(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int) -> bool:
+def refutes(
+    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int
+) -> bool:
     """Whether some window proves that no schedule of length at most `horizon` exists."""
     through = heads.through()
     if int(through.max()) > horizon:
@@ -86,9 +92,15 @@ def refutes(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64
     ends = np.unique(np.concatenate([latest_end, head + fastest]))
     most = max(8, int((WORK_PER_TEST / relaxation.num_ops / relaxation.compute.shape[1]) ** 0.5))
     result: bool = _overfull(
-        heads.head, heads.tail, relaxation.compute, weights, relaxation.class_size,
-        _sample(begins, most), _sample(ends, most), horizon,
-    )  # fmt: skip
+        heads.head,
+        heads.tail,
+        relaxation.compute,
+        weights,
+        relaxation.class_size,
+        _sample(begins, most),
+        _sample(ends, most),
+        horizon,
+    )
     return result
 
 
@@ -117,7 +129,8 @@ def _overfull(head, tail, compute, weights, class_size, begins, ends, horizon): 
                     if p < 0 or head[v, c] + p + tail[v, c] > horizon:
                         continue  # impossible there within the horizon
                     inside = min(
-                        min(p, end - begin), min(head[v, c] + p - begin, end - (horizon - tail[v, c] - p))
+                        min(p, end - begin),
+                        min(head[v, c] + p - begin, end - (horizon - tail[v, c] - p)),
                     )
                     least = min(least, weights[c] * max(np.int64(0), inside))
                     if least == 0:

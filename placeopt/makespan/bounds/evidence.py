@@ -39,11 +39,15 @@ class Evidence:
 
     @property
     def limit(self) -> int:
-        """The smallest bound that closes the search: it meets a known solution, or proves that there is none."""
+        """The smallest bound that closes the search: it meets a known solution, or proves that
+        there is none."""
         longest = self.relaxation.serial + 1
         return longest if self.upper is None else min(self.upper, longest)
 
     def heads_with(self, delays: Sequence[Delay]) -> HeadsTails:
         """Return the heads and tails raised by delays, together with those that are known."""
-        edges = [(delay.segment.first, delay.segment.last, delay.ticks) for delay in (*self.delays, *delays)]
+        edges = [
+            (delay.segment.first, delay.segment.last, delay.ticks)
+            for delay in (*self.delays, *delays)
+        ]
         return self.heads.raised(heads_tails(with_delays(self.relaxation, edges)))

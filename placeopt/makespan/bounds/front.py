@@ -1,18 +1,19 @@
 """Front: how much work fits into the first t ticks of any schedule, and into the last s.
 
-Proof. Give class D of devices the weight y_D >= 0 and op v the energy w_v = min_D y_D p[v, D]; a device of class
-D delivers at most y_D per tick, all devices together at most Y = sum_D s_D y_D. Let W(t) be the most energy that
-any schedule delivers before t, and W'(s) the most that any delivers in its last s ticks. In a schedule of length
-T >= t + s what is left has to fit into the middle, so
+Proof. Give class D of devices the weight y_D >= 0 and op v the energy w_v = min_D y_D p[v, D]; a
+device of class D delivers at most y_D per tick, all devices together at most Y = sum_D s_D y_D. Let
+W(t) be the most energy that any schedule delivers before t, and W'(s) the most that any delivers in
+its last s ticks. In a schedule of length T >= t + s what is left has to fit into the middle, so
 
     T >= t + s + ceil((sum_v w_v - W(t) - W'(s)) / Y).
 
-W(t) is the maximum of a small scheduling problem: only ops whose head is below t can start before t, an op that
-does counts with the part before t, and nothing after t matters. CP-SAT bounds it for growing t, first as a
-maximum, then by asking whether so much energy can be reached (its upper bound is enough for the proof); W'(s)
-is the same problem on the reversed graph with tails for heads. Precedence, transfers between different devices
-and one op at a time per device are kept; contention, memory and the choice of links are relaxed. At the start
-of a schedule devices wait for the first results to arrive: this is where the bounds by heads alone lose most.
+W(t) is the maximum of a small scheduling problem: only ops whose head is below t can start before
+t, an op that does counts with the part before t, and nothing after t matters. CP-SAT bounds it for
+growing t, first as a maximum, then by asking whether so much energy can be reached (its upper bound
+is enough for the proof); W'(s) is the same problem on the reversed graph with tails for heads.
+Precedence, transfers between different devices and one op at a time per device are kept;
+contention, memory and the choice of links are relaxed. At the start of a schedule devices wait for
+the first results to arrive: this is where the bounds by heads alone lose most.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _PATIENCE = 3.0  # how much more each later round has
 
 
 class FrontProof(NamedTuple):
-    """What proves a bound by fronts: the most energy of a first and of a last window, with the weights of the classes."""
+    """What proves a bound by fronts: the most energy of a first and of a last window, with the
+    weights of the classes."""
 
     bound: int
     weights: tuple[int, ...]
@@ -45,7 +47,8 @@ class FrontProof(NamedTuple):
 
 
 def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
-    """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a bound in ticks)."""
+    """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a
+    bound in ticks)."""
     found = front_proof(evidence, end, num_workers)
     return evidence.known if found is None else found.bound
 
@@ -72,9 +75,14 @@ class FrontSearch:
         self.proof: FrontProof | None = None
 
     def run(
-        self, end: float, known: int, upper: int | None = None, go_on: Callable[[int], bool] = lambda _: True
+        self,
+        end: float,
+        known: int,
+        upper: int | None = None,
+        go_on: Callable[[int], bool] = lambda _: True,
     ) -> FrontProof | None:
-        """Return what proves the best bound found until `end` (`time.perf_counter`); None if none is above `known`.
+        """Return what proves the best bound found until `end` (`time.perf_counter`); None if none
+        is above `known`.
 
         Parameters
         ----------
@@ -96,9 +104,16 @@ class FrontSearch:
         return self.proof if self.proof is not None and self.proof.bound > before else None
 
     def _round(
-        self, pair: tuple[Fronts, ...], limit: float, end: float, known: int, upper: int | None, go_on: Callable[[int], bool]
+        self,
+        pair: tuple[Fronts, ...],
+        limit: float,
+        end: float,
+        known: int,
+        upper: int | None,
+        go_on: Callable[[int], bool],
     ) -> int:
-        """Try windows for `limit` seconds each, from both ends by turns, and return the best bound."""
+        """Try windows for `limit` seconds each, from both ends by turns, and return the best
+        bound."""
         total = int(pair[0].energy.sum())
         for side in pair:
             side.again()
@@ -119,7 +134,8 @@ class FrontSearch:
 
 
 def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof | None:
-    """Best pair of windows that cannot overlap, as no schedule is shorter than `known`; None if none gives more."""
+    """Best pair of windows that cannot overlap, as no schedule is shorter than `known`; None if
+    none gives more."""
     best, proof = known, None
     for t in first.most:
         for s in last.most:
@@ -128,5 +144,8 @@ def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof 
                 bound = t + s + -(-max(0, rest) // first.width)
                 if bound > best:
                     weights = tuple(first.weights.tolist())
-                    best, proof = bound, FrontProof(bound, weights, (t, first.most[t]), (s, last.most[s]))
+                    best, proof = (
+                        bound,
+                        FrontProof(bound, weights, (t, first.most[t]), (s, last.most[s])),
+                    )
     return proof

@@ -1,4 +1,5 @@
-"""Windows of a front: the most energy that a first or last window of a schedule can hold, by CP-SAT."""
+"""Windows of a front: the most energy that a first or last window of a schedule can hold, by
+CP-SAT."""
 
 from __future__ import annotations
 
@@ -24,9 +25,17 @@ MOST_CANDIDATES = 160
 FAILURES = 2
 """Windows of one side that may take too long before a round ends."""
 
-_FIRST, _GROWTH, _LAST, _FINE = 0.05, 1.3, 0.7, 1.06  # t as a share of the known bound, and of the last t
+_FIRST, _GROWTH, _LAST, _FINE = (
+    0.05,
+    1.3,
+    0.7,
+    1.06,
+)  # t as a share of the known bound, and of the last t
 _CLOSE = 5000  # part of a window's ticks and devices below which its maximum is known well enough
-_LOOK, _QUESTION = 0.3, 0.25  # shares of the time for the maximum itself, and for one question of the bisection
+_LOOK, _QUESTION = (
+    0.3,
+    0.25,
+)  # shares of the time for the maximum itself, and for one question of the bisection
 
 
 class Fronts:
@@ -60,7 +69,8 @@ class Fronts:
         self.failures = 0  # windows that did, in this round
 
     def next_window(self, known: int) -> int | None:
-        """The window to try next: ever larger ones, then between the last one solved and the first one not."""
+        """The window to try next: ever larger ones, then between the last one solved and the first
+        one not."""
         if self.failed is None:
             window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
             return window if window <= _LAST * known else None
@@ -89,16 +99,22 @@ class Fronts:
         else:
             self.failed, self.failures = window, self.failures + 1
 
-    def _maximum(self, candidates: list[int], window: int, known: int, seconds: float) -> tuple[int, bool]:
-        """Return the best bound on the energy of a window found, and whether some schedule (nearly) reaches it.
+    def _maximum(
+        self, candidates: list[int], window: int, known: int, seconds: float
+    ) -> tuple[int, bool]:
+        """Return the best bound on the energy of a window found, and whether some schedule (nearly)
+        reaches it.
 
-        After a first look at the maximum itself CP-SAT is asked, by bisection, whether a schedule of at least so much
-        energy exists: that is refuted where its own bound on the maximum hardly moves.
+        After a first look at the maximum itself CP-SAT is asked, by bisection, whether a schedule
+        of at least so much energy exists: that is refuted where its own bound on the maximum hardly
+        moves.
         """
         end = time.perf_counter() + seconds
         model = FrontModel(self, candidates, window, known)
         reached, known = model.maximum(_LOOK * seconds)
-        doubtful = reached  # least energy that may be out of reach; below it a question was left open
+        doubtful = (
+            reached  # least energy that may be out of reach; below it a question was left open
+        )
         close = window * self.width // _CLOSE
         while known - doubtful > close and (left := end - time.perf_counter()) > 0:
             target = doubtful + -(-(known - doubtful) // 2)
@@ -114,8 +130,8 @@ class Fronts:
 class FrontModel:
     """The model of one window for CP-SAT: which ops run in it, where and from when.
 
-    Devices of a class are interchangeable: the i-th op uses one of the first i. So are twins, ops that cost the same
-    and hang on the same ops: they run in the order of their numbers.
+    Devices of a class are interchangeable: the i-th op uses one of the first i. So are twins, ops
+    that cost the same and hang on the same ops: they run in the order of their numbers.
     """
 
     def __init__(self, front: Fronts, candidates: list[int], window: int, known: int) -> None:
@@ -146,7 +162,8 @@ class FrontModel:
         return round(solver.objective_value), self.known
 
     def reaches(self, energy: int, seconds: float) -> int | bool | None:
-        """Return the energy of a schedule of at least `energy`, False if there is none, None if that stays open."""
+        """Return the energy of a schedule of at least `energy`, False if there is none, None if
+        that stays open."""
         from ortools.sat.python import cp_model
 
         model = self.cp.clone()
@@ -156,7 +173,11 @@ class FrontModel:
         status = solve_interruptibly(solver, model)
         if status == cp_model.INFEASIBLE:
             return False
-        return sum(solver.value(x) for x in self.gained) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+        return (
+            sum(solver.value(x) for x in self.gained)
+            if status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+            else None
+        )
 
     def _solver(self, seconds: float) -> cp_model.CpSolver:
         from ortools.sat.python import cp_model
@@ -167,7 +188,8 @@ class FrontModel:
         return solver
 
     def _place(self) -> None:
-        """At most one device runs an op, from its head on; what is before the end of the window counts."""
+        """At most one device runs an op, from its head on; what is before the end of the window
+        counts."""
         front, model, window = self.front, self.cp, self.window
         r, head = front.relaxation, front.head
         on_device: list[list[cp_model.IntervalVar]] = [[] for _ in r.class_of]
@@ -187,7 +209,9 @@ class FrontModel:
                     continue
                 here = model.new_bool_var(f"x{v}_{d}")
                 self.runs[v].append(here)
-                on_device[d].append(model.new_optional_fixed_size_interval_var(start, ticks, here, f"i{v}_{d}"))
+                on_device[d].append(
+                    model.new_optional_fixed_size_interval_var(start, ticks, here, f"i{v}_{d}")
+                )
                 model.add(start >= int(head[v, c])).only_enforce_if(here)
                 model.add(gain <= int(front.weights[c]) * (window - start)).only_enforce_if(here)
             model.add(sum(x for x in self.runs[v] if x is not None) == active)
@@ -196,7 +220,13 @@ class FrontModel:
 
     def _order(self) -> None:
         """An op follows its predecessors, and their transfers where it is on another device."""
-        r, model, runs, active, start = self.front.relaxation, self.cp, self.runs, self.active, self.start
+        r, model, runs, active, start = (
+            self.front.relaxation,
+            self.cp,
+            self.runs,
+            self.active,
+            self.start,
+        )
         for u, v, pay, free in self._edges():
             if u not in active:
                 model.add(active[v] == 0)
@@ -205,7 +235,9 @@ class FrontModel:
             lasts: int | cp_model.LinearExprT = int(r.compute[u, 0])
             if r.compute.shape[1] > 1:
                 lasts = sum(
-                    int(r.compute[u, c]) * x for x, c in zip(runs[u], r.class_of.tolist(), strict=True) if x is not None
+                    int(r.compute[u, c]) * x
+                    for x, c in zip(runs[u], r.class_of.tolist(), strict=True)
+                    if x is not None
                 )
             model.add(start[v] >= start[u] + lasts + free).only_enforce_if(active[v])
             if pay == free:
@@ -220,26 +252,42 @@ class FrontModel:
                 model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
 
     def _edges(self) -> list[tuple[int, int, int, int]]:
-        """Edges into candidates: predecessor, op, ticks between different devices and between any."""
+        """Edges into candidates: predecessor, op, ticks between different devices and between
+        any."""
         front, r = self.front, self.front.relaxation
-        rows = zip(front.source.tolist(), front.target.tolist(), r.pay.tolist(), r.free.tolist(), strict=True)
+        rows = zip(
+            front.source.tolist(),
+            front.target.tolist(),
+            r.pay.tolist(),
+            r.free.tolist(),
+            strict=True,
+        )
         return [row for row in rows if row[1] in self.active]
 
     def _share_classes(self) -> None:
-        """No more ops run at a time than a class has devices: implied, and what the linear relaxation sees."""
+        """No more ops run at a time than a class has devices: implied, and what the linear
+        relaxation sees."""
         r, model = self.front.relaxation, self.cp
         for c, size in enumerate(r.class_size.tolist()):
             if size == 1:
                 continue  # its ops do not overlap already
             intervals = []
             for v in self.candidates:
-                here = [x for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True) if x is not None and of == c]
+                here = [
+                    x
+                    for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True)
+                    if x is not None and of == c
+                ]
                 if not here:
                     continue
                 present = model.new_bool_var(f"c{v}_{c}")
                 model.add(sum(here) == present)
                 ticks = int(r.compute[v, c])
-                intervals.append(model.new_optional_fixed_size_interval_var(self.start[v], ticks, present, f"c{v}_{c}"))
+                intervals.append(
+                    model.new_optional_fixed_size_interval_var(
+                        self.start[v], ticks, present, f"c{v}_{c}"
+                    )
+                )
             if len(intervals) > size:
                 model.add_cumulative(intervals, [1] * len(intervals), size)
 
@@ -250,7 +298,8 @@ class FrontModel:
             self.cp.add(self.start[u] <= self.start[v]).only_enforce_if(self.active[v])
 
     def twins(self) -> list[tuple[int, int]]:
-        """Return pairs of candidates that a schedule may swap, each op with the next one of its kind."""
+        """Return pairs of candidates that a schedule may swap, each op with the next one of its
+        kind."""
         compute, head = self.front.relaxation.compute, self.front.head
         before: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
         after: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
@@ -261,7 +310,13 @@ class FrontModel:
         pairs: list[tuple[int, int]] = []
         last: dict[tuple[Any, ...], int] = {}
         for v in self.candidates:
-            key = (*compute[v].tolist(), *head[v].tolist(), *sorted(before[v]), None, *sorted(after[v]))
+            key = (
+                *compute[v].tolist(),
+                *head[v].tolist(),
+                *sorted(before[v]),
+                None,
+                *sorted(after[v]),
+            )
             if key in last:
                 pairs.append((last[key], v))
             last[key] = v

@@ -1,20 +1,20 @@
 """Head-tail: sets of ops that start late, end early and fill all devices in between.
 
-Proof (Fernandez and Bussell 1973, Carlier 1987, with communication-aware heads and tails). Let S be the
-ops with head >= a and tail >= b. In a schedule of length T all of S runs inside [a, T - b]. Give class D
-the weight y_D >= 0 and op v the energy w_v = min_D y_D p[v, D]: the devices offer at most sum_D s_D y_D
-units per tick, so T >= a + b + ceil(sum_S w_v / sum_D s_D y_D). Second form: let the ops of S use j
-devices. Each of these is idle before its first op of S and after its last one, the j first ops are
-distinct, so are the j last ones, hence j T >= (sum of the j smallest heads in S) + sum_S p_v + (sum of
-the j smallest tails in S); the bound is the minimum of that over j = 1..k. All sets S that thresholds (a,
-b) define are tried (a sample of the a's for large n).
+Proof (Fernandez and Bussell 1973, Carlier 1987, with communication-aware heads and tails). Let S be
+the ops with head >= a and tail >= b. In a schedule of length T all of S runs inside [a, T - b].
+Give class D the weight y_D >= 0 and op v the energy w_v = min_D y_D p[v, D]: the devices offer at
+most sum_D s_D y_D units per tick, so T >= a + b + ceil(sum_S w_v / sum_D s_D y_D). Second form: let
+the ops of S use j devices. Each of these is idle before its first op of S and after its last one,
+the j first ops are distinct, so are the j last ones, hence j T >= (sum of the j smallest heads in
+S) + sum_S p_v + (sum of the j smallest tails in S); the bound is the minimum of that over j = 1..k.
+All sets S that thresholds (a, b) define are tried (a sample of the a's for large n).
 
 References
 ----------
-E. B. Fernandez, B. Bussell, "Bounds on the number of processors and time for multiprocessor optimal schedules", IEEE
-Transactions on Computers 22, 1973.
-J. Carlier, "Scheduling jobs with release dates and tails on identical machines to minimize the makespan", European Journal
-of Operational Research 29, 1987.
+E. B. Fernandez, B. Bussell, "Bounds on the number of processors and time for multiprocessor optimal
+schedules", IEEE Transactions on Computers 22, 1973.
+J. Carlier, "Scheduling jobs with release dates and tails on identical machines to minimize the
+makespan", European Journal of Operational Research 29, 1987.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ WORK_LIMIT = 20_000_000
 
 
 def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64]) -> int:
-    """Return the best head-tail bound over threshold sets, weighted (`weights` per class) and unweighted."""
+    """Return the best head-tail bound over threshold sets, weighted (`weights` per class) and
+    unweighted."""
     head, tail = heads.minima()
     order = np.argsort(-tail, kind="stable")
     thresholds = np.unique(head)
@@ -61,11 +62,14 @@ def weight_choices(relaxation: Relaxation, weights: NDArray[np.int64]) -> list[N
         return [np.ones(1, dtype=np.int64)]
     only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
     alone = [unit for unit in np.eye(classes, dtype=np.int64) if (only @ unit > 0).any()]
-    return [choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)]
+    return [
+        choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)
+    ]
 
 
 def fits(relaxation: Relaxation, weights: NDArray[np.int64]) -> bool:
-    """Whether weighted energies, and windows times the number of devices, stay far from int64's limit."""
+    """Whether weighted energies, and windows times the number of devices, stay far from int64's
+    limit."""
     longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
     longest += float(np.where(relaxation.pay >= 2**62, 0, relaxation.pay).astype(np.float64).sum())
     return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
@@ -73,7 +77,9 @@ def fits(relaxation: Relaxation, weights: NDArray[np.int64]) -> bool:
 
 def class_energy(compute: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return min over compatible classes of weight * compute, int64[num_ops]."""
-    return np.asarray(np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1))
+    return np.asarray(
+        np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1)
+    )
 
 
 @uncounted_entry
@@ -92,7 +98,9 @@ def _weighted(head, tail, energy, order, thresholds, width):  # type: ignore[no-
 def _smallest_ends(head, tail, fastest, order, thresholds, num_devices):  # type: ignore[no-untyped-def]
     best = np.int64(0)
     heads = np.empty(num_devices, dtype=np.int64)  # smallest heads in S, ascending
-    last = np.empty(num_devices, dtype=np.int64)  # the latest ops' tails: the smallest, since tails descend
+    last = np.empty(
+        num_devices, dtype=np.int64
+    )  # the latest ops' tails: the smallest, since tails descend
     for a in thresholds:
         total = np.int64(0)
         count = 0

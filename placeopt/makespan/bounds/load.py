@@ -1,13 +1,14 @@
 """Load: no schedule ends before its busiest device has run all its ops.
 
-Proof. Let x[v, D] be the share of item v (a colocation group or a single op) on device class D of s_D
-devices with total capacity M_D. Any placement satisfies sum_D x[v, D] = 1, sum_v p[v, D] x[v, D] <= s_D T
-and sum_v r_v x[v, D] <= M_D. For any weights y >= 0 and z >= 0, adding these up gives T sum_D s_D y_D >=
-sum_v min_D (p[v, D] y_D + r_v z_D) - sum_D M_D z_D: a bound that needs no solver to be trusted. Good
-weights are the dual solution of the linear program (HiGHS), rounded to integers; the sum is then taken in
-exact integers and divided, rounding up because T is a whole number of ticks. For identical devices
-without binding memory y = 1 gives ceil(sum p / k). Besides, no item is split; and of the h k + 1 largest
-items h + 1 share a device (pigeonhole), which takes at least the sum of the h + 1 smallest of them.
+Proof. Let x[v, D] be the share of item v (a colocation group or a single op) on device class D of
+s_D devices with total capacity M_D. Any placement satisfies sum_D x[v, D] = 1, sum_v p[v, D] x[v,
+D] <= s_D T and sum_v r_v x[v, D] <= M_D. For any weights y >= 0 and z >= 0, adding these up gives T
+sum_D s_D y_D >= sum_v min_D (p[v, D] y_D + r_v z_D) - sum_D M_D z_D: a bound that needs no solver
+to be trusted. Good weights are the dual solution of the linear program (HiGHS), rounded to
+integers; the sum is then taken in exact integers and divided, rounding up because T is a whole
+number of ticks. For identical devices without binding memory y = 1 gives ceil(sum p / k). Besides,
+no item is split; and of the h k + 1 largest items h + 1 share a device (pigeonhole), which takes at
+least the sum of the h + 1 smallest of them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class LoadBound:
 
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
-    """Return the best load bound and its class weights; the search for weights ends at `end` (`time.perf_counter`)."""
+    """Return the best load bound and its class weights; the search for weights ends at `end`
+    (`time.perf_counter`)."""
     _, compute, resident = relaxation.items
     fastest = np.where(compute < 0, np.iinfo(np.int64).max, compute).min(axis=1)
     possible = (compute >= 0).any(axis=1)
@@ -126,7 +128,8 @@ def _weighted_exact(
     z: NDArray[np.float64],
     relaxation: Relaxation,
 ) -> int:
-    """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python integers."""
+    """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python
+    integers."""
     scale = 2.0**40 / max(float(y.max()), 1e-300)
     big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], dtype=object)
     big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], dtype=object)
@@ -143,9 +146,13 @@ class _Rows(NamedTuple):
     capacity: NDArray[np.float64] | None  # (num_classes,) bytes, None where they do not bind
 
 
-def _dual_weights(rows: _Rows, end: float) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
+def _dual_weights(
+    rows: _Rows, end: float
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
     """Return candidate (y, z); z is None where memory plays no part."""
-    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [(_ascent(rows, end), None)]
+    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [
+        (_ascent(rows, end), None)
+    ]
     if rows.compute.size <= LP_LIMIT:
         duals = _linear_program(rows, end)
         if duals is not None:
@@ -168,7 +175,9 @@ def _ascent(rows: _Rows, end: float) -> NDArray[np.float64]:
         if value > best:
             best, best_y = value, y
         load = (
-            np.bincount(choice, weights=ticks[np.arange(len(cost)), choice] * count, minlength=len(size))
+            np.bincount(
+                choice, weights=ticks[np.arange(len(cost)), choice] * count, minlength=len(size)
+            )
             / size
         )
         y = y * np.exp((load / max(load.max(), 1e-300) - 0.5) * 0.7 / (1 + step / 10))
@@ -176,7 +185,9 @@ def _ascent(rows: _Rows, end: float) -> NDArray[np.float64]:
     return best_y
 
 
-def _linear_program(rows: _Rows, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
+def _linear_program(
+    rows: _Rows, end: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -200,11 +211,16 @@ def _linear_program(rows: _Rows, end: float) -> tuple[NDArray[np.float64], NDArr
         row_of = np.full(classes, -1)
         row_of[limited] = np.arange(len(limited)) + classes
         inside = row_of[d] >= 0
-        parts.append((row_of[d[inside]], column[inside], resident[v[inside]] / weight * count[v[inside]]))
+        parts.append(
+            (row_of[d[inside]], column[inside], resident[v[inside]] / weight * count[v[inside]])
+        )
         limit.append(capacity[limited] / weight)
         num_rows += len(limited)
     data = np.concatenate([part[2] for part in parts])
-    index = (np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+    index = (
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+    )
     upper = coo_array((data, index), shape=(num_rows, last + 1)).tocsr()
     equal = coo_array((np.ones(last), (v, column)), shape=(num_ops, last + 1)).tocsr()
     cost = np.zeros(last + 1)

@@ -1,12 +1,15 @@
 """What every combinatorial bound reads: the cheapest version of a problem, with devices in classes.
 
-Devices with the same compute column form a *class*. An op is compatible with a class if it can run there
-itself, its whole colocation group can, and the group's resident bytes fit. For an edge (u, v):
+Devices with the same compute column form a *class*. An op is compatible with a class if it can run
+there itself, its whole colocation group can, and the group's resident bytes fit. For an edge (u,
+v):
 
-- `pay`: the least time from the end of u to the start of v when they are on *different* devices, i.e. the
-  largest over the tensors from u to v of the cheapest link between two different compatible devices;
-  `INFINITE` if they cannot be on different devices (same colocation group, a single possible device);
-- `free`: the same when nothing is known about the devices: 0, or `pay` where they cannot share a device.
+- `pay`: the least time from the end of u to the start of v when they are on *different* devices,
+  i.e. the largest over the tensors from u to v of the cheapest link between two different
+  compatible devices; `INFINITE` if they cannot be on different devices (same colocation group, a
+  single possible device);
+- `free`: the same when nothing is known about the devices: 0, or `pay` where they cannot share a
+  device.
 
 Contention, link classes and the choice of device can only delay a schedule beyond these numbers.
 """
@@ -33,7 +36,8 @@ INFINITE = 2**62
 
 
 class Direction(NamedTuple):
-    """The graph read forwards (in-edges of every op, in topological order) or backwards; read-only, fit for kernels."""
+    """The graph read forwards (in-edges of every op, in topological order) or backwards; read-only,
+    fit for kernels."""
 
     order: NDArray[np.int64]  # (num_ops,) every neighbour of `ptr/op` before the op itself
     ptr: NDArray[np.int64]  # (num_ops + 1,)
@@ -63,25 +67,34 @@ class Relaxation:
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
-        """Devices of each op, shape (num_ops, num_devices): compatible, colocation and single-op memory included."""
+        """Devices of each op, shape (num_ops, num_devices): compatible, colocation and single-op
+        memory included."""
         return _possible(self.problem)
 
     @cached_property
     def serial(self) -> int:
-        """Length of a schedule that runs all ops and transfers in turn: some optimal schedule is no longer.
+        """Length of a schedule that runs all ops and transfers in turn: some optimal schedule is no
+        longer.
 
-        While nothing runs, everything later can move to the left; that shortens lives of tensors too.
+        While nothing runs, everything later can move to the left; that shortens lives of tensors
+        too.
         """
         problem = self.problem
         copies = np.minimum(np.diff(problem.consumer_ptr), max(0, problem.num_devices - 1))
-        sent = problem.transfer.max(axis=1) * copies if problem.num_tensors else np.zeros(0, dtype=np.int64)
+        sent = (
+            problem.transfer.max(axis=1) * copies
+            if problem.num_tensors
+            else np.zeros(0, dtype=np.int64)
+        )
         return int(problem.compute.max(axis=1).sum() + sent.sum())
 
     @cached_property
     def forwards(self) -> Direction:
         """In-edges in topological order."""
         ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
-        return Direction(*map(frozen, (self.problem.topological_order, ptr, self.source, self.free, self.pay)))
+        return Direction(
+            *map(frozen, (self.problem.topological_order, ptr, self.source, self.free, self.pay))
+        )
 
     @cached_property
     def backwards(self) -> Direction:
@@ -93,7 +106,8 @@ class Relaxation:
 
     @cached_property
     def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Colocation groups merged: (item of each op, compute[item, class] or -1, resident bytes)."""
+        """Colocation groups merged: (item of each op, compute[item, class] or -1, resident
+        bytes)."""
         item = self.problem.units.unit
         count = int(item.max()) + 1
         compute = np.zeros((count, self.compute.shape[1]), dtype=np.int64)
@@ -119,7 +133,8 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
 
     Parameters
     ----------
-    merged : put all devices into one class, where every op runs as on its fastest device and any two may share one:
+    merged : put all devices into one class, where every op runs as on its fastest device and any
+    two may share one:
         weaker, but read in one pass.
     """
     if merged:
@@ -187,7 +202,8 @@ def _edge_costs(
     target: NDArray[np.int64],
     tensor: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return, per edge, the cheapest transfer between two devices and whether one device can hold both."""
+    """Return, per edge, the cheapest transfer between two devices and whether one device can hold
+    both."""
     if (allowed == allowed[0]).all():
         masks, kind = allowed[:1], np.zeros(len(allowed), dtype=np.int64)
     else:

@@ -1,4 +1,5 @@
-"""Segments of a graph: two ops and all ops between them, and delays that pass between their ends."""
+"""Segments of a graph: two ops and all ops between them, and delays that pass between their
+ends."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Segment(NamedTuple):
 
 
 class Delay(NamedTuple):
-    """Ticks that pass at least between the end of the first op of a segment and the start of the last one."""
+    """Ticks that pass at least between the end of the first op of a segment and the start of the
+    last one."""
 
     segment: Segment
     ticks: int
@@ -54,12 +56,15 @@ def too_large(relaxation: Relaxation) -> bool:
 
 
 def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> Relaxation:
-    """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at least."""
+    """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at
+    least."""
     first, last, ticks = np.array(delays, dtype=np.int64).T
     target = np.concatenate([relaxation.target, last])
     order = np.argsort(target, kind="stable")
     source = frozen(np.concatenate([relaxation.source, first])[order])
-    free, pay = (frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay))
+    free, pay = (
+        frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay)
+    )
     return replace(relaxation, source=source, target=frozen(target[order]), free=free, pay=pay)
 
 
@@ -106,12 +111,16 @@ class SegmentGraph:
                 if inside.bit_count() > MOST_BETWEEN:
                     continue  # and so it is for all ops after v
                 waiting |= self.children[v]
-                branches, ends = self.children[u] & (inside | bit), self.parents[v] & (inside | 1 << self.place[u])
+                branches, ends = (
+                    self.children[u] & (inside | bit),
+                    self.parents[v] & (inside | 1 << self.place[u]),
+                )
                 if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
                     yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
 
     def nearest(self, most: int) -> Iterator[Segment]:
-        """Yield from every fork to the first op at which all of its branches have met, and to every join likewise.
+        """Yield from every fork to the first op at which all of its branches have met, and to every
+        join likewise.
 
         Parameters
         ----------
@@ -121,7 +130,10 @@ class SegmentGraph:
         for v in self.order:
             if time.perf_counter() >= self.end:
                 return
-            for ends, onwards, first in ((self.children[v], self.after, True), (self.parents[v], self.above, False)):
+            for ends, onwards, first in (
+                (self.children[v], self.after, True),
+                (self.parents[v], self.above, False),
+            ):
                 common = -1 if ends.bit_count() > 1 else 0
                 for at in bits(ends):
                     common &= onwards[self.order[at]] | 1 << at
@@ -138,18 +150,34 @@ class SegmentGraph:
         return sum(self.fastest[v] for v in segment.between)
 
     def listed(self, segment: Segment, num_devices: int) -> int:
-        """Return the time of a segment whose ops go one after the other to where they end first, or all to one device."""
+        """Return the time of a segment whose ops go one after the other to where they end first, or
+        all to one device."""
         end, home, idle = {segment.first: 0}, {segment.first: 0}, [0] * num_devices
         for v in (*segment.between, segment.last):
-            inputs = [(end[u], home[u], free, max(free, pay)) for u, free, pay in self.before[v] if u in end]
-            starts = [max((t + (free if d == e else pay) for t, e, free, pay in inputs), default=0) for d in range(num_devices)]
-            run, starts = (0, starts) if v == segment.last else (self.fastest[v], list(map(max, starts, idle)))
+            inputs = [
+                (end[u], home[u], free, max(free, pay))
+                for u, free, pay in self.before[v]
+                if u in end
+            ]
+            starts = [
+                max((t + (free if d == e else pay) for t, e, free, pay in inputs), default=0)
+                for d in range(num_devices)
+            ]
+            run, starts = (
+                (0, starts)
+                if v == segment.last
+                else (self.fastest[v], list(map(max, starts, idle)))
+            )
             home[v] = starts.index(min(starts))
             end[v] = idle[home[v]] = starts[home[v]] + run
         return min(end[segment.last], self.serial(segment))
 
     def worthwhile(
-        self, segments: Iterable[Segment], heads: HeadsTails, known: int, most: Callable[[Segment], int] | None = None
+        self,
+        segments: Iterable[Segment],
+        heads: HeadsTails,
+        known: int,
+        most: Callable[[Segment], int] | None = None,
     ) -> list[Segment]:
         """Return the segments, small ones first, that could help to pass a known bound.
 
@@ -176,7 +204,11 @@ class SegmentGraph:
             for u, free, _ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
         ends = [head[v] + self.fastest[v] for v in range(len(head))]
-        return [s for s in found if ends[s.first] + needed[s] + self.fastest[s.last] + tail[s.last] > known]
+        return [
+            s
+            for s in found
+            if ends[s.first] + needed[s] + self.fastest[s.last] + tail[s.last] > known
+        ]
 
 
 def bits(mask: int) -> Iterator[int]:

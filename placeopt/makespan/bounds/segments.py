@@ -1,18 +1,23 @@
-"""Segments: between a fork and the join where its branches meet passes at least what the ops between them need.
+"""Segments: between a fork and the join where its branches meet passes at least what the ops
+between them need.
 
-Proof. Let op v come after op u, and let B be ops that come after u and before v. In any schedule the ops of B run between
-the end of u and the start of v, one at a time on each device, each after those before it and after their results have
-come where they are on another device; so do u's results and those that v needs. Let d(u, v) be the least time from end to
-start in which that is possible for these ops alone: on as many devices, each op as fast as anywhere, each transfer over
-the cheapest link. Every schedule gives such a schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u
-and v are on. That is an edge of the graph: with it the longest paths, and the communication-aware heads and tails
-(`communication`, whose proof holds for edges with any delay), hold as before. CP-SAT solves the small problem, its lower
-bound is enough; segments that look alike are solved once.
+Proof. Let op v come after op u, and let B be ops that come after u and before v. In any schedule
+the ops of B run between the end of u and the start of v, one at a time on each device, each after
+those before it and after their results have come where they are on another device; so do u's
+results and those that v needs. Let d(u, v) be the least time from end to start in which that is
+possible for these ops alone: on as many devices, each op as fast as anywhere, each transfer over
+the cheapest link. Every schedule gives such a schedule of the segment, so start(v) >= end(u) + d(u,
+v), whatever devices u and v are on. That is an edge of the graph: with it the longest paths, and
+the communication-aware heads and tails (`communication`, whose proof holds for edges with any
+delay), hold as before. CP-SAT solves the small problem, its lower bound is enough; segments that
+look alike are solved once.
 
-Small segments are taken between every fork and every join nearby, wider ones where all branches of a fork have met.
+Small segments are taken between every fork and every join nearby, wider ones where all branches of
+a fork have met.
 
-What it adds: heads weigh one device against many for every op by itself, and lose a little wherever branches part and
-meet again. Along a recurrent network or a stack of modules that little is lost every time; d(u, v) has none of it.
+What it adds: heads weigh one device against many for every op by itself, and lose a little wherever
+branches part and meet again. Along a recurrent network or a stack of modules that little is lost
+every time; d(u, v) has none of it.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ EFFORT = 0.5
 def segments_bound(
     evidence: Evidence, end: float, solved: dict[tuple[int, ...], int], *, everything: bool = True
 ) -> tuple[int, HeadsTails]:
-    """Return the bound, at least `known`, and heads and tails with the delays of the segments found until `end`.
+    """Return the bound, at least `known`, and heads and tails with the delays of the segments found
+    until `end`.
 
     Parameters
     ----------
@@ -52,20 +58,28 @@ def segments_bound(
     if not delays:
         return known, evidence.heads
     heads = evidence.heads_with(delays)
-    return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
+    return max(
+        known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)
+    ), heads
 
 
 def segment_delays(
-    evidence: Evidence, end: float, solved: dict[tuple[int, ...], int] | None = None, *, everything: bool = True
+    evidence: Evidence,
+    end: float,
+    solved: dict[tuple[int, ...], int] | None = None,
+    *,
+    everything: bool = True,
 ) -> list[Delay]:
-    """Return the delays found until `end` (`time.perf_counter`) that are longer than every path between their ops.
+    """Return the delays found until `end` (`time.perf_counter`) that are longer than every path
+    between their ops.
 
     Paths count the delays of smaller segments.
 
     Parameters
     ----------
     solved : delays of segments by what makes them alike, which those found now are added to.
-    everything : all small segments, most of which only raise heads and tails; otherwise those, small or wide, whose delays could
+    everything : all small segments, most of which only raise heads and tails; otherwise those,
+    small or wide, whose delays could
         help at once to pass what is known.
     """
     if too_large(evidence.relaxation):
@@ -76,9 +90,13 @@ def segment_delays(
     if everything:
         chosen = graph.worthwhile(graph.small(), evidence.heads, evidence.known)
     else:
-        wide = (segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN)
+        wide = (
+            segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN
+        )
         some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
-        chosen = graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k))
+        chosen = graph.worthwhile(
+            some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)
+        )
     for segment in chosen:
         if time.perf_counter() >= end:
             break
@@ -93,21 +111,38 @@ def segment_delays(
     return [delay for delays in found.values() for delay in delays]
 
 
-def _model(graph: SegmentGraph, segment: Segment, num_devices: int, known: dict[int, list[Delay]]) -> _Model:
+def _model(
+    graph: SegmentGraph, segment: Segment, num_devices: int, known: dict[int, list[Delay]]
+) -> _Model:
     """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
     ops = (segment.first, *segment.between, segment.last)
     number = {v: i for i, v in enumerate(ops)}
-    edges = [(number[u], number[v], free, pay) for v in ops[1:] for u, free, pay in graph.before[v] if u in number]
-    inner = [(number[x.segment.first], number[v], x.ticks)
-             for v in ops for x in known.get(v, ()) if x.segment.first in number]  # fmt: skip
-    return _Model([0, *(graph.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner)
+    edges = [
+        (number[u], number[v], free, pay)
+        for v in ops[1:]
+        for u, free, pay in graph.before[v]
+        if u in number
+    ]
+    inner = [
+        (number[x.segment.first], number[v], x.ticks)
+        for v in ops
+        for x in known.get(v, ())
+        if x.segment.first in number
+    ]
+    return _Model(
+        [0, *(graph.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner
+    )
 
 
 class _Model:
     """Ops between the first and the last one, which take no time, on devices that are alike."""
 
     def __init__(
-        self, ticks: list[int], edges: list[tuple[int, int, int, int]], num_devices: int, inner: list[tuple[int, int, int]]
+        self,
+        ticks: list[int],
+        edges: list[tuple[int, int, int, int]],
+        num_devices: int,
+        inner: list[tuple[int, int, int]],
     ) -> None:
         self.ticks, self.edges, self.num_devices = ticks, edges, num_devices
         self.serial = sum(ticks)
@@ -130,15 +165,25 @@ class _Model:
         most = self.serial  # on one device, unless some ops cannot share one
         if any(free for _, _, free, _ in self.edges):
             most += sum(pay for _, _, _, pay in self.edges if pay < INFINITE)
-        start = [model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))]
-        runs = [[model.new_bool_var(f"x{v}.{d}") for d in range(min(v + 1, self.num_devices))] for v in range(len(self.ticks))]
+        start = [
+            model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))
+        ]
+        runs = [
+            [model.new_bool_var(f"x{v}.{d}") for d in range(min(v + 1, self.num_devices))]
+            for v in range(len(self.ticks))
+        ]
         for literals in runs:
             model.add_exactly_one(literals)
         for d in range(self.num_devices):
-            model.add_no_overlap([
-                model.new_optional_fixed_size_interval_var(start[v], length, runs[v][d], f"i{v}.{d}")
-                for v, length in enumerate(self.ticks) if length and d < len(runs[v])
-            ])  # fmt: skip
+            model.add_no_overlap(
+                [
+                    model.new_optional_fixed_size_interval_var(
+                        start[v], length, runs[v][d], f"i{v}.{d}"
+                    )
+                    for v, length in enumerate(self.ticks)
+                    if length and d < len(runs[v])
+                ]
+            )
         for u, v, free, pay in self.edges:
             model.add(start[v] >= start[u] + self.ticks[u] + free)
             if pay <= free:

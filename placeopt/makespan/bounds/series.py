@@ -1,17 +1,21 @@
-"""Series: parts of a graph of which each comes wholly before the next need their times one after the other.
+"""Series: parts of a graph of which each comes wholly before the next need their times one after
+the other.
 
-Proof. Let every op of a part P come before every op of the next part Q in the graph. In any schedule no op of Q starts before all
-of P has ended. So the parts run one after the other, and each, looked at alone, is a schedule of the problem that keeps its
-ops and the tensors between them: it needs at least what that problem needs. (Transfers between parts, contention and lives of
-tensors are left out, which shortens.) Hence the sum over the parts is a bound on the makespan; an op of a part starts no
-earlier than the sum over the parts before plus its head in its own part, and likewise for tails.
+Proof. Let every op of a part P come before every op of the next part Q in the graph. In any
+schedule no op of Q starts before all of P has ended. So the parts run one after the other, and
+each, looked at alone, is a schedule of the problem that keeps its ops and the tensors between them:
+it needs at least what that problem needs. (Transfers between parts, contention and lives of tensors
+are left out, which shortens.) Hence the sum over the parts is a bound on the makespan; an op of a
+part starts no earlier than the sum over the parts before plus its head in its own part, and
+likewise for tails.
 
-Where the parts are: number the ops by how many ops come before each. If op number i, from 0, and all later ones have at least i ops
-before them, the first i are one side of a cut: an op with no other of the later ones before it has at least i of the first i before
-it, which are all of them, and every later op comes after such an op or is one.
+Where the parts are: number the ops by how many ops come before each. If op number i, from 0, and
+all later ones have at least i ops before them, the first i are one side of a cut: an op with no
+other of the later ones before it has at least i of the first i before it, which are all of them,
+and every later op comes after such an op or is one.
 
-What it adds: a part is a smaller problem, which an exact search closes where the whole is too large for it; other bounds lose
-a little at every cut, where all devices wait for the last op of a part.
+What it adds: a part is a smaller problem, which an exact search closes where the whole is too large
+for it; other bounds lose a little at every cut, where all devices wait for the last op of a part.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ FEWEST_OPS = 3
 
 
 def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
-    """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have something to find.
+    """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have
+    something to find.
 
     Parameters
     ----------
@@ -56,7 +61,8 @@ def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
 
 
 def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> PlacementProblem:
-    """Return the problem of some ops and the tensors between them, without contention and lives of tensors."""
+    """Return the problem of some ops and the tensors between them, without contention and lives of
+    tensors."""
     number = np.full(problem.num_ops, -1, dtype=np.int64)
     number[ops] = np.arange(len(ops))
     inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
@@ -77,7 +83,10 @@ def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> Placement
 
 
 def heads_in_series(
-    whole: Analysis, parts: Sequence[NDArray[np.int64]], inner: Sequence[Analysis], least: Sequence[int]
+    whole: Analysis,
+    parts: Sequence[NDArray[np.int64]],
+    inner: Sequence[Analysis],
+    least: Sequence[int],
 ) -> HeadsTails:
     """Return the heads and tails of a problem raised by its parts.
 
@@ -86,12 +95,16 @@ def heads_in_series(
     inner, least : what is known of the problem of each part, and the ticks that it needs at least.
     """
     relaxation = whole.relaxation
-    some = [int(np.flatnonzero(relaxation.class_of == c)[0]) for c in range(len(relaxation.class_size))]
+    some = [
+        int(np.flatnonzero(relaxation.class_of == c)[0]) for c in range(len(relaxation.class_size))
+    ]
     head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
     before, after = 0, sum(least)
     for ops, part, ticks in zip(parts, inner, least, strict=True):
         after -= ticks
-        for found, own, beyond in zip((head, tail), part.device_heads_tails(part.heads), (before, after), strict=True):
+        for found, own, beyond in zip(
+            (head, tail), part.device_heads_tails(part.heads), (before, after), strict=True
+        ):
             raised = np.where(own[:, some] < 0, -1, own[:, some] + beyond)
             found[ops] = np.where(found[ops] < 0, -1, np.maximum(found[ops], raised))
         before += ticks
@@ -101,7 +114,8 @@ def heads_in_series(
 def placement_in_series(
     problem: PlacementProblem, parts: Sequence[NDArray[np.int64]], placements: Sequence[Placement]
 ) -> Placement:
-    """Return the placement that runs each part as its own placement does, one part after the other."""
+    """Return the placement that runs each part as its own placement does, one part after the
+    other."""
     position = np.empty(problem.num_ops, dtype=np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)
     device, sequence = np.empty(problem.num_ops, dtype=np.int64), []

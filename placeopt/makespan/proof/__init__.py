@@ -1,1 +1,2 @@
-"""Witnesses of bounds on the makespan: from "suppose a schedule of at most T ticks", step by step, to a contradiction."""
+"""Witnesses of bounds on the makespan: from "suppose a schedule of at most T ticks", step by step,
+to a contradiction."""

@@ -1,7 +1,9 @@
-"""Steps that close a supposition: windows with too much work, ops with late heads and long tails, pigeonholes, cliques.
+"""Steps that close a supposition: windows with too much work, ops with late heads and long tails,
+pigeonholes, cliques.
 
-Each function returns the step that contradicts the supposition, None if it finds none. The proofs are those of
-`placeopt.makespan.bounds.energy`, `head_tail` and `load`; ops that must share a device count together.
+Each function returns the step that contradicts the supposition, None if it finds none. The proofs
+are those of `placeopt.makespan.bounds.energy`, `head_tail` and `load`; ops that must share a device
+count together.
 """
 
 from __future__ import annotations
@@ -34,14 +36,23 @@ OFF = np.iinfo(np.int64).max // 4
 
 
 class Columns:
-    """A supposition as arrays: heads, tails and times by op and class, OFF where an op cannot run."""
+    """A supposition as arrays: heads, tails and times by op and class, OFF where an op cannot
+    run."""
 
     def __init__(self, state: Supposition) -> None:
         self.state = state
-        self.time = np.array([[OFF if t is None else t for t in row] for row in state.time], dtype=np.int64)
+        self.time = np.array(
+            [[OFF if t is None else t for t in row] for row in state.time], dtype=np.int64
+        )
         on = self.time < OFF
         self.head, self.tail = (
-            np.where(on, np.array([[OFF if x == INFINITE else int(x) for x in row] for row in far], dtype=np.int64), OFF)
+            np.where(
+                on,
+                np.array(
+                    [[OFF if x == INFINITE else int(x) for x in row] for row in far], dtype=np.int64
+                ),
+                OFF,
+            )
             for far in (state.head, state.tail)
         )
         self.on = on
@@ -57,52 +68,91 @@ class Columns:
         """Head, time and tail of every op on its best class."""
         return self.head.min(axis=1), self.time.min(axis=1), self.tail.min(axis=1)
 
-    def need(self, begin: int, end: int, weights: NDArray[np.int64], prices: NDArray[np.int64]) -> int:
+    def need(
+        self, begin: int, end: int, weights: NDArray[np.int64], prices: NDArray[np.int64]
+    ) -> int:
         """Weighted work that must lie in a window."""
         most = self.state.most
-        inside = np.minimum(np.minimum(self.time, end - begin), np.minimum(self.head + self.time - begin,
-                                                                           end - most + self.tail + self.time))  # fmt: skip
+        inside = np.minimum(
+            np.minimum(self.time, end - begin),
+            np.minimum(self.head + self.time - begin, end - most + self.tail + self.time),
+        )
         inside = np.where(self.on, np.maximum(inside, 0), 0)
         work = np.zeros(self.possible.shape, dtype=np.int64)
         np.add.at(work, self.item, inside)
-        cost = work.astype(object) * weights.astype(object) + self.resident.astype(object)[:, None] * prices.astype(object)
-        return sum(min((x for x, ok in zip(row, here, strict=True) if ok), default=0)
-                   for row, here in zip(cost.tolist(), self.possible.tolist(), strict=True))  # fmt: skip
+        cost = work.astype(object) * weights.astype(object) + self.resident.astype(object)[
+            :, None
+        ] * prices.astype(object)
+        return sum(
+            min((x for x, ok in zip(row, here, strict=True) if ok), default=0)
+            for row, here in zip(cost.tolist(), self.possible.tolist(), strict=True)
+        )
 
     def needs(
-        self, begin: int, ends: NDArray[np.int64], weights: NDArray[np.int64], prices: NDArray[np.int64]
+        self,
+        begin: int,
+        ends: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        prices: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """Weighted work that must lie in windows from one begin to several ends, in floating point."""
+        """Weighted work that must lie in windows from one begin to several ends, in floating
+        point."""
         length = (ends - begin)[:, None, None]
         left, right = self.head + self.time - begin, self.tail + self.time - self.state.most
-        inside = np.minimum(np.minimum(self.time, left)[None], np.minimum(length, ends[:, None, None] + right[None]))
+        inside = np.minimum(
+            np.minimum(self.time, left)[None], np.minimum(length, ends[:, None, None] + right[None])
+        )
         work = np.zeros((len(self.possible), len(ends), self.possible.shape[1]))
-        np.add.at(work, self.item, np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1))
+        np.add.at(
+            work,
+            self.item,
+            np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1),
+        )
         work = work.swapaxes(0, 1)
         cost = work * weights + self.resident[:, None].astype(np.float64) * prices
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 
 
-def overfull_window(columns: Columns, choices: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Step | None:
-    """Return a window whose work passes what the devices offer, under one of the choices of weights and prices.
+def overfull_window(
+    columns: Columns, choices: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> Step | None:
+    """Return a window whose work passes what the devices offer, under one of the choices of weights
+    and prices.
 
-    All windows between heads, ends, latest starts and latest ends are compared in floating point; the fullest is then
-    counted in whole numbers.
+    All windows between heads, ends, latest starts and latest ends are compared in floating point;
+    the fullest is then counted in whole numbers.
     """
     state = columns.state
     head, time, tail = columns.least
-    begins = _spread(np.unique(np.clip(np.concatenate([[0], head, state.most - tail - time]), 0, state.most)))
-    ends = _spread(np.unique(np.clip(np.concatenate([[state.most], state.most - tail, head + time]), 0, state.most)))
+    begins = _spread(
+        np.unique(np.clip(np.concatenate([[0], head, state.most - tail - time]), 0, state.most))
+    )
+    ends = _spread(
+        np.unique(
+            np.clip(np.concatenate([[state.most], state.most - tail, head + time]), 0, state.most)
+        )
+    )
     capacity = state.problem.capacity.tolist()
-    room = [sum(m for m, kind in zip(capacity, state.kind, strict=True) if kind == c) for c in range(len(state.count))]
+    room = [
+        sum(m for m, kind in zip(capacity, state.kind, strict=True) if kind == c)
+        for c in range(len(state.count))
+    ]
     for weights, prices in choices:
         width = sum(int(s) * int(y) for s, y in zip(state.count, weights, strict=True))
         stock = sum(int(z) * m for z, m in zip(prices, room, strict=True))
-        excess = np.stack([columns.needs(a, ends, weights, prices) - float(width) * (ends - a) for a in begins.tolist()])
+        excess = np.stack(
+            [
+                columns.needs(a, ends, weights, prices) - float(width) * (ends - a)
+                for a in begins.tolist()
+            ]
+        )
         excess[begins[:, None] >= ends[None, :]] = -np.inf
         at = np.unravel_index(int(excess.argmax()), excess.shape)
         begin, end = int(begins[at[0]]), int(ends[at[1]])
-        if excess[at] > stock - 1 and columns.need(begin, end, weights, prices) > width * (end - begin) + stock:
+        if (
+            excess[at] > stock - 1
+            and columns.need(begin, end, weights, prices) > width * (end - begin) + stock
+        ):
             return ["window", begin, end, [int(y) for y in weights], [int(z) for z in prices]]
     return None
 
@@ -124,13 +174,17 @@ def late_and_early(columns: Columns) -> Step | None:
     for level in levels.tolist():
         ops = order[head[order] >= level]
         work = np.cumsum(time[ops])
-        fewest = np.sort(head[ops])  # the j smallest heads of a prefix are no smaller than those of the whole set
+        fewest = np.sort(
+            head[ops]
+        )  # the j smallest heads of a prefix are no smaller than those of the whole set
         low = np.cumsum(fewest)
         refuted = np.ones(len(ops), dtype=np.bool_)
         for j in range(1, devices + 1):
             # tails descend: the j smallest of a prefix are its last ones
             last = np.cumsum(tail[ops])
-            last = last - np.concatenate([np.zeros(min(j, len(ops)), np.int64), last[:-j]])[: len(ops)]
+            last = (
+                last - np.concatenate([np.zeros(min(j, len(ops)), np.int64), last[:-j]])[: len(ops)]
+            )
             enough = np.arange(1, len(ops) + 1) >= j
             refuted &= ~enough | (low[min(j, len(ops)) - 1] + work + last > j * most)
         found = np.flatnonzero(refuted)

@@ -1,14 +1,15 @@
 """Derive a contradiction from a supposition: propagation until nothing changes, then cases.
 
-The tree of cases is a proof without a search to believe: each case adds that two ops share a device or not, that one runs
-before the other there, or which class of devices an op is on; each leaf is closed by a step that a checker can follow.
+The tree of cases is a proof without a search to believe: each case adds that two ops share a device
+or not, that one runs before the other there, or which class of devices an op is on; each leaf is
+closed by a step that a checker can follow.
 
 References
 ----------
-R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to resource-constrained project
-scheduling", European Journal of Operational Research 112(2), 1999.
-J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35(2), 1989 (branching on the
-order of two ops).
+R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to
+resource-constrained project scheduling", European Journal of Operational Research 112(2), 1999.
+J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35(2),
+1989 (branching on the order of two ops).
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Effort:
     ----------
     cases : most cases in all. end : in seconds of `time.perf_counter`.
     choices : weights of classes for windows of work.
-    goals : heads and tails of a state by op and class, found faster elsewhere: only what they promise is looked for.
+    goals : heads and tails of a state by op and class, found faster elsewhere: only what they
+    promise is looked for.
     """
 
     cases: int
@@ -105,13 +107,18 @@ def derive(state: Supposition, effort: Effort) -> list[Step]:
 
 
 def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
-    """Add steps that follow without cases until nothing changes; return whether they close the supposition."""
+    """Add steps that follow without cases until nothing changes; return whether they close the
+    supposition."""
     step = clique(state)
     if step is not None:
         steps.append(step)
         return True
     for _ in range(ROUNDS):
-        before = [row[:] for row in state.head], [row[:] for row in state.tail], [row[:] for row in state.time]
+        before = (
+            [row[:] for row in state.head],
+            [row[:] for row in state.tail],
+            [row[:] for row in state.time],
+        )
         goals = effort.goals(state) if effort.goals else (None, None)
         for backwards, goal in enumerate(goals):
             lemmas = sweep(state, backwards=bool(backwards), goal=goal)
@@ -128,7 +135,9 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
 def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Look for a step that closes the supposition as it is."""
     columns = Columns(state)
-    step = pigeonhole(columns) or late_and_early(columns) or overfull_window(columns, effort.choices)
+    step = (
+        pigeonhole(columns) or late_and_early(columns) or overfull_window(columns, effort.choices)
+    )
     if step is not None:
         steps.append(step)
         state.closed = True
@@ -136,7 +145,8 @@ def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
 
 
 def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
-    """Add which ops must share a device and which cannot; return whether that is a contradiction."""
+    """Add which ops must share a device and which cannot; return whether that is a
+    contradiction."""
     for u, v in _undecided(state):
         if state.must_share(u, v):
             steps.append(["same", u, v])
@@ -150,7 +160,9 @@ def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
             state.closed = True
             return True
     for u, v in _undecided(state):
-        if (state.group[u][0], state.group[v][0]) in state.splits() or state.group[u] is state.group[v]:
+        if (state.group[u][0], state.group[v][0]) in state.splits() or state.group[
+            u
+        ] is state.group[v]:
             continue
         ops = critical_ops(state, state.group[u] + state.group[v])
         if ops is not None:
@@ -184,7 +196,10 @@ def _branch(state: Supposition) -> tuple[str, int, int]:
         v = max(mixed, key=state.fastest)
         return "class", v, min(state.classes(v), key=lambda c: state.time[v][c] or 0)
     split, n = state.splits(), state.problem.num_ops
-    firsts = sorted({members[0] for members in state.group}, key=lambda v: -sum(state.fastest(w) for w in state.group[v]))
+    firsts = sorted(
+        {members[0] for members in state.group},
+        key=lambda v: -sum(state.fastest(w) for w in state.group[v]),
+    )
     for i, u in enumerate(firsts):
         for v in firsts[:i]:
             if (u, v) not in split and set(state.classes(u)) & set(state.classes(v)):
@@ -193,7 +208,9 @@ def _branch(state: Supposition) -> tuple[str, int, int]:
     together = [(u, v) for u in range(n) for v in range(u) if state.group[u] is state.group[v]]
     order = [(u, v) for u, v in together if not (reach[u] >> v | reach[v] >> u) & 1]
     if order:
-        return "order", *max(order, key=lambda pair: state.fastest(pair[0]) + state.fastest(pair[1]))
+        return "order", *max(
+            order, key=lambda pair: state.fastest(pair[0]) + state.fastest(pair[1])
+        )
     raise OutOfReachError
 
 

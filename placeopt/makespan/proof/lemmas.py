@@ -1,11 +1,12 @@
 """Lemmas that raise heads and tails: which ops before an op prove that it cannot start earlier.
 
-Let op v, on a device of class c, start at x or before. Every op u of a set B of ops before v runs on v's device between its
-head and x - d0(u), or on another one between its head and x - d1(u); d0 is the least delay from its end to the start of v
-in any case, d1 that between two devices (`placeopt.makespan.bounds.communication`). If the work of B passes what fits
-into these two, v starts after x. Three kinds of sets are tried for every op: one op that cannot be on v's device; the
-ops whose results would come too late from any other, in the order of Jackson's schedule; and all ops that start late
-enough, by the work of all devices.
+Let op v, on a device of class c, start at x or before. Every op u of a set B of ops before v runs
+on v's device between its head and x - d0(u), or on another one between its head and x - d1(u); d0
+is the least delay from its end to the start of v in any case, d1 that between two devices
+(`placeopt.makespan.bounds.communication`). If the work of B passes what fits into these two, v
+starts after x. Three kinds of sets are tried for every op: one op that cannot be on v's device; the
+ops whose results would come too late from any other, in the order of Jackson's schedule; and all
+ops that start late enough, by the work of all devices.
 """
 
 from __future__ import annotations
@@ -36,12 +37,19 @@ class Ancestors(NamedTuple):
     apart: dict[int, Delay]
 
 
-def sweep(state: Supposition, *, backwards: bool, goal: NDArray[np.int64] | None = None, search: bool = True) -> list[Lemma]:
+def sweep(
+    state: Supposition,
+    *,
+    backwards: bool,
+    goal: NDArray[np.int64] | None = None,
+    search: bool = True,
+) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
 
     Parameters
     ----------
-    goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do not reach them.
+    goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do
+    not reach them.
     search : whether to look for lemmas at all.
     """
     far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
@@ -50,7 +58,11 @@ def sweep(state: Supposition, *, backwards: bool, goal: NDArray[np.int64] | None
     found: list[Lemma] = []
     for v in order:
         _follow_edges(state, far, v, into)
-        wanted = [c for c in state.classes(v) if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])]
+        wanted = [
+            c
+            for c in state.classes(v)
+            if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])
+        ]
         if wanted:
             before = ancestors(state, v, order, place, into, split)
             for c in wanted:
@@ -65,16 +77,26 @@ def sweep(state: Supposition, *, backwards: bool, goal: NDArray[np.int64] | None
 
 
 def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neighbours) -> None:
-    """An op starts after those before it, and after their results have come from another class of devices."""
+    """An op starts after those before it, and after their results have come from another class of
+    devices."""
     for u, free, pay in into.get(v, ()):
-        ends = [(d, far[u][d] + ticks) for d, ticks in enumerate(state.time[u]) if ticks is not None]
+        ends = [
+            (d, far[u][d] + ticks) for d, ticks in enumerate(state.time[u]) if ticks is not None
+        ]
         for c in state.classes(v):
-            least = min((end + (free if d == c else max(free, pay)) for d, end in ends), default=INFINITE)
+            least = min(
+                (end + (free if d == c else max(free, pay)) for d, end in ends), default=INFINITE
+            )
             far[v][c] = max(far[v][c], least)
 
 
 def ancestors(
-    state: Supposition, v: int, order: list[int], place: dict[int, int], into: Neighbours, split: set[tuple[int, int]]
+    state: Supposition,
+    v: int,
+    order: list[int],
+    place: dict[int, int],
+    into: Neighbours,
+    split: set[tuple[int, int]],
 ) -> Ancestors:
     """Return the ops before v with their delays."""
     near: dict[int, Delay] = {v: 0}
@@ -97,7 +119,9 @@ def ancestors(
         for u, free, pay in into.get(w, ()):
             pending += u not in near
             near[u] = max(near.get(u, 0), free + run + near[w])
-            apart[u] = max(apart.get(u, 0), min(pay + run + near[w], INFINITE if free else run + apart[w]))
+            apart[u] = max(
+                apart.get(u, 0), min(pay + run + near[w], INFINITE if free else run + apart[w])
+            )
     return Ancestors(ops, near, apart)
 
 
@@ -113,11 +137,16 @@ class _Table(NamedTuple):
     start: NDArray[np.float64]  # least head anywhere
 
 
-def best_lemma(state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors) -> tuple[Delay, list[int]]:
-    """Return the latest start of v on class c that some set of ops before it proves, and that set."""
+def best_lemma(
+    state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors
+) -> tuple[Delay, list[int]]:
+    """Return the latest start of v on class c that some set of ops before it proves, and that
+    set."""
     table = _table(state, far, c, before)
     best: tuple[Delay, list[int]] = (far[v][c], [])
-    elsewhere = np.flatnonzero((table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE))
+    elsewhere = np.flatnonzero(
+        (table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE)
+    )
     if elsewhere.size:
         at = int(elsewhere[table.key[elsewhere].argmax()])
         best = float(table.key[at]), [at]
@@ -131,17 +160,29 @@ def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors
     several = state.count[c] > 1
     rows = []
     for u in before.ops:
-        ends = [far[u][d] + ticks for d, ticks in enumerate(state.time[u]) if ticks is not None and (d != c or several)]
+        ends = [
+            far[u][d] + ticks
+            for d, ticks in enumerate(state.time[u])
+            if ticks is not None and (d != c or several)
+        ]
         here = state.time[u][c]
-        rows.append((
-            far[u][c], INFINITE if here is None else here, before.near[u], before.apart[u],
-            min(ends, default=INFINITE) + before.apart[u], state.fastest(u), state.least(far, u),
-        ))  # fmt: skip
+        rows.append(
+            (
+                far[u][c],
+                INFINITE if here is None else here,
+                before.near[u],
+                before.apart[u],
+                min(ends, default=INFINITE) + before.apart[u],
+                state.fastest(u),
+                state.least(far, u),
+            )
+        )
     return _Table(*np.array(rows, dtype=np.float64).reshape(-1, len(_Table._fields)).T)
 
 
 def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
-    """Either the ops with the largest keys all run on v's device, or one of them delivers at its key."""
+    """Either the ops with the largest keys all run on v's device, or one of them delivers at its
+    key."""
     usable = np.flatnonzero((t.length < INFINITE) & (t.key > floor))
     order = usable[np.argsort(-t.key[usable], kind="stable")]
     low, high = 0, len(order)  # smallest number of ops that take longer than the next key
@@ -163,7 +204,8 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
 
 
 def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
-    """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove it."""
+    """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove
+    it."""
     if not len(rows):
         return 0, []
     by_tail = rows[np.argsort(-t.near[rows], kind="stable")]
@@ -178,7 +220,8 @@ def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
 
 
 def _all_devices(t: _Table, devices: int) -> tuple[Delay, list[int]] | None:
-    """Work that starts late, on v's device until shortly before v and on the others until the results can come."""
+    """Work that starts late, on v's device until shortly before v and on the others until the
+    results can come."""
     usable = np.flatnonzero(t.apart < INFINITE) if devices > 1 else np.arange(len(t.apart))
     if len(usable) < 2:
         return None
@@ -192,8 +235,12 @@ def _all_devices(t: _Table, devices: int) -> tuple[Delay, list[int]] | None:
     alone = work + near
     apart = np.broadcast_to(t.apart[order], alone.shape)
     with np.errstate(invalid="ignore"):
-        spread = np.ceil((alone + (devices - 1) * np.where(np.isfinite(apart), apart, 0.0)) / devices)
-    value = np.where(inside, levels[:, None] + np.where((alone <= apart) | (devices == 1), alone, spread), -1.0)
+        spread = np.ceil(
+            (alone + (devices - 1) * np.where(np.isfinite(apart), apart, 0.0)) / devices
+        )
+    value = np.where(
+        inside, levels[:, None] + np.where((alone <= apart) | (devices == 1), alone, spread), -1.0
+    )
     level, last = np.unravel_index(int(value.argmax()), value.shape)
     chosen = np.flatnonzero(inside[level, : last + 1])
     return float(value[level, last]), order[chosen].tolist()

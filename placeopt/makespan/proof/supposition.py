@@ -1,7 +1,9 @@
-"""What every schedule of at most T ticks obeys: heads, tails, ops that share a device and ops that cannot.
+"""What every schedule of at most T ticks obeys: heads, tails, ops that share a device and ops that
+cannot.
 
-Everything here follows from T by steps that are written down (docs/proofs.md), so that a checker that shares no code with
-this package can follow them. A supposition is closed once it contradicts itself: no schedule of at most T ticks exists.
+Everything here follows from T by steps that are written down (docs/proofs.md), so that a checker
+that shares no code with this package can follow them. A supposition is closed once it contradicts
+itself: no schedule of at most T ticks exists.
 """
 
 from __future__ import annotations
@@ -33,20 +35,28 @@ class Supposition:
     Attributes
     ----------
     most : T, ticks.
-    kind : class of every device; devices of a class run every op in the same time. count : devices of every class.
+    kind : class of every device; devices of a class run every op in the same time. count : devices
+    of every class.
     time : ticks of every op by class, None where it cannot run.
     head, tail : least ticks before the start and after the end of every op, by class.
-    group : the ops that share a device with each op, one list for all of them. apart : pairs that cannot share one.
+    group : the ops that share a device with each op, one list for all of them. apart : pairs that
+    cannot share one.
     edges : (u, v) to the least delay [in any case, between two devices].
-    delays : (u, v) to ticks that pass at least between the end of u and the start of v, whatever devices they are on.
+    delays : (u, v) to ticks that pass at least between the end of u and the start of v, whatever
+    devices they are on.
     """
 
     def __init__(self, problem: PlacementProblem, most: int, *, edges: bool = True) -> None:
         self.problem, self.most, self.closed = problem, most, False
         n, k = problem.num_ops, problem.num_devices
         able = allowed_devices(problem)
-        columns = [tuple(int(t) if ok else None for t, ok in zip(problem.compute[:, d].tolist(), able[:, d].tolist(), strict=True))
-                   for d in range(k)]  # fmt: skip
+        columns = [
+            tuple(
+                int(t) if ok else None
+                for t, ok in zip(problem.compute[:, d].tolist(), able[:, d].tolist(), strict=True)
+            )
+            for d in range(k)
+        ]
         kinds = list(dict.fromkeys(columns))
         self.kind = [kinds.index(column) for column in columns]
         self.count = [self.kind.count(c) for c in range(len(kinds))]
@@ -66,7 +76,8 @@ class Supposition:
             self._set_edges([tuple(row) for row in able.tolist()])
 
     def _set_edges(self, able: list[tuple[bool, ...]]) -> None:
-        """Cheapest link between two devices that both ops can use; nothing where one device can hold both."""
+        """Cheapest link between two devices that both ops can use; nothing where one device can
+        hold both."""
         p = self.problem
         known: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[list[int], int]] = {}
         resident, transfer = p.resident.tolist(), p.transfer.tolist()
@@ -74,12 +85,20 @@ class Supposition:
             u = int(p.producer[t])
             key = able[u], able[v]
             if key not in known:
-                pairs = [(d, e) for d, a in enumerate(able[u]) for e, b in enumerate(able[v]) if a and b]
+                pairs = [
+                    (d, e) for d, a in enumerate(able[u]) for e, b in enumerate(able[v]) if a and b
+                ]
                 links = sorted({int(p.link_class[d, e]) for d, e in pairs if d != e})
-                known[key] = links, max((int(p.capacity[d]) for d, e in pairs if d == e), default=-1)
+                known[key] = (
+                    links,
+                    max((int(p.capacity[d]) for d, e in pairs if d == e), default=-1),
+                )
             links, room = known[key]
             together = self.group[u] is self.group[v]
-            pay = max(min((transfer[t][c] for c in links), default=INFINITE), self.edges.get((u, v), [0, 0])[1])
+            pay = max(
+                min((transfer[t][c] for c in links), default=INFINITE),
+                self.edges.get((u, v), [0, 0])[1],
+            )
             shared = together or resident[u] + resident[v] <= room
             self.edges[u, v] = [0 if shared else pay, INFINITE if together else pay]
 
@@ -94,19 +113,30 @@ class Supposition:
         return other
 
     def segment(self, ops: Sequence[int], most: int) -> Supposition:
-        """Return the supposition that all ops between the first and the last one run within `most` ticks, ops renumbered."""
+        """Return the supposition that all ops between the first and the last one run within `most`
+        ticks, ops renumbered."""
         part, number = object.__new__(Supposition), {v: i for i, v in enumerate(ops)}
         rows, p = list(ops), self.problem
         part.problem = PlacementProblem.from_edges(
-            p.compute[rows], [], resident=p.resident[rows], capacity=p.capacity, objective=p.objective
+            p.compute[rows],
+            [],
+            resident=p.resident[rows],
+            capacity=p.capacity,
+            objective=p.objective,
         )
         part.most, part.closed, part.kind, part.count = most, False, self.kind, self.count
         ends = ops[0], ops[-1]
-        part.time = [[ticks if ticks is None or v not in ends else 0 for ticks in self.time[v]] for v in ops]
+        part.time = [
+            [ticks if ticks is None or v not in ends else 0 for ticks in self.time[v]] for v in ops
+        ]
         part.head, part.tail = ([[0.0] * len(self.count) for _ in ops] for _ in range(2))
         groups = {id(self.group[v]): [number[w] for w in self.group[v] if w in number] for v in ops}
         part.group, part.apart, part.delays = [groups[id(self.group[v])] for v in ops], [], {}
-        part.edges = {(number[u], number[v]): delays[:] for (u, v), delays in self.edges.items() if u in number and v in number}
+        part.edges = {
+            (number[u], number[v]): delays[:]
+            for (u, v), delays in self.edges.items()
+            if u in number and v in number
+        }
         part.order = list(range(len(ops)))
         return part
 
@@ -127,13 +157,15 @@ class Supposition:
         row = self.time[v]
         for c, ticks in enumerate(row):
             if ticks is not None and (
-                (allowed is not None and c not in allowed) or self.head[v][c] + ticks + self.tail[v][c] > self.most
+                (allowed is not None and c not in allowed)
+                or self.head[v][c] + ticks + self.tail[v][c] > self.most
             ):
                 row[c] = None
         self.closed = self.closed or all(ticks is None for ticks in row)
 
     def splits(self) -> set[tuple[int, int]]:
-        """Return the pairs of groups that cannot share a device, by their first ops, in both orders."""
+        """Return the pairs of groups that cannot share a device, by their first ops, in both
+        orders."""
         found = {(self.group[u][0], self.group[v][0]) for u, v in self.apart}
         return found | {(b, a) for a, b in found}
 
@@ -143,10 +175,13 @@ class Supposition:
         for (u, v), (free, pay) in self.edges.items():
             found.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
         for (u, v), ticks in self.delays.items():
-            found.setdefault(u if backwards else v, []).append((v if backwards else u, ticks, ticks))
+            found.setdefault(u if backwards else v, []).append(
+                (v if backwards else u, ticks, ticks)
+            )
         return found
 
-    # --- what is supposed, or follows ----------------------------------------------------------------
+    # --- what is supposed, or follows
+    # ----------------------------------------------------------------
 
     def join(self, u: int, v: int) -> None:
         """Let two ops share a device, with all that share it already."""
@@ -160,7 +195,9 @@ class Supposition:
                 self.closed = self.closed or delays[0] > 0
                 delays[1] = INFINITE
         for w in members:
-            self.narrow(w, [c for c in self.classes(w) if all(self.time[x][c] is not None for x in members)])
+            self.narrow(
+                w, [c for c in self.classes(w) if all(self.time[x][c] is not None for x in members)]
+            )
 
     def separate(self, u: int, v: int) -> None:
         """Let two ops be on two devices, with all that share theirs."""
@@ -181,13 +218,20 @@ class Supposition:
             self.order = order
 
     def must_share(self, u: int, v: int) -> bool:
-        """Whether the transfer of an edge would come too late, or both ops can use one and the same device only."""
+        """Whether the transfer of an edge would come too late, or both ops can use one and the same
+        device only."""
         pay = self.edges.get((u, v), [0, 0])[1]
         for c in self.classes(u):
             for d in self.classes(v):
                 if c == d and self.count[c] == 1:
                     continue
-                total = self.head[u][c] + (self.time[u][c] or 0) + pay + (self.time[v][d] or 0) + self.tail[v][d]
+                total = (
+                    self.head[u][c]
+                    + (self.time[u][c] or 0)
+                    + pay
+                    + (self.time[v][d] or 0)
+                    + self.tail[v][d]
+                )
                 if total <= self.most or (u, v) not in self.edges:
                     return False
         return True
@@ -199,7 +243,10 @@ class Supposition:
         for c in range(len(self.count)):
             ticks = [self.time[v][c] for v in ops]
             total = sum(INFINITE if t is None else t for t in ticks)
-            if total + min(self.head[v][c] for v in ops) + min(self.tail[v][c] for v in ops) <= self.most:
+            if (
+                total + min(self.head[v][c] for v in ops) + min(self.tail[v][c] for v in ops)
+                <= self.most
+            ):
                 return False
         return True
 

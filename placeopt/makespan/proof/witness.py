@@ -1,4 +1,5 @@
-"""The witness of a bound on the makespan, or on the loads of devices: steps from "suppose a better solution" to a contradiction."""
+"""The witness of a bound on the makespan, or on the loads of devices: steps from "suppose a better
+solution" to a contradiction."""
 
 from __future__ import annotations
 
@@ -34,19 +35,23 @@ if TYPE_CHECKING:
     Table = NDArray[np.int64]
 
 SMALL = 40
-"""Ops up to which lemmas are looked for without knowing what they prove, and cases are told apart."""
+"""Ops up to which lemmas are looked for without knowing what they prove, and cases are told
+apart."""
 
 MOST_CASES = 5000
 
 LARGEST = 2**50
-"""Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact below."""
+"""Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact
+below."""
 
 
 def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
-    """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be shown.
+    """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be
+    shown.
 
-    Propagation and, for small problems, cases come first, then fronts, whose statements have to be believed. What neither
-    shows is lowered to the best combinatorial bound of which steps are found.
+    Propagation and, for small problems, cases come first, then fronts, whose statements have to be
+    believed. What neither shows is lowered to the best combinatorial bound of which steps are
+    found.
 
     Parameters
     ----------
@@ -63,24 +68,31 @@ def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds
 
 
 def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
-    """Return what proves that some device has a load of at least `bound`, whatever the order of ops and their transfers.
+    """Return what proves that some device has a load of at least `bound`, whatever the order of ops
+    and their transfers.
 
     Weights of classes of devices, or pigeonholes; what they do not show is lowered to what they do.
     """
     choices = class_choices(problem, Supposition(problem, bound, edges=False))
     low, high, best = 0, bound, Witness(0, "none", {"steps": []})
-    while low < high:  # what closes for a bound closes for a smaller one: bisection, the bound itself first
+    while (
+        low < high
+    ):  # what closes for a bound closes for a smaller one: bisection, the bound itself first
         middle = bound if high == bound else (low + high + 1) // 2
         steps = _load_steps(Supposition(problem, middle - 1, edges=False), choices)
         if steps is None:
             high = middle - 1
         else:
-            low, best = middle, Witness(middle, method if middle == bound else "load", {"steps": steps})
+            low, best = (
+                middle,
+                Witness(middle, method if middle == bound else "load", {"steps": steps}),
+            )
     return best
 
 
 def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
-    """Return steps by which the loads of devices refute a supposition without edges, None if they do not."""
+    """Return steps by which the loads of devices refute a supposition without edges, None if they
+    do not."""
     steps: list[Step] = [["sweep", 0, sweep(state, backwards=False)]]
     if state.closed:
         return steps
@@ -92,7 +104,9 @@ def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
     return None if step is None else [*steps, step]
 
 
-def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> tuple[list[Step], tuple[Belief, ...]] | None:
+def _steps(
+    problem: PlacementProblem, most: int, end: float, *, cases: bool
+) -> tuple[list[Step], tuple[Belief, ...]] | None:
     """Return steps that refute a horizon, and what they believe; None if none were found."""
     if most >= LARGEST:
         return None
@@ -101,12 +115,19 @@ def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> 
         state, steps = Supposition(problem, most), []
         if segments != "none":
             analysis.run_all(COMBINATORIAL, optional=True)
-            steps = raise_by_segments(state, analysis, end if cases else math.inf, everything=segments == "all")
+            steps = raise_by_segments(
+                state, analysis, end if cases else math.inf, everything=segments == "all"
+            )
         if segments != "none" and not steps:
             continue
         small = problem.num_ops <= SMALL
         goals = None if small else goals_of(problem, state)
-        effort = Effort(MOST_CASES if small and cases else 1, end if cases else math.inf, class_choices(problem, state), goals)
+        effort = Effort(
+            MOST_CASES if small and cases else 1,
+            end if cases else math.inf,
+            class_choices(problem, state),
+            goals,
+        )
         try:
             return [*steps, *derive(state, effort)], ()
         except OutOfReachError:
@@ -114,7 +135,9 @@ def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> 
     return _by_fronts(problem, most, end) if cases else None
 
 
-def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[Step], tuple[Belief, ...]] | None:
+def _by_fronts(
+    problem: PlacementProblem, most: int, end: float
+) -> tuple[list[Step], tuple[Belief, ...]] | None:
     """Raise heads and tails, then let fronts close the supposition."""
     state, steps = Supposition(problem, most), []
     goals = None if problem.num_ops <= SMALL else goals_of(problem, state)(state)
@@ -128,7 +151,8 @@ def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[S
 
 
 def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
-    """Yield what to prove and its name: the bound, then the combinatorial bounds, none above it, best first."""
+    """Yield what to prove and its name: the bound, then the combinatorial bounds, none above it,
+    best first."""
     if bound > 0:
         yield bound, method
     analysis = Analysis(problem, seconds=20.0, upper=bound)
@@ -139,27 +163,45 @@ def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[
 
 
 def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]:
-    """Return weights of classes worth trying in windows: all equal, the load bound's, each class on its own."""
+    """Return weights of classes worth trying in windows: all equal, the load bound's, each class on
+    its own."""
     none = np.zeros(len(state.count), dtype=np.int64)
     choices = [(np.ones_like(none), none)]
     if len(state.count) > 1:
         analysis = Analysis(problem, seconds=5.0)
         weights = analysis.load.weights
-        choices.append((np.array([weights[analysis.relaxation.class_of[state.kind.index(c)]] for c in range(len(none))]), none))
+        choices.append(
+            (
+                np.array(
+                    [
+                        weights[analysis.relaxation.class_of[state.kind.index(c)]]
+                        for c in range(len(none))
+                    ]
+                ),
+                none,
+            )
+        )
         choices += [(unit, none) for unit in np.eye(len(none), dtype=np.int64)]
     return choices
 
 
-def goals_of(problem: PlacementProblem, state: Supposition) -> Callable[[Supposition], tuple[Table, Table]]:
-    """Return a function that finds heads and tails of a state by the kernels of `placeopt.makespan.bounds.communication`."""
+def goals_of(
+    problem: PlacementProblem, state: Supposition
+) -> Callable[[Supposition], tuple[Table, Table]]:
+    """Return a function that finds heads and tails of a state by the kernels of
+    `placeopt.makespan.bounds.communication`."""
     analysis = Analysis(problem, seconds=20.0)
     relaxation = analysis.relaxation
     column = [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]
     pairs = list(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True))
 
     def goals(now: Supposition) -> tuple[Table, Table]:
-        delays = np.array([[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], dtype=np.int64).reshape(-1, 2)
-        costs = replace(relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy()))
+        delays = np.array(
+            [[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], dtype=np.int64
+        ).reshape(-1, 2)
+        costs = replace(
+            relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy())
+        )
         longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
         found = heads_tails(with_delays(costs, longer) if longer else costs)
         return found.head[:, column], found.tail[:, column]

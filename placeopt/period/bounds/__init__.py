@@ -14,13 +14,18 @@ METHODS = ("load", "op", "pigeonhole", "area", "columns")
 """Names of the bounds, cheapest first."""
 
 _AREA_NODES = 20_000  # above this the linear program of `area` is not tried
-_CONTRACT_SECONDS = 8e-6  # per op, edge and a hundredth of an op on a device: what contracting takes, about
+_CONTRACT_SECONDS = (
+    8e-6  # per op, edge and a hundredth of an op on a device: what contracting takes, about
+)
 _MILLISECONDS = 0.5  # seconds that contracting may take where there is no time
 _COLUMN_SECONDS = 2.0  # with less time than this `columns` is not tried
 
 
 def period_bounds(
-    problem: PlacementProblem, seconds: float, methods: Sequence[str] = METHODS, upper: int | None = None
+    problem: PlacementProblem,
+    seconds: float,
+    methods: Sequence[str] = METHODS,
+    upper: int | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Yield (method, ticks) one after the other; without time only those that take milliseconds.
 
@@ -40,7 +45,9 @@ def period_bounds(
     from placeopt.period.contracted import contract
 
     end, best = time.perf_counter() + seconds, 0
-    needed = _CONTRACT_SECONDS * (problem.num_ops * (1 + problem.num_devices / 100) + problem.num_edges)
+    needed = _CONTRACT_SECONDS * (
+        problem.num_ops * (1 + problem.num_devices / 100) + problem.num_edges
+    )
     if seconds < needed and needed > _MILLISECONDS:
         if "load" in methods:
             yield "load", Analysis(problem, seconds=0.0).run("load")
@@ -58,7 +65,11 @@ def period_bounds(
             value = pigeonhole(model, best)
         elif method == "area" and left > 0 and model.num_nodes <= _AREA_NODES:
             value = area(model, left)
-        elif method == "columns" and left > max(_COLUMN_SECONDS, 3 * needed) and problem.num_devices > 1:
+        elif (
+            method == "columns"
+            and left > max(_COLUMN_SECONDS, 3 * needed)
+            and problem.num_devices > 1
+        ):
             value = column_bound(problem, best, upper, left)
         else:
             continue

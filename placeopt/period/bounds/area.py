@@ -1,14 +1,17 @@
 """Lower bound on the period by the areas of device types (`area`).
 
-Let x[v, g] be the share of v on devices of type g (types group identical devices). A placement gives x in
-{0, 1}; the loads of the n_g devices of type g add up to at least the compute of its ops, plus one transfer for
-every tensor that crosses the type's border in each direction, and one of them reaches the average:
+Let x[v, g] be the share of v on devices of type g (types group identical devices). A placement
+gives x in {0, 1}; the loads of the n_g devices of type g add up to at least the compute of its ops,
+plus one transfer for every tensor that crosses the type's border in each direction, and one of them
+reaches the average:
 
-    min T  subject to  sum_v compute[v, g] x[v, g] + sum_t weight[t, g] (in[t, g] + out[t, g]) <= n_g T
-                       x[c, g] - x[u, g] <= in[t, g],   x[u, g] - x[c, g] <= out[t, g]   for consumers c of u's tensor t
-                       sum_g x[v, g] = 1
+    min T  subject to  sum_v compute[v, g] x[v, g] + sum_t weight[t, g] (in[t, g] + out[t, g]) <=
+    n_g T
+                       x[c, g] - x[u, g] <= in[t, g],   x[u, g] - x[c, g] <= out[t, g]   for
+                       consumers c of u's tensor t sum_g x[v, g] = 1
 
-relaxes every placement. Its value is proved by rounded multipliers in integers (`placeopt.model.exact_program`).
+relaxes every placement. Its value is proved by rounded multipliers in integers
+(`placeopt.model.exact_program`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ def area(model: ContractedProblem, seconds: float) -> int:
     tensor = model.edge_tensor.tolist()
     for g, devices in enumerate(model.types):
         load = [(-int(ticks), shares[v][g]) for v, ticks in enumerate(model.total[:, g]) if ticks]
-        moves = [(program.variable(0, 1), program.variable(0, 1)) if ticks else None for ticks in model.weight[:, g]]
+        moves = [
+            (program.variable(0, 1), program.variable(0, 1)) if ticks else None
+            for ticks in model.weight[:, g]
+        ]
         for ticks, move in zip(model.weight[:, g].tolist(), moves, strict=True):
             load += [(-ticks, way) for way in move or ()]
         for t, c in zip(tensor, model.consumer.tolist(), strict=True):

@@ -1,15 +1,18 @@
-"""The prices of nodes that say most about one limit on the period: column generation to the end, with exact dearest sets.
+"""The prices of nodes that say most about one limit on the period: column generation to the end,
+with exact dearest sets.
 
-The linear program is that of `placeopt.period.bounds.covering`. Far from the end sets come from its coarse buckets, one at a
-time with others of other nodes, near the end from tables that know all nearly dearest sets
-(`placeopt.period.bounds.set_tables`): many at a time, and with a price that none exceeds.
+The linear program is that of `placeopt.period.bounds.covering`. Far from the end sets come from its
+coarse buckets, one at a time with others of other nodes, near the end from tables that know all
+nearly dearest sets (`placeopt.period.bounds.set_tables`): many at a time, and with a price that
+none exceeds.
 
-For integer prices p let W be such a price, K what the other devices hold at most, P = sum_v p_v and n the number of devices.
-A placement within the limit has sets S_1 ... S_n and a rest R with
+For integer prices p let W be such a price, K what the other devices hold at most, P = sum_v p_v and
+n the number of devices. A placement within the limit has sets S_1 ... S_n and a rest R with
 
     sum_i (W - p(S_i)) + (K - p(R)) = n W + K - P,
 
-its slack: no term on the left is negative, so none exceeds the slack, and a negative slack refutes the limit.
+its slack: no term on the left is negative, so none exceeds the slack, and a negative slack refutes
+the limit.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady pri
 _TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
 _DISJOINT, _DEAR = 5, 0.5
 _NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
-_DONE, _DONE_SLACK = 2e-7, 0.02  # differences of values that end it, per device, and relative to the slack
+_DONE, _DONE_SLACK = (
+    2e-7,
+    0.02,
+)  # differences of values that end it, per device, and relative to the slack
 _COARSE_SHARE = 0.7  # of the time, at most, for coarse sets: they prove nothing
 _TOLERANCE = 1e-9
 
@@ -55,7 +61,8 @@ class BestPrices(NamedTuple):
     limit: int  # ticks
     price: NDArray[np.int64]  # (N,)
     most: int  # price that no set within the limit exceeds
-    slack: int  # that the sets of a placement within the limit share; negative: there is no such placement
+    # that the sets of a placement within the limit share; negative: there is no such placement
+    slack: int
     value: float  # of the linear program, in devices
 
 
@@ -84,7 +91,8 @@ class PriceSearch:
         return found
 
     def best(self, limit: int, deadline: float) -> BestPrices:
-        """Return the best prices for `limit`, or the first that refute it; at the deadline the best so far.
+        """Return the best prices for `limit`, or the first that refute it; at the deadline the best
+        so far.
 
         Raises
         ------
@@ -105,7 +113,8 @@ class PriceSearch:
             self._steady = generation.steady
 
     def at(self, prices: BestPrices, limit: int, deadline: float) -> BestPrices:
-        """Return what the same prices say of another limit; if they refute it, `most` and slack are no better than needed.
+        """Return what the same prices say of another limit; if they refute it, `most` and slack are
+        no better than needed.
 
         Raises
         ------
@@ -115,7 +124,11 @@ class PriceSearch:
             At the deadline.
         """
         self.tables.deadline = deadline
-        count, price, pay = len(self.cover.model.types[self.cover.g]), prices.price, self.pay(prices.price, limit)
+        count, price, pay = (
+            len(self.cover.model.types[self.cover.g]),
+            prices.price,
+            self.pay(prices.price, limit),
+        )
         least = max(1, -(-pay // count))
         self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least)
         most = self.tables.dearest()
@@ -124,7 +137,9 @@ class PriceSearch:
     def pay(self, price: NDArray[np.int64], limit: int) -> int:
         """Price that the devices of the type examined have to hold together within `limit`."""
         model = self.cover.model
-        return int(price.sum()) - sum(knapsack(model, h, price, limit) for h in range(model.num_types) if h != self.cover.g)
+        return int(price.sum()) - sum(
+            knapsack(model, h, price, limit) for h in range(model.num_types) if h != self.cover.g
+        )
 
     def known(self, limit: int) -> list[NDArray[np.bool_]]:
         """Sets within `limit` that are known."""
@@ -134,19 +149,26 @@ class PriceSearch:
 class _Generation:
     """Column generation for one limit."""
 
-    def __init__(self, search: PriceSearch, limit: int, steady: NDArray[np.float64], deadline: float) -> None:
+    def __init__(
+        self, search: PriceSearch, limit: int, steady: NDArray[np.float64], deadline: float
+    ) -> None:
         self.search, self.limit, self.deadline = search, limit, deadline
         self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
         self.usable, self.steady, self.share = search.usable(limit), steady, _STEADY
         self.master = Master(self.model, search.cover.g, limit)
         for members in search.known(limit):
             self.master.add(members)
-        self.closest = np.inf  # by which factor coarse sets keep the steady prices from the program's value
+        self.closest = (
+            np.inf
+        )  # by which factor coarse sets keep the steady prices from the program's value
         self.proved: BestPrices | None = None
         self.near = _NEAR  # how near the dearest set others are listed, relative to its price
 
     def run(self) -> BestPrices:
-        phase, coarse_end = 0, self.deadline - (1 - _COARSE_SHARE) * (self.deadline - time.perf_counter())
+        phase, coarse_end = (
+            0,
+            self.deadline - (1 - _COARSE_SHARE) * (self.deadline - time.perf_counter()),
+        )
         while True:
             value, prices = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
@@ -159,11 +181,18 @@ class _Generation:
                 return self.proved._replace(value=value)
 
     def _coarse(
-        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64], phase: _Phase
+        self,
+        value: float,
+        prices: NDArray[np.float64],
+        price: NDArray[np.int64],
+        mixed: NDArray[np.float64],
+        phase: _Phase,
     ) -> bool:
         """Add a dear set and others of other nodes; return whether the phase ends."""
         pricer, pay = self.search.cover.pricer, self.search.pay(price, self.limit)
-        found = pricer.dear(price, self.usable, self.limit, max(1, int(_DEAR * pay / self.count)), phase.bits)
+        found = pricer.dear(
+            price, self.usable, self.limit, max(1, int(_DEAR * pay / self.count)), phase.bits
+        )
         if found is None:
             return True
         worth = int(price[found].sum())
@@ -174,7 +203,13 @@ class _Generation:
         usable, other = self.usable, found
         for _ in range(_DISJOINT):
             usable = usable & ~other
-            more = pricer.dear(np.where(usable, price, 0), usable, self.limit, max(1, int(_DEAR * worth)), _PHASES[0].bits)
+            more = pricer.dear(
+                np.where(usable, price, 0),
+                usable,
+                self.limit,
+                max(1, int(_DEAR * worth)),
+                _PHASES[0].bits,
+            )
             if more is None:
                 break
             other = more
@@ -184,22 +219,34 @@ class _Generation:
         return self._adapt(new and float(prices[found].sum()) > 1 + _TOLERANCE, _STEADY)
 
     def _exact(
-        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64]
+        self,
+        value: float,
+        prices: NDArray[np.float64],
+        price: NDArray[np.int64],
+        mixed: NDArray[np.float64],
     ) -> bool:
         """Add many dear sets; return whether the prices are the best."""
         tables, pay = self.search.tables, self.search.pay(price, self.limit)
         if self.proved is not None:
-            self.near = min(self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1))
+            self.near = min(
+                self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1)
+            )
         near = self.near
         least = max(1, pay // self.count)  # prices of a refutation have no dearer set
-        found = self.search.cover.pricer.dear(price, self.usable, self.limit, least, _PHASES[-1].bits)
+        found = self.search.cover.pricer.dear(
+            price, self.usable, self.limit, least, _PHASES[-1].bits
+        )
         least = max(least, 0 if found is None else int(price[found].sum()))
-        tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least)
+        tables.prepare(
+            price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least
+        )
         most = tables.dearest()
         while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
             near /= 4
         self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
-        listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(len(price))
+        listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(
+            len(price)
+        )
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
             self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
@@ -218,7 +265,8 @@ class _Generation:
         return self.count * self.proved.most - self.proved.slack
 
     def _adapt(self, improved: bool, share: float) -> bool:
-        """Choose the share of steady prices for the next round; return whether it was none already, in vain."""
+        """Choose the share of steady prices for the next round; return whether it was none already,
+        in vain."""
         if improved:
             self.share = share
         elif self.share == 0.0:

@@ -1,12 +1,15 @@
-"""Close the period's gap: list all sets that a placement within a limit may use, and search for disjoint ones that hold everything.
+"""Close the period's gap: list all sets that a placement within a limit may use, and search for
+disjoint ones that hold everything.
 
-The best prices for a limit leave a slack that the sets of a placement within it share (`placeopt.period.bounds.best_prices`).
-So every set is within the slack of the dearest; near the linear program's own threshold these are few, and all of them are listed.
-Either disjoint ones among them are a placement within the limit, or there is none. Where they are
-too many the nearest to the dearest alone may still be a placement, seldom a bad one: the value falls, and with it the next slack.
+The best prices for a limit leave a slack that the sets of a placement within it share
+(`placeopt.period.bounds.best_prices`). So every set is within the slack of the dearest; near the
+linear program's own threshold these are few, and all of them are listed. Either disjoint ones among
+them are a placement within the limit, or there is none. Where they are too many the nearest to the
+dearest alone may still be a placement, seldom a bad one: the value falls, and with it the next
+slack.
 
-Sets that exceed a device's memory are left out of the list. At most one device may be of another type, and it pays no
-transfers: what is in no set is its share.
+Sets that exceed a device's memory are left out of the list. At most one device may be of another
+type, and it pays no transfers: what is in no set is its share.
 """
 
 from __future__ import annotations
@@ -32,10 +35,20 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.set_tables import NearSets
 
 _MOST_SETS = 300_000
-_SHARES = (0.02, 0.05, 0.12, 0.3, 0.6, 1.0)  # of the slack, tried in turn as long as few enough sets are listed
+_SHARES = (
+    0.02,
+    0.05,
+    0.12,
+    0.3,
+    0.6,
+    1.0,
+)  # of the slack, tried in turn as long as few enough sets are listed
 _PRICE_SHARE = 0.6  # of the time that is left, for prices of one limit
 _SETTLE = 3  # limits that the same prices are tried for
-_CLOSE, _WIDER = 1.2e-4, 1.5  # how far above the threshold of prices the value is tried, relative to it and to what was listed
+_CLOSE, _WIDER = (
+    1.2e-4,
+    1.5,
+)  # how far above the threshold of prices the value is tried, relative to it and to what was listed
 _ROWS = 20_000
 _NEVER = 1 << 62
 
@@ -61,18 +74,30 @@ class Closing:
     offer : called with the device of every node of a placement that is better.
     """
 
-    def __init__(self, cover: CoverBound, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]) -> None:
+    def __init__(
+        self,
+        cover: CoverBound,
+        value: Callable[[], int],
+        offer: Callable[[NDArray[np.int64]], None],
+    ) -> None:
         self._cover, self._value, self._offer = cover, value, offer
-        self._model, self._tables = cover.model, SetTables(cover.pricer.graph, cover.pricer.deadline)
+        self._model, self._tables = (
+            cover.model,
+            SetTables(cover.pricer.graph, cover.pricer.deadline),
+        )
         self._search = PriceSearch(cover, self._tables)
         self._best = _NEVER  # the value of what was found
         self._settled = 0  # bound by prices alone
         self._listed = 0  # ticks above the threshold of prices at which all sets were listed
 
     def raise_from(self, lower: int, seconds: float) -> int:
-        """Return the best bound (ticks), at least `lower`, that is proved within about `seconds`."""
+        """Return the best bound (ticks), at least `lower`, that is proved within about
+        `seconds`."""
         deadline = time.perf_counter() + seconds
-        undecided, limit = _NEVER, (lower + self._upper()) // 2  # undecided: the smallest limit with too many sets to say no
+        undecided, limit = (
+            _NEVER,
+            (lower + self._upper()) // 2,
+        )  # undecided: the smallest limit with too many sets to say no
         try:
             while lower <= limit < min(self._upper(), undecided):
                 now = time.perf_counter()
@@ -106,20 +131,25 @@ class Closing:
         return min(self._value(), self._best)
 
     def _next(self, lower: int, prices: BestPrices, undecided: int) -> int:
-        """Choose the next limit: just below the value where all sets can be listed there, else nearer to what prices refute."""
+        """Choose the next limit: just below the value where all sets can be listed there, else
+        nearer to what prices refute."""
         top = self._upper() - 1
-        threshold = max(lower, int(prices.limit * (1 - self._share(prices))))  # about where prices refute
+        threshold = max(
+            lower, int(prices.limit * (1 - self._share(prices)))
+        )  # about where prices refute
         if top < undecided and top - threshold <= max(_CLOSE * top, _WIDER * self._listed):
             return top
         top = min(top, undecided)
         return (threshold + top) // 2 if threshold < top else (lower + top) // 2
 
     def _share(self, prices: BestPrices) -> float:
-        """The slack's share of what all devices hold: about that of the limit that prices do not need."""
+        """The slack's share of what all devices hold: about that of the limit that prices do not
+        need."""
         return prices.slack / max(1, prices.most * len(self._model.types[self._cover.g]))
 
     def _attain(self, prices: BestPrices, deadline: float) -> tuple[bool, bool]:
-        """Return whether a placement within the limit was found, and whether there is none otherwise."""
+        """Return whether a placement within the limit was found, and whether there is none
+        otherwise."""
         model, g = self._model, self._cover.g
         self._tables.deadline = deadline
         sets, whole = self._list(prices)
@@ -129,14 +159,17 @@ class Closing:
         fits = np.concatenate([np.zeros(0, dtype=np.int64), *parts]) <= int(model.capacity[g])
         order = np.argsort(np.where(fits, -sets.price, 1), kind="stable")[: int(fits.sum())]
         ticks, cost, room = self._rest(prices)
-        choice = Choice(np.ascontiguousarray(sets.bits[order]), prices.most - sets.price[order], ticks, cost)
+        choice = Choice(
+            np.ascontiguousarray(sets.bits[order]), prices.most - sets.price[order], ticks, cost
+        )
         for chosen in disjoint_sets(choice, len(model.types[g]), prices.slack, room, deadline):
             if self._accept(members[order[chosen]], prices.limit):
                 return True, whole
         return False, whole
 
     def _list(self, prices: BestPrices) -> tuple[NearSets, bool]:
-        """Return the sets that a placement may use, and whether these are all; else as many of the nearest."""
+        """Return the sets that a placement may use, and whether these are all; else as many of the
+        nearest."""
         usable, sets = self._search.usable(prices.limit), None
         for share in _SHARES:
             least = max(0, prices.most - int(share * prices.slack))
@@ -154,7 +187,8 @@ class Closing:
         return self._tables.some(prices.most, _MOST_SETS) if sets is None else sets, False
 
     def _rest(self, prices: BestPrices) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Return the ticks of every node on the device of the other type, what it costs of the slack, and the ticks it has."""
+        """Return the ticks of every node on the device of the other type, what it costs of the
+        slack, and the ticks it has."""
         model, count = self._model, self._model.num_nodes
         for h in range(model.num_types):
             if h != self._cover.g:
@@ -169,14 +203,18 @@ class Closing:
         """Offer the placement with these sets; False if it does not fit."""
         model, g = self._model, self._cover.g
         others = [d for h, devices in enumerate(model.types) if h != g for d in devices]
-        device = np.full(model.num_nodes, others[0] if others else model.types[g][0], dtype=np.int64)
+        device = np.full(
+            model.num_nodes, others[0] if others else model.types[g][0], dtype=np.int64
+        )
         for d, held in zip(model.types[g], members, strict=False):
             device[held] = d
         for d in range(model.problem.num_devices):
             if int(model.resident[device == d].sum()) > int(model.capacity[model.type_of[d]]):
                 return False
         loads = [self._cover.pricer.load(held) for held in members]
-        loads += [int(model.total[device == d, h].sum()) for d in others for h in (int(model.type_of[d]),)]
+        loads += [
+            int(model.total[device == d, h].sum()) for d in others for h in (int(model.type_of[d]),)
+        ]
         self._best = min(self._best, max(loads))
         self._offer(device)
         return max(loads) <= limit

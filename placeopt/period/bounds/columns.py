@@ -1,23 +1,24 @@
 """Lower bound on the period by prices and one device at a time (`columns`).
 
-Suppose some placement has period at most T. Give every node v a price p_v >= 0. Each device of type g holds
-a set S with load_g(S) <= T, so with C_g = max { p(S) : load_g(S) <= T } the devices hold at most
-sum_g n_g C_g of the total price. If that is less than sum_v p_v, T is refuted. Dual prices of a covering
-program over the sets found so far (column generation) make the argument as strong as the set-partition
-relaxation, which sees transfers that any assignment relaxation spreads away: in fractions of a placement a
-k-th of everything sits on every device and nothing moves.
+Suppose some placement has period at most T. Give every node v a price p_v >= 0. Each device of type
+g holds a set S with load_g(S) <= T, so with C_g = max { p(S) : load_g(S) <= T } the devices hold at
+most sum_g n_g C_g of the total price. If that is less than sum_v p_v, T is refuted. Dual prices of
+a covering program over the sets found so far (column generation) make the argument as strong as the
+set-partition relaxation, which sees transfers that any assignment relaxation spreads away: in
+fractions of a placement a k-th of everything sits on every device and nothing moves.
 
-The same flaw sits in C_g: the relaxation of "price subject to load <= T" takes a fraction of the whole graph.
-It is cured by a root: some node of S has the largest price in S. With that node fixed in and all dearer ones
-out the relaxation is tight, and most roots need one linear program. Only sets above the threshold
-(sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
+The same flaw sits in C_g: the relaxation of "price subject to load <= T" takes a fraction of the
+whole graph. It is cured by a root: some node of S has the largest price in S. With that node fixed
+in and all dearer ones out the relaxation is tight, and most roots need one linear program. Only
+sets above the threshold (sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
 
-Where the sets of a device are paths through a small graph (graphs of neural networks are long and thin), column generation is
-exact and much faster: see `placeopt.period.bounds.covering`. What follows is for the others, and for tight memory.
+Where the sets of a device are paths through a small graph (graphs of neural networks are long and
+thin), column generation is exact and much faster: see `placeopt.period.bounds.covering`. What
+follows is for the others, and for tight memory.
 
-The linear and integer programs are solved in floating point, with every threshold lowered by 1e-5 of its value and
-every limit raised by as much; they only say which prices to try. What they refute counts once CP-SAT has refuted it
-with integer prices, without a margin.
+The linear and integer programs are solved in floating point, with every threshold lowered by 1e-5
+of its value and every limit raised by as much; they only say which prices to try. What they refute
+counts once CP-SAT has refuted it with integer prices, without a margin.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class _UndecidedError(Exception):
 
 @dataclass
 class _Subproblem:
-    """Sets of one device type: binary membership, one variable per transfer, one load row (the last)."""
+    """Sets of one device type: binary membership, one variable per transfer, one load row (the
+    last)."""
 
     matrix: Any
     right: NDArray[np.float64]
@@ -80,7 +82,8 @@ class ColumnBound:
         self._direct = True  # ask without a root first, until that takes too long once
 
     def raise_from(self, lower: int, upper: int) -> int:
-        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least `lower`."""
+        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
+        `lower`."""
         if self.model.num_nodes > _MAX_NODES or self.model.num_nodes < 2:
             return lower
         uniform = self._uniform()
@@ -116,7 +119,8 @@ class ColumnBound:
         return prices
 
     def _refutes(self, limit: int, uniform: NDArray[np.float64], rounds: int) -> bool:
-        """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price vectors."""
+        """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price
+        vectors."""
         prices = uniform if rounds == 0 else self._prices(limit, uniform)
         for _ in range(rounds + 1):
             if prices is None:
@@ -137,7 +141,8 @@ class ColumnBound:
         self._loads.append(_load(self.model, g, members))
 
     def _prices(self, limit: int, uniform: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Dual prices of covering the nodes by known sets; None if they cover (T cannot be refuted)."""
+        """Dual prices of covering the nodes by known sets; None if they cover (T cannot be
+        refuted)."""
         from scipy.optimize import linprog
 
         n, num_types = self.model.num_nodes, self.model.num_types
@@ -149,7 +154,9 @@ class ColumnBound:
             cover[:, column] = members
             budget[g, column] = 1.0
         cost = np.concatenate([np.zeros(len(usable)), uniform])
-        matrix = np.vstack([np.hstack([-cover, -np.eye(n)]), np.hstack([budget, np.zeros((num_types, n))])])
+        matrix = np.vstack(
+            [np.hstack([-cover, -np.eye(n)]), np.hstack([budget, np.zeros((num_types, n))])]
+        )
         right = np.concatenate([-np.ones(n), self.model.type_counts.astype(np.float64)])
         answer = linprog(cost, A_ub=matrix, b_ub=right, method="highs")
         if answer.status != 0 or answer.fun <= 1e-7:
@@ -168,12 +175,15 @@ class ColumnBound:
         caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
         found = set()
         for i, (g, members) in enumerate(self.sets):
-            if self._loads[i] <= limit and float(prices[members].sum()) > self._threshold(g, prices, caps):
+            if self._loads[i] <= limit and float(prices[members].sum()) > self._threshold(
+                g, prices, caps
+            ):
                 found.add((g, members.tobytes()))
         return found
 
     def _cap(self, g: int, prices: NDArray[np.float64], limit: int) -> float:
-        """Upper bound on the price of a set of type g: the fractional knapsack without transfers."""
+        """Upper bound on the price of a set of type g: the fractional knapsack without
+        transfers."""
         fits = self._problems[g].fits * (self.model.total[:, g] <= limit)
         time = self.model.total[:, g].astype(np.float64)
         free = prices[(time == 0) & (fits > 0)].sum()
@@ -188,10 +198,14 @@ class ColumnBound:
         others = sum(float(counts[h]) * caps[h] for h in range(len(caps)) if h != g)
         return (float(prices.sum()) * (1 - _MARGIN) - others) / float(counts[g])
 
-    def _prices_refute(self, limit: int, prices: NDArray[np.float64]) -> tuple[int, NDArray[np.bool_]] | None:
-        """Return None if `prices` refute the limit, else a set above the threshold (or the best one)."""
+    def _prices_refute(
+        self, limit: int, prices: NDArray[np.float64]
+    ) -> tuple[int, NDArray[np.bool_]] | None:
+        """Return None if `prices` refute the limit, else a set above the threshold (or the best
+        one)."""
         caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
-        # One type is examined exactly, the most numerous paying one; the others keep their knapsack caps.
+        # One type is examined exactly, the most numerous paying one; the others keep their knapsack
+        # caps.
         paying = [g for g in range(len(caps)) if self.model.weight[:, g].any()] or [0]
         g = max(paying, key=lambda h: (float(self.model.type_counts[h]) * caps[h], -h))
         threshold = self._threshold(g, prices, caps)
@@ -199,7 +213,8 @@ class ColumnBound:
         if self._exact or threshold > caps[g]:
             found = self._exactly_above(g, limit, prices)
             return None if found is None else (g, found)
-        # At a threshold of 0 or less even the empty set is dear enough: these prices refute nothing.
+        # At a threshold of 0 or less even the empty set is dear enough: these prices refute
+        # nothing.
         least = _MARGIN * float(prices.sum())
         found = self._above(g, limit, prices, max(threshold, least))
         if found is None and threshold < least:
@@ -208,8 +223,11 @@ class ColumnBound:
             found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
 
-    def _exactly_above(self, g: int, limit: int, prices: NDArray[np.float64]) -> NDArray[np.bool_] | None:
-        """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting it."""
+    def _exactly_above(
+        self, g: int, limit: int, prices: NDArray[np.float64]
+    ) -> NDArray[np.bool_] | None:
+        """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting
+        it."""
         from ortools.sat.python import cp_model
 
         model, counts = self.model, self.model.type_counts
@@ -221,14 +239,19 @@ class ColumnBound:
         )
         cp = cp_model.CpModel()
         x = [
-            cp.new_bool_var("") if model.allowed[v, g] and model.total[v, g] <= limit else cp.new_constant(0)
+            cp.new_bool_var("")
+            if model.allowed[v, g] and model.total[v, g] <= limit
+            else cp.new_constant(0)
             for v in range(model.num_nodes)
         ]
         terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
         for t in range(len(model.producer)):
             ticks = int(model.weight[t, g])
             u = x[int(model.producer[t])]
-            rest = [x[c] for c in model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
+            rest = [
+                x[c]
+                for c in model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
+            ]
             if ticks:
                 into, out = cp.new_bool_var(""), cp.new_bool_var("")
                 if len(rest) == 1:
@@ -289,17 +312,25 @@ class ColumnBound:
         return None
 
     def _relaxed(
-        self, part: _Subproblem, limit: int, prices: NDArray[np.float64], lower: NDArray[np.float64],
+        self,
+        part: _Subproblem,
+        limit: int,
+        prices: NDArray[np.float64],
+        lower: NDArray[np.float64],
         upper: NDArray[np.float64],
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
         from scipy.optimize import linprog
 
         matrix, right = _with_limit(part, limit)
         answer = linprog(
-            -_pad(prices, part.width), A_ub=matrix, b_ub=right, bounds=np.stack([lower, upper], axis=1),
-            method="highs", options={"time_limit": self._left()},
-        )  # fmt: skip
+            -_pad(prices, part.width),
+            A_ub=matrix,
+            b_ub=right,
+            bounds=np.stack([lower, upper], axis=1),
+            method="highs",
+            options={"time_limit": self._left()},
+        )
         if answer.status == 2:
             return -np.inf
         if answer.status != 0:
@@ -307,10 +338,17 @@ class ColumnBound:
         return float(-answer.fun)
 
     def _ask(
-        self, part: _Subproblem, limit: int, prices: NDArray[np.float64], lower: NDArray[np.float64],
-        upper: NDArray[np.float64], seconds: float, threshold: float,
-    ) -> Any:  # fmt: skip
-        """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too short."""
+        self,
+        part: _Subproblem,
+        limit: int,
+        prices: NDArray[np.float64],
+        lower: NDArray[np.float64],
+        upper: NDArray[np.float64],
+        seconds: float,
+        threshold: float,
+    ) -> Any:
+        """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too
+        short."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix, vstack
 
@@ -322,7 +360,9 @@ class ColumnBound:
         integrality[:n] = 1
         answer = milp(
             -_pad(prices, part.width) * scale,
-            constraints=LinearConstraint(vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0)),
+            constraints=LinearConstraint(
+                vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0)
+            ),
             bounds=Bounds(lower, upper),
             integrality=integrality,
             options={"time_limit": min(seconds, self._left()), "mip_rel_gap": 0.01},
@@ -401,7 +441,9 @@ def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
         width=width,
         load=np.concatenate([model.total[:, g].astype(np.float64), np.array(extra)]),
         fits=model.allowed[:, g].astype(np.float64),
-        resident=model.resident / float(model.capacity[g]) if binding and model.capacity[g] > 0 else None,
+        resident=model.resident / float(model.capacity[g])
+        if binding and model.capacity[g] > 0
+        else None,
     )
 
 

@@ -1,10 +1,12 @@
 """Bounds on the period that take milliseconds.
 
-`op`: some device runs op v (or its colocation class), so its load is at least the smallest time of v.
+`op`: some device runs op v (or its colocation class), so its load is at least the smallest time of
+v.
 
-`pigeonhole`: suppose the period is at most T. An op that takes longer than T on all types but one, g, runs
-there. Of the q n_g + 1 longest such ops some q + 1 share a device, whose load is at least the sum of the
-q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection finds the largest such T.
+`pigeonhole`: suppose the period is at most T. An op that takes longer than T on all types but one,
+g, runs there. Of the q n_g + 1 longest such ops some q + 1 share a device, whose load is at least
+the sum of the q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection finds
+the largest such T.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def _refuted(model: ContractedProblem, limit: int) -> bool:
         count = len(devices)
         running = np.concatenate([[0], np.cumsum(times)])
         for q in range(1, (len(times) - 1) // count + 1):
-            last = q * count  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
+            last = (
+                q * count
+            )  # times[last - q .. last] are the q + 1 shortest of the first q * count + 1
             if running[last + 1] - running[last - q] > limit:
                 return True
     return False

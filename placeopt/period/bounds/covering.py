@@ -1,18 +1,22 @@
-"""Prices for `columns` where the sets of a device are paths through a small graph: column generation, whole and in integers.
+"""Prices for `columns` where the sets of a device are paths through a small graph: column
+generation, whole and in integers.
 
-Suppose some placement has period at most T. Of the sets that one device of type g may hold within T (the most numerous
-type that pays transfers) at most n_g are used, and each other type h holds shares of nodes of at most n_h T ticks. So
+Suppose some placement has period at most T. Of the sets that one device of type g may hold within T
+(the most numerous type that pays transfers) at most n_g are used, and each other type h holds
+shares of nodes of at most n_h T ticks. So
 
-    min sum_S x_S   subject to   sum_{S with v} x_S + sum_h y[v, h] >= 1,   sum_v compute[v, h] y[v, h] <= n_h T,   y <= 1
+    min sum_S x_S   subject to   sum_{S with v} x_S + sum_h y[v, h] >= 1,   sum_v compute[v, h] y[v,
+    h] <= n_h T,   y <= 1
 
-is at most n_g. Its dual values are the prices that refute T best. They are found with the sets known so far, and the next
-set is the dearest one under them (`placeopt.period.bounds.set_prices`), or under a mixture with the prices that came closest
-to a refutation, which are steadier. For integer prices p, T is refuted where no set within T has
+is at most n_g. Its dual values are the prices that refute T best. They are found with the sets
+known so far, and the next set is the dearest one under them (`placeopt.period.bounds.set_prices`),
+or under a mixture with the prices that came closest to a refutation, which are steadier. For
+integer prices p, T is refuted where no set within T has
 
     n_g p(S) >= sum_v p_v - sum_h C_h,
 
-C_h the fractional knapsack's value of the devices of type h, rounded up. Nothing in that is rounded, whatever the linear
-program's arithmetic did. Memory is left out.
+C_h the fractional knapsack's value of the devices of type h, rounded up. Nothing in that is
+rounded, whatever the linear program's arithmetic did. Memory is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +28,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.period.bounds.frontier import frontier_graph
-from placeopt.period.bounds.set_prices import DEPTH, PRICES, OutOfTimeError, SetPricer, UndecidedError
+from placeopt.period.bounds.set_prices import (
+    DEPTH,
+    PRICES,
+    OutOfTimeError,
+    SetPricer,
+    UndecidedError,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +42,11 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
 
 _STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; below the second none
-_DISJOINT, _DEAR = 3, 0.5  # further sets of a round, of nodes not in the others, and their least price relative to the first's
+_DISJOINT, _DEAR = (
+    3,
+    0.5,
+    # further sets of a round, of nodes not in the others, and their least price relative to the first's
+)
 _PART = 0.1  # of what is open: closer is not settled
 _NEAR = 1.1  # factor below which what prices miss is looked at closely
 _CLOSE = 1.002  # and below which fine buckets are worth their time
@@ -48,25 +62,37 @@ def main_type(model: ContractedProblem) -> int | None:
 
 
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
-    """Return what refutes periods of `model` until `deadline`; None where its sets make no small graph."""
+    """Return what refutes periods of `model` until `deadline`; None where its sets make no small
+    graph."""
     g = main_type(model)
     if g is None or not 2 <= model.num_nodes <= _MAX_NODES:
         return None
     graph = frontier_graph(model, g, deadline)
-    return None if graph is None else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))
+    return (
+        None
+        if graph is None
+        else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))
+    )
 
 
 def knapsack(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> int:
-    """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v max(0, p_v - r ticks_v)."""
+    """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v
+    max(0, p_v - r ticks_v)."""
     ticks = model.total[:, h]
     fits = np.flatnonzero(model.allowed[:, h] & (ticks <= limit))
     top, bottom = ratio(model, h, price, limit)
-    over = sum(max(0, p * bottom - top * t) for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True))
+    over = sum(
+        max(0, p * bottom - top * t)
+        for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True)
+    )
     return -(-(top * limit * len(model.types[h]) + over) // bottom)
 
 
-def ratio(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> tuple[int, int]:
-    """Return price and ticks (r of `knapsack`) of the node with which the dearest nodes per tick fill the devices of type `h`.
+def ratio(
+    model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int
+) -> tuple[int, int]:
+    """Return price and ticks (r of `knapsack`) of the node with which the dearest nodes per tick
+    fill the devices of type `h`.
 
     Any ratio gives a bound. Where everything fits it is 0.
     """
@@ -93,7 +119,9 @@ class Master:
         for h, devices in enumerate(model.types):
             ticks = model.total[:, h]
             room = solver.Constraint(-solver.infinity(), float(len(devices)))
-            for v in np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist() if h != g else ():
+            for v in (
+                np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist() if h != g else ()
+            ):
                 share = self._add(0.0, 1.0, [self._rows[v]])
                 room.SetCoefficient(share, float(ticks[v]) / max(1, limit))
 
@@ -109,7 +137,9 @@ class Master:
         if members.tobytes() in self._sets:
             return False
         self._sets.add(members.tobytes())
-        self._add(1.0, self._solver.infinity(), [self._rows[v] for v in np.flatnonzero(members).tolist()])
+        self._add(
+            1.0, self._solver.infinity(), [self._rows[v] for v in np.flatnonzero(members).tolist()]
+        )
         return True
 
     def solve(self, seconds: float) -> tuple[float, NDArray[np.float64]]:
@@ -117,7 +147,9 @@ class Master:
         self._solver.SetTimeLimit(max(1, int(1000 * min(seconds, 1e6))))
         if self._solver.Solve() != self._solver.OPTIMAL:
             raise OutOfTimeError
-        return self._goal.Value(), np.maximum(0.0, np.array([row.dual_value() for row in self._rows]))
+        return self._goal.Value(), np.maximum(
+            0.0, np.array([row.dual_value() for row in self._rows])
+        )
 
 
 @dataclass
@@ -127,7 +159,8 @@ class CoverBound:
     Attributes
     ----------
     g : type whose sets are examined. lower : best bound proved, ticks. sets : all that were found.
-    within_reach : the smallest limit that prices cannot refute, as far as that is known. unfinished : whether time was short.
+    within_reach : the smallest limit that prices cannot refute, as far as that is known. unfinished
+    : whether time was short.
     """
 
     model: ContractedProblem
@@ -139,7 +172,8 @@ class CoverBound:
     unfinished: bool = False
 
     def raise_from(self, lower: int, upper: int) -> int:
-        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least `lower`."""
+        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
+        `lower`."""
         self.lower, high, limit, self.unfinished = max(lower, self.lower), upper, upper - 1, False
         if self.within_reach < upper:
             high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
@@ -155,9 +189,13 @@ class CoverBound:
         return self.lower
 
     def fits_memory(self) -> bool:
-        """Whether every set that was found fits into the memory of a device, so that leaving memory out cost nothing."""
+        """Whether every set that was found fits into the memory of a device, so that leaving memory
+        out cost nothing."""
         resident = self.model.resident
-        return all(int(resident[members].sum()) <= int(self.model.capacity[self.g]) for members in self.sets)
+        return all(
+            int(resident[members].sum()) <= int(self.model.capacity[self.g])
+            for members in self.sets
+        )
 
     def _refutes(self, limit: int) -> bool:
         """Whether column generation refutes `limit`; `lower` rises on the way."""
@@ -167,7 +205,9 @@ class CoverBound:
                 master.add(members)
         steady = self.model.smallest_times / max(1.0, float(self.model.smallest_times.sum()))
         count, price = len(self.model.types[self.g]), np.floor(steady * PRICES).astype(np.int64)
-        found, closest = self._ask(price, limit, 1)  # uniform prices are good ones, and refute much at once
+        found, closest = self._ask(
+            price, limit, 1
+        )  # uniform prices are good ones, and refute much at once
         if found is None and closest == 0.0:
             return True
         if found is not None:
@@ -188,7 +228,11 @@ class CoverBound:
                 return True
             if found is not None and missed < min(closest, _NEAR):
                 found, missed = self._dearest(price, limit, found, missed)
-            improved = found is not None and self._add(master, found) and float(prices[found].sum()) > 1 + _TOLERANCE
+            improved = (
+                found is not None
+                and self._add(master, found)
+                and float(prices[found].sum()) > 1 + _TOLERANCE
+            )
             if found is not None and missed < closest:
                 closest, steady = missed, mixed / float(mixed[found].sum())
                 self._settle(price, limit, missed)
@@ -202,11 +246,14 @@ class CoverBound:
     def _ask(
         self, price: NDArray[np.int64], limit: int, depth: int
     ) -> tuple[NDArray[np.bool_] | None, float]:
-        """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a set and how dear it is."""
+        """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
+        set and how dear it is."""
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         count = len(self.model.types[self.g])
         pay = int(price.sum()) - sum(
-            knapsack(self.model, h, price, limit) for h in range(self.model.num_types) if h != self.g
+            knapsack(self.model, h, price, limit)
+            for h in range(self.model.num_types)
+            if h != self.g
         )
         least = -(-pay // count)
         try:
@@ -220,18 +267,24 @@ class CoverBound:
     def _dearest(
         self, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_], missed: float
     ) -> tuple[NDArray[np.bool_], float]:
-        """Return the dearest set, or about, and how dear it is: prices count as close by what the dearest set says."""
+        """Return the dearest set, or about, and how dear it is: prices count as close by what the
+        dearest set says."""
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         worth = int(price[found].sum())
         try:
-            while (better := self.pricer.dearest(price, usable, limit, int(price[found].sum()) + 1, depth=1)) is not None:
+            while (
+                better := self.pricer.dearest(
+                    price, usable, limit, int(price[found].sum()) + 1, depth=1
+                )
+            ) is not None:
                 found = better
         except UndecidedError:
             pass
         return found, missed * float(price[found].sum()) / max(1, worth)
 
     def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
-        """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`, go."""
+        """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
+        go."""
         high = int(limit / max(1.0, missed)) + 1
         while high - self.lower > max(1, int(_PART * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
@@ -244,13 +297,16 @@ class CoverBound:
     def _add_disjoint(
         self, master: Master, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_]
     ) -> None:
-        """Add dear sets of other nodes than the last one: a linear program over few sets has wild prices."""
+        """Add dear sets of other nodes than the last one: a linear program over few sets has wild
+        prices."""
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         least = int(_DEAR * int(price[found].sum()))
         for _ in range(_DISJOINT):
             usable = usable & ~found
             try:
-                other = self.pricer.dearest(np.where(usable, price, 0), usable, limit, least, depth=0)
+                other = self.pricer.dearest(
+                    np.where(usable, price, 0), usable, limit, least, depth=0
+                )
             except UndecidedError:
                 return
             if other is None:

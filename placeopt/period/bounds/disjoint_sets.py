@@ -1,10 +1,12 @@
-"""Whether few disjoint sets out of a list, and a rest for one more device, hold every node: a depth-first search.
+"""Whether few disjoint sets out of a list, and a rest for one more device, hold every node: a
+depth-first search.
 
-Every set has an excess (by how much it is cheaper than the dearest) and the excesses of those chosen share a budget. The
-node that the fewest sets of those left hold is decided next: one of these sets is chosen, or the node
-joins the rest, which has room for some ticks and whose nodes cost of the budget, too. Sets that meet a chosen one, hold a node
-of the rest, or exceed what is left of the budget are dropped from the list of the next level.
-Nothing else is: where the search ends without an answer there is none.
+Every set has an excess (by how much it is cheaper than the dearest) and the excesses of those
+chosen share a budget. The node that the fewest sets of those left hold is decided next: one of
+these sets is chosen, or the node joins the rest, which has room for some ticks and whose nodes cost
+of the budget, too. Sets that meet a chosen one, hold a node of the rest, or exceed what is left of
+the budget are dropped from the list of the next level. Nothing else is: where the search ends
+without an answer there is none.
 
 References
 ----------
@@ -50,7 +52,9 @@ class Levels(NamedTuple):
     end: NDArray[np.int64]  # (F,)
     node: NDArray[np.int64]  # (F,) that is decided, -1: not chosen yet
     at: NDArray[np.int64]  # (F,) next set in the list, -1: the node joins the rest first
-    taken: NDArray[np.int64]  # (F,) the set that led to the next level, -1: the node joined the rest
+    taken: NDArray[
+        np.int64
+    ]  # (F,) the set that led to the next level, -1: the node joined the rest
     budget: NDArray[np.int64]  # (F,)
     room: NDArray[np.int64]  # (F,) ticks left for the rest
     devices: NDArray[np.int64]  # (F,) left
@@ -174,7 +178,9 @@ def search_disjoint(choice, levels, d, work):
     return NONE, d
 
 
-def disjoint_sets(choice: Choice, devices: int, budget: int, room: int, deadline: float) -> Iterator[NDArray[np.int64]]:
+def disjoint_sets(
+    choice: Choice, devices: int, budget: int, room: int, deadline: float
+) -> Iterator[NDArray[np.int64]]:
     """Yield the sets (rows of `choice`) of every answer; nodes in none of them are the rest's.
 
     Parameters
@@ -189,9 +195,26 @@ def disjoint_sets(choice: Choice, devices: int, budget: int, room: int, deadline
     """
     nodes, size = len(choice.rest_ticks), len(choice.excess)
     depth = nodes + 2
-    first, end, node, at, taken, left, ticks, free = (np.zeros(depth, dtype=np.int64) for _ in range(8))
-    held, ways = np.zeros((depth, choice.bits.shape[1]), dtype=np.uint64), np.zeros(nodes, dtype=np.int64)
-    levels = Levels(np.zeros(4 * size + 1024, dtype=np.int64), first, end, node, at, taken, left, ticks, free, held, ways)
+    first, end, node, at, taken, left, ticks, free = (
+        np.zeros(depth, dtype=np.int64) for _ in range(8)
+    )
+    held, ways = (
+        np.zeros((depth, choice.bits.shape[1]), dtype=np.uint64),
+        np.zeros(nodes, dtype=np.int64),
+    )
+    levels = Levels(
+        np.zeros(4 * size + 1024, dtype=np.int64),
+        first,
+        end,
+        node,
+        at,
+        taken,
+        left,
+        ticks,
+        free,
+        held,
+        ways,
+    )
     levels.sets[:size] = np.arange(size)
     levels.end[0], levels.node[0], levels.at[0] = size, -1, -1
     levels.budget[0], levels.room[0], levels.devices[0] = budget, room, devices

@@ -1,12 +1,15 @@
-"""The sets of nodes that one device may hold, as paths through a small graph (a dynamic program over a frontier).
+"""The sets of nodes that one device may hold, as paths through a small graph (a dynamic program
+over a frontier).
 
-Which nodes a device holds is decided node by node, in an order in which few tensors are open at any time: tensors with
-some pins (producer and consumers) decided and others not. A device pays a tensor's ticks once where it holds some
-of its pins but not all: as the producer it sends the tensor, else it receives it. So all that the rest of the
-decisions has to know of those made is, for every open tensor, whether none, all or some but not all of its decided pins are
-held; in the last case it is paid already. These are the states; two arcs lead from each, one for leaving the next node out
-and one for taking it. Every set of nodes is one path from the first state to the last, and its load is the length of the
-path. Graphs of neural networks are long and thin: their frontier has few open tensors and few states.
+Which nodes a device holds is decided node by node, in an order in which few tensors are open at any
+time: tensors with some pins (producer and consumers) decided and others not. A device pays a
+tensor's ticks once where it holds some of its pins but not all: as the producer it sends the
+tensor, else it receives it. So all that the rest of the decisions has to know of those made is, for
+every open tensor, whether none, all or some but not all of its decided pins are held; in the last
+case it is paid already. These are the states; two arcs lead from each, one for leaving the next
+node out and one for taking it. Every set of nodes is one path from the first state to the last, and
+its load is the length of the path. Graphs of neural networks are long and thin: their frontier has
+few open tensors and few states.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class FrontierGraph(NamedTuple):
     order: NDArray[np.int64]  # (N,) node that each layer decides
     layer: NDArray[np.int64]  # (N + 2,) first state of every layer, and S
     target: NDArray[np.int64]  # (2, S - 1) state reached without and with the node
-    ticks: NDArray[np.int64]  # (2, S - 1) length of the arcs: transfers that begin to be paid, and the node's compute
+    ticks: NDArray[
+        np.int64
+    ]  # (2, S - 1) length of the arcs: transfers that begin to be paid, and the node's compute
     arc_ptr: NDArray[np.int64]  # (S + 1,) arcs into a state
     arc: NDArray[np.int64]  # (2 S - 2,) 2 source + (1 with the node, else 0)
 
@@ -43,7 +48,8 @@ class _Tensor(NamedTuple):
 
 
 def frontier_graph(model: ContractedProblem, g: int, deadline: float) -> FrontierGraph | None:
-    """Return the graph of the sets of device type `g`; None if it has too many states, or at the deadline."""
+    """Return the graph of the sets of device type `g`; None if it has too many states, or at the
+    deadline."""
     tensors = _paid_tensors(model, g)
     order = _thin_order(model.num_nodes, [tensor.pins for tensor in tensors], deadline)
     return None if order is None else _states(model.total[:, g].tolist(), tensors, order, deadline)
@@ -53,7 +59,9 @@ def _paid_tensors(model: ContractedProblem, g: int) -> list[_Tensor]:
     tensors = []
     for t in np.flatnonzero(model.weight[:, g]).tolist():
         consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
-        tensors.append(_Tensor(sorted({int(model.producer[t]), *consumers}), int(model.weight[t, g])))
+        tensors.append(
+            _Tensor(sorted({int(model.producer[t]), *consumers}), int(model.weight[t, g]))
+        )
     return tensors
 
 
@@ -66,7 +74,8 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
 
 
 def _thin_order(num_nodes: int, pins: list[list[int]], deadline: float) -> list[int] | None:
-    """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if none is ready in time."""
+    """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if
+    none is ready in time."""
     touching = _touching(num_nodes, pins)
     starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:_MAX_STARTS]
     best: tuple[int, list[int]] | None = None
@@ -82,7 +91,8 @@ def _thin_order(num_nodes: int, pins: list[list[int]], deadline: float) -> list[
 def _greedy_order(
     start: int, touching: list[list[int]], pins: list[list[int]], deadline: float
 ) -> tuple[int, list[int]] | None:
-    """Return (cost, order) of the order that opens least and closes most at every step, oldest tensors first; None if late."""
+    """Return (cost, order) of the order that opens least and closes most at every step, oldest
+    tensors first; None if late."""
     left = [len(nodes) for nodes in pins]
     opened: dict[int, int] = {}  # tensor -> when it was opened
     order: list[int] = []
@@ -92,12 +102,21 @@ def _greedy_order(
     def score(v: int) -> tuple[int, int, int, int]:
         closing = sum(left[t] == 1 for t in touching[v])
         opening = sum(t not in opened for t in touching[v])
-        return opening - closing, -closing, min((opened.get(t, len(touching)) for t in touching[v]), default=0), v
+        return (
+            opening - closing,
+            -closing,
+            min((opened.get(t, len(touching)) for t in touching[v]), default=0),
+            v,
+        )
 
     while outside:
         if time.perf_counter() >= deadline:
             return None
-        v = min(waiting, key=score) if waiting else min(outside, key=lambda u: (len(touching[u]), u))
+        v = (
+            min(waiting, key=score)
+            if waiting
+            else min(outside, key=lambda u: (len(touching[u]), u))
+        )
         waiting.discard(v)
         outside.discard(v)
         for t in touching[v]:
@@ -111,7 +130,9 @@ def _greedy_order(
     return cost, order
 
 
-def _states(compute: list[int], tensors: list[_Tensor], order: list[int], deadline: float) -> FrontierGraph | None:
+def _states(
+    compute: list[int], tensors: list[_Tensor], order: list[int], deadline: float
+) -> FrontierGraph | None:
     touching = _touching(len(order), [tensor.pins for tensor in tensors])
     left = [len(tensor.pins) for tensor in tensors]
     opened: list[int] = []
@@ -124,7 +145,9 @@ def _states(compute: list[int], tensors: list[_Tensor], order: list[int], deadli
             return None
         for t in touching[v]:
             left[t] -= 1
-        remain = [t for t in opened if left[t]] + [t for t in touching[v] if t not in opened and left[t]]
+        remain = [t for t in opened if left[t]] + [
+            t for t in touching[v] if t not in opened and left[t]
+        ]
         found: dict[tuple[int, ...], int] = {}
         for state in states:
             if len(found) > _MAX_WIDTH:
@@ -154,6 +177,10 @@ def _graph(
     by_target = np.argsort(target.ravel(), kind="stable")
     arc_ptr = np.searchsorted(target.ravel()[by_target], np.arange(layer[-1] + 1)).astype(np.int64)
     return FrontierGraph(
-        np.array(order, dtype=np.int64), np.array(layer, dtype=np.int64), target, ticks, arc_ptr,
+        np.array(order, dtype=np.int64),
+        np.array(layer, dtype=np.int64),
+        target,
+        ticks,
+        arc_ptr,
         np.ascontiguousarray(codes[by_target]),
-    )  # fmt: skip
+    )

@@ -1,4 +1,5 @@
-"""The bound on the period by prices (`columns`): over a thin frontier where there is one, else set by set."""
+"""The bound on the period by prices (`columns`): over a thin frontier where there is one, else set
+by set."""
 
 from __future__ import annotations
 
@@ -21,20 +22,25 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
 
 COVER_SHARE = 0.6
-"""Share of a turn for the sets of a thin frontier; where that is not done by then, the rest is for sets one by one."""
+"""Share of a turn for the sets of a thin frontier; where that is not done by then, the rest is for
+sets one by one."""
 
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
-    """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
+    """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
+    placement."""
     return PriceBound(problem).raise_from(lower, upper, seconds)
 
 
 class PriceBound:
-    """The bound by prices in several turns, each with a better value: the sets of earlier turns are kept."""
+    """The bound by prices in several turns, each with a better value: the sets of earlier turns are
+    kept."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
-        self._model: ContractedProblem | None = None  # contracted for the first turn's value, which is above the later ones
+        self._model: ContractedProblem | None = (
+            None  # contracted for the first turn's value, which is above the later ones
+        )
         self._cover: CoverBound | None = None
 
     @property
@@ -43,7 +49,8 @@ class PriceBound:
         return self._cover is not None and self._cover.unfinished
 
     def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
-        """Return the best bound from `lower` on; at most `upper`, which never rises from turn to turn."""
+        """Return the best bound from `lower` on; at most `upper`, which never rises from turn to
+        turn."""
         deadline = time.perf_counter() + seconds
         if self._model is None:
             self._model = contract(self._problem, contiguity="none", limit=upper)
@@ -56,8 +63,11 @@ class PriceBound:
                 return lower
         return ColumnBound(self._model, deadline).raise_from(lower, most)
 
-    def closing(self, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]) -> Closing | None:
-        """Return what goes on with the sets found until bound and value meet; None where that is not possible, or no turn was made.
+    def closing(
+        self, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]
+    ) -> Closing | None:
+        """Return what goes on with the sets found until bound and value meet; None where that is
+        not possible, or no turn was made.
 
         Parameters
         ----------
@@ -65,6 +75,11 @@ class PriceBound:
         offer : called with the device of every op of placements that are better.
         """
         cover, model = self._cover, self._model
-        if cover is None or model is None or self._problem.contiguity != "none" or not can_close(cover):
+        if (
+            cover is None
+            or model is None
+            or self._problem.contiguity != "none"
+            or not can_close(cover)
+        ):
             return None
         return Closing(cover, value, lambda device: offer(model.expand(device)))

@@ -1,13 +1,16 @@
-"""The dearest set of nodes that one device may hold within a limit on its load: labels on the frontier's graph.
+"""The dearest set of nodes that one device may hold within a limit on its load: labels on the
+frontier's graph.
 
-A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with a larger load and no
-larger price than another one of its state leads nowhere that the other one does not. With multipliers lambda, the
-most that can still be added to a label is h_lambda(state) + lambda (limit - load), where h_lambda(state) is the largest
-price - lambda load of what remains: a longest path, the same for all labels. Labels that cannot reach the price asked for go.
+A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with
+a larger load and no larger price than another one of its state leads nowhere that the other one
+does not. With multipliers lambda, the most that can still be added to a label is h_lambda(state) +
+lambda (limit - load), where h_lambda(state) is the largest price - lambda load of what remains: a
+longest path, the same for all labels. Labels that cannot reach the price asked for go.
 
-What is left may still be many, so loads fall into buckets. Where labels share a bucket either the dearer one
-stays (then every label is a set, but the dearest may be lost), or a label of the smallest load and the largest price
-takes their place (then none is lost, and an answer "none" is a proof). Prices and loads are integers: nothing is rounded.
+What is left may still be many, so loads fall into buckets. Where labels share a bucket either the
+dearer one stays (then every label is a set, but the dearest may be lost), or a label of the
+smallest load and the largest price takes their place (then none is lost, and an answer "none" is a
+proof). Prices and loads are integers: nothing is rounded.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -30,8 +33,16 @@ PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
 
 DEPTH = 4
-_SEARCH_BITS, _PROOF_BITS = (8, 10), (10, 12, 14, 16)  # buckets, as powers of two, in the order in which they are tried
-_SCALES = (1.0, 0.0, 0.7, 1.4)  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
+_SEARCH_BITS, _PROOF_BITS = (
+    (8, 10),
+    (10, 12, 14, 16),
+)  # buckets, as powers of two, in the order in which they are tried
+_SCALES = (
+    1.0,
+    0.0,
+    0.7,
+    1.4,
+)  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
 _HALVINGS = 45
 _LABELS, _MOST_LABELS = 1 << 18, 1 << 24
 _WORK = 2_000_000  # labels between two looks at the clock
@@ -85,7 +96,9 @@ def longest_rest(graph, price, usable, multiplier, rest):
         for s in range(graph.layer[i], graph.layer[i + 1]):
             best = rest[graph.target[0, s]] - multiplier * graph.ticks[0, s]
             if usable[v]:
-                best = max(best, rest[graph.target[1, s]] + price[v] - multiplier * graph.ticks[1, s])
+                best = max(
+                    best, rest[graph.target[1, s]] + price[v] - multiplier * graph.ticks[1, s]
+                )
             rest[s] = best
     state = load = 0
     for _ in range(layers):
@@ -128,7 +141,11 @@ def _keep(labels, buckets, state, low, high):
     for b in range(low, high + 1):
         if buckets.price[b] > top:
             top = buckets.price[b]
-            labels.load[count], labels.price[count], labels.origin[count] = buckets.load[b], top, buckets.origin[b]
+            labels.load[count], labels.price[count], labels.origin[count] = (
+                buckets.load[b],
+                top,
+                buckets.origin[b],
+            )
             count += 1
         buckets.price[b] = -1
     labels.first[state + 1] = count
@@ -136,7 +153,8 @@ def _keep(labels, buckets, state, low, high):
 
 @uncounted_entry
 def extend_labels(graph, ask, labels, buckets, layer, work):
-    """Make the labels of the layers from `layer` on until `work` is done; return the next layer, -1 without room."""
+    """Make the labels of the layers from `layer` on until `work` is done; return the next layer, -1
+    without room."""
     while layer < len(graph.order) and work > 0:
         v = graph.order[layer]
         for state in range(graph.layer[layer + 1], graph.layer[layer + 2]):
@@ -180,14 +198,22 @@ class SetPricer:
         self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), dtype=np.int64)
 
     def dearest(
-        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, depth: int = DEPTH
+        self,
+        price: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+        limit: int,
+        least: int,
+        *,
+        depth: int = DEPTH,
     ) -> NDArray[np.bool_] | None:
-        """Return a set of load at most `limit` and price at least `least`, about the dearest; None proves that there is none.
+        """Return a set of load at most `limit` and price at least `least`, about the dearest; None
+        proves that there is none.
 
         Parameters
         ----------
         usable : nodes that may be in the set.
-        depth : how many sizes of buckets are tried for a proof; with 0 it gives up where the coarsest find no set.
+        depth : how many sizes of buckets are tried for a proof; with 0 it gives up where the
+        coarsest find no set.
 
         Raises
         ------
@@ -219,12 +245,15 @@ class SetPricer:
     def dear(
         self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, bits: int
     ) -> NDArray[np.bool_] | None:
-        """Return a set of load at most `limit` and price at least `least`, the dearer the more bits; None says nothing."""
+        """Return a set of load at most `limit` and price at least `least`, the dearer the more
+        bits; None says nothing."""
         if time.perf_counter() >= self.deadline:
             raise OutOfTimeError
         asked = self._question(price, usable, limit, least)
         try:
-            return None if asked is None else self._answer(asked._replace(shift=_shift(limit, bits)))
+            return (
+                None if asked is None else self._answer(asked._replace(shift=_shift(limit, bits)))
+            )
         except UndecidedError:
             return None
 
@@ -241,7 +270,10 @@ class SetPricer:
         self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int
     ) -> Question | None:
         """Choose multipliers; None if they alone rule such a set out."""
-        low, high = 0, min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest))
+        low, high = (
+            0,
+            min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest)),
+        )
         best, multiplier = None, 0
         for _ in range(_HALVINGS):
             if high - low <= 1:
@@ -265,7 +297,11 @@ class SetPricer:
         labels.load[0] = labels.price[0] = labels.first[0] = 0
         labels.first[1] = 1
         size = (ask.limit >> ask.shift) + 1
-        buckets = Buckets(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64))
+        buckets = Buckets(
+            np.full(size, -1, dtype=np.int64),
+            np.zeros(size, dtype=np.int64),
+            np.zeros(size, dtype=np.int64),
+        )
         layer = 0
         while layer < len(self.graph.order):
             if time.perf_counter() >= self.deadline:
@@ -287,7 +323,9 @@ class SetPricer:
 
     def _make_room(self, size: int) -> None:
         load, price, origin = (np.empty(size, dtype=np.int64) for _ in range(3))
-        self._labels = Labels(load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, dtype=np.int64))
+        self._labels = Labels(
+            load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, dtype=np.int64)
+        )
 
 
 def _shift(limit: int, bits: int) -> int:

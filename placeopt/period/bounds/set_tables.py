@@ -1,18 +1,22 @@
-"""All sets of nodes of one device that are nearly as dear as the dearest: two tables of labels that prune each other.
+"""All sets of nodes of one device that are nearly as dear as the dearest: two tables of labels that
+prune each other.
 
-A path of the frontier's graph (`placeopt.period.bounds.frontier`) is cut in two at every state. A label of a beginning is a
-pair (load, price) of some set among the nodes decided so far, one of a rest the same of the nodes to come; of two
-labels of a state the one with more load and no more price is left out. A beginning matters only if some rest within the
-remaining load makes it as dear as asked, and the other way round. So the table of the one, with loads in coarse buckets, prunes
-the table of the other, in finer ones, and so on: labels in one bucket become one of the smallest load and the largest price, by
-which no set is lost. After a few turns both tables are small and nearly exact, and a depth-first search for
-the sets themselves, bounded by the rests, meets hardly a dead end. Loads and prices are integers: nothing is rounded.
+A path of the frontier's graph (`placeopt.period.bounds.frontier`) is cut in two at every state. A
+label of a beginning is a pair (load, price) of some set among the nodes decided so far, one of a
+rest the same of the nodes to come; of two labels of a state the one with more load and no more
+price is left out. A beginning matters only if some rest within the remaining load makes it as dear
+as asked, and the other way round. So the table of the one, with loads in coarse buckets, prunes the
+table of the other, in finer ones, and so on: labels in one bucket become one of the smallest load
+and the largest price, by which no set is lost. After a few turns both tables are small and nearly
+exact, and a depth-first search for the sets themselves, bounded by the rests, meets hardly a dead
+end. Loads and prices are integers: nothing is rounded.
 
 References
 ----------
-R. Baldacci, N. Christofides, A. Mingozzi: "An exact algorithm for the vehicle routing problem based on the set partitioning
-formulation with additional cuts", Mathematical Programming 115, 2008 (all columns of small reduced cost).
-G. Righini, M. Salani: "Symmetry helps: bounded bi-directional dynamic programming", Discrete Optimization 3, 2006.
+R. Baldacci, N. Christofides, A. Mingozzi: "An exact algorithm for the vehicle routing problem based
+on the set partitioning formulation with additional cuts", Mathematical Programming 115, 2008 (all
+columns of small reduced cost). G. Righini, M. Salani: "Symmetry helps: bounded bi-directional
+dynamic programming", Discrete Optimization 3, 2006.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -40,7 +44,8 @@ _NEAREST = 1e-7
 
 
 class Table(NamedTuple):
-    """Labels of all states (S states, room for L labels), by rising load and price in every state."""
+    """Labels of all states (S states, room for L labels), by rising load and price in every
+    state."""
 
     load: NDArray[np.int64]  # (L,)
     price: NDArray[np.int64]  # (L,)
@@ -59,7 +64,8 @@ class Wanted(NamedTuple):
 
 
 class Last(NamedTuple):
-    """The last bucket of a state's labels, which is not stored yet (all -1 or 0 if there is none)."""
+    """The last bucket of a state's labels, which is not stored yet (all -1 or 0 if there is
+    none)."""
 
     other: int  # the label across of the largest load that still goes with the bucket's
     bucket: int
@@ -87,7 +93,9 @@ class NearSets(NamedTuple):
     def members(self, num_nodes: int) -> NDArray[np.bool_]:
         """Return a row per set and a column per node."""
         node = np.arange(num_nodes)
-        found: NDArray[np.bool_] = (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(1) != 0
+        found: NDArray[np.bool_] = (
+            self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)
+        ) & np.uint64(1) != 0
         return found
 
 
@@ -100,10 +108,11 @@ def _store(table, count, load, price):
 
 @inlined
 def _take(want, across, s, table, count, last, ticks, worth):
-    """Take a label of a state, by rising load: store the bucket before where it opens a new one, nothing where no set needs it.
+    """Take a label of a state, by rising load: store the bucket before where it opens a new one,
+    nothing where no set needs it.
 
-    `across` holds the labels that complete it. Return the number of labels stored, and the last bucket; no later label matters once
-    its `other` is before the state's first.
+    `across` holds the labels that complete it. Return the number of labels stored, and the last
+    bucket; no later label matters once its `other` is before the state's first.
     """
     other, bucket, low, high, top = last
     if worth > high and worth > top:
@@ -120,7 +129,8 @@ def _take(want, across, s, table, count, last, ticks, worth):
 
 @uncounted_entry
 def rests(graph, want, beginnings, table):
-    """Fill the table of the rests from the last layer on; return the number of labels, -1 without room."""
+    """Fill the table of the rests from the last layer on; return the number of labels, -1 without
+    room."""
     layers, count = len(graph.order), 0
     for s in range(graph.layer[layers], graph.layer[layers + 1]):
         table.first[s] = count
@@ -137,7 +147,10 @@ def rests(graph, want, beginnings, table):
                 return -1
             last = Last(beginnings.end[s] - 1, -1, 0, -1, -1)
             while a < a_end or b < b_end:  # by rising load
-                if b >= b_end or (a < a_end and table.load[a] + graph.ticks[0, s] <= table.load[b] + graph.ticks[1, s]):
+                if b >= b_end or (
+                    a < a_end
+                    and table.load[a] + graph.ticks[0, s] <= table.load[b] + graph.ticks[1, s]
+                ):
                     ticks, worth = table.load[a] + graph.ticks[0, s], table.price[a]
                     a += 1
                 else:
@@ -167,7 +180,8 @@ def _nearest(graph, table, pointer, first_arc, arcs):
 
 @inlined
 def _open_arcs(graph, want, table, pointer, state, node):
-    """Point to the labels at the beginnings of the arcs into a state; return how many labels there are."""
+    """Point to the labels at the beginnings of the arcs into a state; return how many labels there
+    are."""
     total = 0
     for j in range(graph.arc_ptr[state + 1] - graph.arc_ptr[state]):
         arc = graph.arc[graph.arc_ptr[state] + j]
@@ -181,7 +195,8 @@ def _open_arcs(graph, want, table, pointer, state, node):
 
 @uncounted_entry
 def beginnings(graph, want, rest, table, pointer):
-    """Fill the table of the beginnings from the first layer on; return the number of labels, -1 without room."""
+    """Fill the table of the beginnings from the first layer on; return the number of labels, -1
+    without room."""
     table.first[0] = 0
     count = _store(table, 0, 0, 0)
     table.end[0] = count
@@ -197,7 +212,10 @@ def beginnings(graph, want, rest, table, pointer):
                 j, ticks = _nearest(graph, table, pointer, graph.arc_ptr[s], arcs)
                 if j < 0:
                     break
-                worth = table.price[pointer[0, j]] + (graph.arc[graph.arc_ptr[s] + j] & 1) * want.price[v]
+                worth = (
+                    table.price[pointer[0, j]]
+                    + (graph.arc[graph.arc_ptr[s] + j] & 1) * want.price[v]
+                )
                 pointer[0, j] += 1
                 count, last = _take(want, rest, s, table, count, last, ticks, worth)
                 if last.other < rest.first[s]:
@@ -223,7 +241,8 @@ def _within(table, state, room):
 
 @inlined
 def _reach(graph, want, rest, walk, i, held):
-    """The price that the walk can reach at most if layer i's node is held or not, -1 if that is not possible."""
+    """The price that the walk can reach at most if layer i's node is held or not, -1 if that is not
+    possible."""
     s = walk.state[i]
     if held == 1 and not want.usable[graph.order[i]]:
         return -1
@@ -244,7 +263,8 @@ def _write(graph, walk, bits, row):
 
 @uncounted_entry
 def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
-    """Write all sets that are wanted, with `raising` the dearest alone; return (sets met, whether none is missing)."""
+    """Write all sets that are wanted, with `raising` the dearest alone; return (sets met, whether
+    none is missing)."""
     layers, count, steps, least, i = len(graph.order), 0, 0, want.least, 0
     walk.state[0] = walk.load[0] = walk.price[0] = walk.tried[0] = 0
     while i >= 0:
@@ -261,8 +281,13 @@ def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
         if walk.tried[i] > 2:
             i -= 1
             continue
-        without, taken = _reach(graph, want, rest, walk, i, 0), _reach(graph, want, rest, walk, i, 1)
-        held = 1 if (taken >= without) == (walk.tried[i] == 1) else 0  # what promises more comes first
+        without, taken = (
+            _reach(graph, want, rest, walk, i, 0),
+            _reach(graph, want, rest, walk, i, 1),
+        )
+        held = (
+            1 if (taken >= without) == (walk.tried[i] == 1) else 0
+        )  # what promises more comes first
         if (taken if held == 1 else without) < least:
             walk.tried[i] = 2
             continue
@@ -279,7 +304,8 @@ def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
 
 
 class SetTables:
-    """Lists the sets of one device type that are nearly the dearest; what it allocates is kept between questions.
+    """Lists the sets of one device type that are nearly the dearest; what it allocates is kept
+    between questions.
 
     Attributes
     ----------
@@ -292,16 +318,27 @@ class SetTables:
         self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), dtype=np.int64)
         self._walk = Walk(*(np.zeros(layers + 1, dtype=np.int64) for _ in Walk._fields))
         self._begin, self._rest = (_table(states, max(_LABELS, states)) for _ in range(2))
-        self._want = Wanted(np.zeros(layers, dtype=np.int64), np.zeros(layers, dtype=np.bool_), 0, 1, 0)
+        self._want = Wanted(
+            np.zeros(layers, dtype=np.int64), np.zeros(layers, dtype=np.bool_), 0, 1, 0
+        )
 
     def prepare(
-        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, near: float = 0.0, dear: int = 0
+        self,
+        price: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+        limit: int,
+        least: int,
+        *,
+        near: float = 0.0,
+        dear: int = 0,
     ) -> bool:
-        """Make the tables for sets within `limit` of price at least `least`; False if there is none.
+        """Make the tables for sets within `limit` of price at least `least`; False if there is
+        none.
 
         Parameters
         ----------
-        near : if not 0, only the sets that are so near the dearest, relative to its price, are wanted; fewer if they are too many.
+        near : if not 0, only the sets that are so near the dearest, relative to its price, are
+        wanted; fewer if they are too many.
         dear : price of a set that is known.
 
         Raises
@@ -311,8 +348,13 @@ class SetTables:
         OutOfTimeError
             At the deadline.
         """
-        self._want = Wanted(price, usable, limit, max(least, int(dear * (1 - near)) if near else 0), 0)
-        states, left = np.arange(len(self._rest.first)), np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0)
+        self._want = Wanted(
+            price, usable, limit, max(least, int(dear * (1 - near)) if near else 0), 0
+        )
+        states, left = (
+            np.arange(len(self._rest.first)),
+            np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0),
+        )
         self._rest.load[: len(states)] = 0  # at first any rest may be everything, at no load
         self._rest.price[: len(states)] = np.repeat(left, np.diff(self.graph.layer))
         self._rest.first[:], self._rest.end[:] = states, states + 1
@@ -335,7 +377,8 @@ class SetTables:
         self._want = self._want._replace(least=max(least, self._want.least))
 
     def dearest(self) -> int:
-        """Return a price that no set exceeds: of those prepared the dearest's, where that is found."""
+        """Return a price that no set exceeds: of those prepared the dearest's, where that is
+        found."""
         found, whole = self._list(1, self._want.least, raising=True)
         best = int(found.price[0]) if len(found.price) else self._want.least - 1
         first, end = int(self._rest.first[0]), int(self._rest.end[0])
@@ -343,7 +386,8 @@ class SetTables:
         return best if whole else max(best, most)
 
     def near(self, least: int, most: int) -> NearSets | None:
-        """Return all sets of price at least `least` (not below what was prepared); None if more than `most` or too many steps."""
+        """Return all sets of price at least `least` (not below what was prepared); None if more
+        than `most` or too many steps."""
         found, whole = self._list(most, max(least, self._want.least))
         return found if whole else None
 
@@ -351,17 +395,22 @@ class SetTables:
         """Return sets of price at least `least`, `most` of them or all that were met in a while."""
         return self._list(most, max(least, self._want.least))[0]
 
-    def _list(self, most: int, least: int, *, raising: bool = False, steps: int = _STEPS) -> tuple[NearSets, bool]:
+    def _list(
+        self, most: int, least: int, *, raising: bool = False, steps: int = _STEPS
+    ) -> tuple[NearSets, bool]:
         words = (len(self.graph.order) + 63) // 64
         bits, price = np.zeros((most, words), dtype=np.uint64), np.zeros(most, dtype=np.int64)
         if self._rest.first[0] == self._rest.end[0]:
             return NearSets(bits[:0], price[:0]), True
         want = self._want._replace(least=least)
-        count, whole = list_sets(self.graph, want, self._rest, self._walk, bits, price, raising, np.int64(steps))
+        count, whole = list_sets(
+            self.graph, want, self._rest, self._walk, bits, price, raising, np.int64(steps)
+        )
         return NearSets(bits[: min(count, most)], price[: min(count, most)]), bool(whole)
 
     def _fill(self, backward: bool, shift: int) -> int:
-        """Fill one of the tables, with more room where it needs some; return the labels of whole paths, -1 if all are too many."""
+        """Fill one of the tables, with more room where it needs some; return the labels of whole
+        paths, -1 if all are too many."""
         want = self._want._replace(shift=shift)
         while True:
             if time.perf_counter() >= self.deadline:

@@ -1,1 +1,2 @@
-"""Lower bounds on the cost of every feasible choice; `placeopt.sharding.prove` runs them, cheapest first."""
+"""Lower bounds on the cost of every feasible choice; `placeopt.sharding.prove` runs them, cheapest
+first."""

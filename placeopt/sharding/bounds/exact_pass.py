@@ -1,18 +1,21 @@
-"""One exact pass over messages and prices: the bound they prove, in integers, and what no better choice can use.
+"""One exact pass over messages and prices: the bound they prove, in integers, and what no better
+choice can use.
 
-The certificate of the Lagrangian bound is a set of integers: messages in units of 2^-k costs, and for a few time points
-t a price L_t >= 0 in units of 2^-(k + q) costs per usage. With P_v the sum of L_t over the time points at which v is
-live, every choice x that keeps the capacities C_t costs, in units of 2^-k, at least
+The certificate of the Lagrangian bound is a set of integers: messages in units of 2^-k costs, and
+for a few time points t a price L_t >= 0 in units of 2^-(k + q) costs per usage. With P_v the sum of
+L_t over the time points at which v is live, every choice x that keeps the capacities C_t costs, in
+units of 2^-k, at least
 
     sum_v min_x b_v(x) + sum_e min_(x, y) d_e(x, y) - ceil(sum_t L_t C_t / 2^q),
     b_v(x) = 2^k c_v(x) + floor(P_v u_v(x) / 2^q) + sum_(e at v) m_(e to v)(x),
     d_e(x, y) = 2^k T_e(x, y) - m_(e to u)(x) - m_(e to v)(y).
 
-Proof: the messages cancel; sum_v P_v u_v(x_v) = sum_t L_t usage_t(x) <= sum_t L_t C_t; floors and the ceiling only lower
-the sum. Any integers prove something: rounding them costs strength, never truth. Costs are whole numbers, so the bound
-is rounded up. If x_v = z, the bound rises at least by b_v(z) - min b_v and, for each edge at v, by the smallest d_e in
-the row of z above the smallest of the table: the slack of z. A strategy whose slack lifts the bound to the cost of a
-known choice is in no better one.
+Proof: the messages cancel; sum_v P_v u_v(x_v) = sum_t L_t usage_t(x) <= sum_t L_t C_t; floors and
+the ceiling only lower the sum. Any integers prove something: rounding them costs strength, never
+truth. Costs are whole numbers, so the bound is rounded up. If x_v = z, the bound rises at least by
+b_v(z) - min b_v and, for each edge at v, by the smallest d_e in the row of z above the smallest of
+the table: the slack of z. A strategy whose slack lifts the bound to the cost of a known choice is
+in no better one.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -50,25 +53,32 @@ class Witness(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What a pass found: the bound, its exact numerator over 2^cost_bits, and slacks by strategy (in 2^-k costs)."""
+    """What a pass found: the bound, its exact numerator over 2^cost_bits, and slacks by strategy
+    (in 2^-k costs)."""
 
     bound: int
     scaled: int
     slack: Ints  # (S,)
 
 
-def witness_of(compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], messages: tuple[Floats, Floats]) -> Witness:
+def witness_of(
+    compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], messages: tuple[Floats, Floats]
+) -> Witness:
     """Round prices by time point and messages to integers as fine as 64 bits allow.
 
-    Prices and messages that are too large for sums in 64 bits, as under a dual without a bound, are made smaller
-    first: any integers prove something, but only sums that do not wrap around are sums.
+    Prices and messages that are too large for sums in 64 bits, as under a dual without a bound, are
+    made smaller first: any integers prove something, but only sums that do not wrap around are
+    sums.
 
     Parameters
     ----------
-    pointers, messages : where the messages of each edge to its smaller and its larger node begin, and those messages.
+    pointers, messages : where the messages of each edge to its smaller and its larger node begin,
+    and those messages.
     """
     node_prices = prices_of_nodes(compact, prices)
-    priced = float((np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0))
+    priced = float(
+        (np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0)
+    )
     degree = int(np.diff(compact.adj_ptr).max(initial=0))
     most = 2.0 ** (SAFE_BITS - 1) / (degree + 3)
     if priced > most:
@@ -78,7 +88,9 @@ def witness_of(compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], me
     for part in messages:
         size = max(size, float(np.abs(part).max(initial=0.0)))
     cost_bits = max(0, min(20, SAFE_BITS - 1 - int(np.ceil(np.log2(size * (degree + 3))))))
-    price_bits = max(0, min(40, SAFE_BITS - 1 - cost_bits - int(np.ceil(np.log2(max(priced, 1.0))))))
+    price_bits = max(
+        0, min(40, SAFE_BITS - 1 - cost_bits - int(np.ceil(np.log2(max(priced, 1.0)))))
+    )
     unit = 2.0 ** (cost_bits + price_bits)
     whole = np.floor(prices * unit)
     whole = np.where(whole < 2.0**SAFE_BITS, whole, 0.0).astype(np.int64)
@@ -98,7 +110,9 @@ def exact_pass(compact: Compact, witness: Witness) -> Pass:
     prices = np.zeros(len(compact.capacity), dtype=np.int64)
     prices[witness.time] = witness.price
     words, slack = _pass(compact, witness, prices_of_nodes(compact, prices))
-    paid = sum(int(p) * int(c) for p, c in zip(witness.price, compact.capacity[witness.time], strict=True))
+    paid = sum(
+        int(p) * int(c) for p, c in zip(witness.price, compact.capacity[witness.time], strict=True)
+    )
     scaled = (int(words[0]) << 32) + int(words[1]) + (-paid >> witness.price_bits)
     return Pass(-(-scaled >> witness.cost_bits), scaled, slack)
 
@@ -142,11 +156,14 @@ def _pass(c, w, price):
     return words, slack
 
 
-def survivors(compact: Compact, witness: Witness, found: Pass, upper: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which strategies, and which pairs of strategies of an edge, a choice of less than `upper` can use.
+def survivors(
+    compact: Compact, witness: Witness, found: Pass, upper: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which strategies, and which pairs of strategies of an edge, a choice of less than
+    `upper` can use.
 
-    A pair (x, y) lifts the bound by d_e(x, y) above the smallest d_e, and by the slacks of x and y but for their share
-    of this edge.
+    A pair (x, y) lifts the bound by d_e(x, y) above the smallest d_e, and by the slacks of x and y
+    but for their share of this edge.
     """
     limit = ((upper - 1) << witness.cost_bits) - found.scaled
     limit = max(-1, min(limit, 2**SAFE_BITS))

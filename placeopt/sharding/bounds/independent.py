@@ -1,7 +1,7 @@
 """The independent bound: every node and every edge at its cheapest.
 
-Proof. A choice pays for each node at least the smallest of its costs, and for each edge at least the smallest entry of
-its table; the limit is ignored.
+Proof. A choice pays for each node at least the smallest of its costs, and for each edge at least
+the smallest entry of its table; the limit is ignored.
 """
 
 from __future__ import annotations

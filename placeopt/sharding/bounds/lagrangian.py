@@ -1,19 +1,22 @@
-"""The Lagrangian bound: prices on usage at time points, message passing on what is left, and steps for the prices.
+"""The Lagrangian bound: prices on usage at time points, message passing on what is left, and steps
+for the prices.
 
-For fixed prices the problem is a sum of costs on nodes and edges, which message passing bounds (`message_passing`). The
-prices climb along the gradient, the usage of the cheapest choices of all chains above the capacities, averaged over
-steps (the volume algorithm's direction), with Polyak's step towards the cost of a known choice; a step that loses too
-much is taken back. What is proved is found by one exact pass over integers (`exact_pass`).
+For fixed prices the problem is a sum of costs on nodes and edges, which message passing bounds
+(`message_passing`). The prices climb along the gradient, the usage of the cheapest choices of all
+chains above the capacities, averaged over steps (the volume algorithm's direction), with Polyak's
+step towards the cost of a known choice; a step that loses too much is taken back. What is proved is
+found by one exact pass over integers (`exact_pass`).
 
-Costs are clamped at the cost of a known choice, or at a guess of it: lower costs only lower the bound, and
-messages need not climb over entries of 10^18, which no better choice uses.
+Costs are clamped at the cost of a known choice, or at a guess of it: lower costs only lower the
+bound, and messages need not climb over entries of 10^18, which no better choice uses.
 
 References
 ----------
-B. T. Polyak, "Minimization of unsmooth functionals", USSR Computational Mathematics and Mathematical Physics 9, 1969.
-F. Barahona, R. Anbil, "The volume algorithm: producing primal solutions with a subgradient method", Mathematical
-Programming 87, 2000.
-V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+B. T. Polyak, "Minimization of unsmooth functionals", USSR Computational Mathematics and
+Mathematical Physics 9, 1969. F. Barahona, R. Anbil, "The volume algorithm: producing primal
+solutions with a subgradient method", Mathematical Programming 87, 2000.
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI
+28(10), 2006.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ REACH = 0.5
 """Steps aim at most this part of the bound above it."""
 
 MOST_PRICE = 2.0**62
-"""Largest price: a unit of usage then costs more than any choice. Without it, prices of a dual without a bound pass all floats."""
+"""Largest price: a unit of usage then costs more than any choice. Without it, prices of a dual
+without a bound pass all floats."""
 
 BEYOND = 2**61
 """Cost of what has been ruled out, before it is clamped."""
@@ -70,7 +74,8 @@ class Dual:
 
     Attributes
     ----------
-    prices : by time point, those of the best bound. bound : the best bound, in floats; `certify` finds it in integers.
+    prices : by time point, those of the best bound. bound : the best bound, in floats; `certify`
+    finds it in integers.
     upper : cost of a known choice. clamp : no cost is taken to be more.
     """
 
@@ -89,10 +94,13 @@ class Dual:
         self._messages = self._copy()
 
     def aim(self, upper: float, guess: float = np.inf) -> None:
-        """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best cost if that is less."""
+        """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best
+        cost if that is less."""
         self.upper = min(self.upper, float(upper))
         wanted = min(self.upper, float(guess))
-        if (0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp) or wanted == self.clamp:
+        if (
+            0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp
+        ) or wanted == self.clamp:
             return
         much = wanted < FALL * self.clamp
         self.clamp = wanted
@@ -123,7 +131,8 @@ class Dual:
             self._move(bound)
 
     def certify(self) -> tuple[Pass, Witness, Compact]:
-        """Return what the best prices and messages prove exactly, by which integers, of which costs."""
+        """Return what the best prices and messages prove exactly, by which integers, of which
+        costs."""
         self._restore()
         self._sweep()
         f = self.factors
@@ -135,9 +144,12 @@ class Dual:
         return exact_pass(clamped, witness), witness, clamped
 
     def rule_out(self, alive: NDArray[np.bool_], pairs: NDArray[np.bool_]) -> None:
-        """Raise what no better choice uses to the cost of the known one: a bound below that cost holds as before."""
+        """Raise what no better choice uses to the cost of the known one: a bound below that cost
+        holds as before."""
         c, f = self.compact, self.factors
-        self.compact = c._replace(cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND))
+        self.compact = c._replace(
+            cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND)
+        )
         clamp_to(f, self.compact.cost, self.compact.table, self.clamp)
 
     def clamped(self) -> Compact:
@@ -173,7 +185,8 @@ class Dual:
             self._now = np.clip(self._now + step * moving, 0.0, MOST_PRICE)
 
     def _gradient(self) -> Floats:
-        """Return the usage above the capacity at every time point, averaged over the cheapest choices of all chains."""
+        """Return the usage above the capacity at every time point, averaged over the cheapest
+        choices of all chains."""
         c, count = self.compact, len(self.capacity) + 1
         usage = chain_usage(self.factors, self.width)
         change = np.bincount(c.first, usage, count) - np.bincount(c.last, usage, count)

@@ -1,19 +1,22 @@
-"""Sequential tree-reweighted message passing on the edges of a compact problem, with prices on usage.
+"""Sequential tree-reweighted message passing on the edges of a compact problem, with prices on
+usage.
 
 For prices p_v >= 0 of usage and messages m, the cost of any choice is at least
 
     sum_v min_x b_v(x) + sum_e min_(x, y) [T_e(x, y) - m_(e to u)(x) - m_(e to v)(y)],
     b_v(x) = c_v(x) + p_v u_v(x) + sum_(e at v) m_(e to v)(x),
 
-because the messages cancel. The trees that hang on the core are settled first, exactly: every node sends all of b_v to
-its parent (`lift_trees`). A sweep then visits the nodes of the core in order and sends from each one its share
-1 / max(before, after) of b_v along every edge to a later node, `before` and `after` being its numbers of earlier and
-later neighbours in the core: the bound over the monotonic chains of the core never falls (Kolmogorov 2006). Leaves are no
-chains of their own, or a node with thousands of them would hardly pass anything on.
+because the messages cancel. The trees that hang on the core are settled first, exactly: every node
+sends all of b_v to its parent (`lift_trees`). A sweep then visits the nodes of the core in order
+and sends from each one its share 1 / max(before, after) of b_v along every edge to a later node,
+`before` and `after` being its numbers of earlier and later neighbours in the core: the bound over
+the monotonic chains of the core never falls (Kolmogorov 2006). Leaves are no chains of their own,
+or a node with thousands of them would hardly pass anything on.
 
 References
 ----------
-V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI
+28(10), 2006.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
 
 
 class Factors(NamedTuple):
-    """A compact problem as message passing takes it: costs as floats, tables in both orders, room for messages."""
+    """A compact problem as message passing takes it: costs as floats, tables in both orders, room
+    for messages."""
 
     node_ptr: Ints
     cost: Floats  # (S,)
@@ -52,7 +56,9 @@ class Factors(NamedTuple):
     to_low: Floats
     to_high: Floats
     core: int
-    core_ptr: Ints  # (n,) where in adj_edge the edges of a node to the core begin; those to its children come before
+    # (n,) where in adj_edge the edges of a node to the core begin; those to its children come
+    # before
+    core_ptr: Ints
     base: Floats  # (S,) b without the edges to the core or, in a tree, to the parent
 
 
@@ -67,9 +73,25 @@ def factors_of(compact: Compact) -> Factors:
     _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)
     cost = compact.cost.astype(np.float64)
     children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
-    return Factors(compact.node_ptr, cost, compact.usage.astype(np.float64), compact.edge, compact.edge_ptr, table, turned,
-                   compact.adj_ptr, compact.adj_edge, compact.adj_node, low_ptr, high_ptr, np.zeros(int(low_ptr[-1])),
-                   np.zeros(int(high_ptr[-1])), compact.core, compact.adj_ptr[:-1] + children, cost.copy())  # fmt: skip
+    return Factors(
+        compact.node_ptr,
+        cost,
+        compact.usage.astype(np.float64),
+        compact.edge,
+        compact.edge_ptr,
+        table,
+        turned,
+        compact.adj_ptr,
+        compact.adj_edge,
+        compact.adj_node,
+        low_ptr,
+        high_ptr,
+        np.zeros(int(low_ptr[-1])),
+        np.zeros(int(high_ptr[-1])),
+        compact.core,
+        compact.adj_ptr[:-1] + children,
+        cost.copy(),
+    )
 
 
 @entry
@@ -84,7 +106,8 @@ def _turn(edge_ptr, rows, columns, table, turned):
 
 @inner
 def _gather(f, v, b):
-    """Write b_v of a node of the core and return its number of entries and of earlier neighbours in the core."""
+    """Write b_v of a node of the core and return its number of entries and of earlier neighbours in
+    the core."""
     start = f.node_ptr[v]
     size = f.node_ptr[v + 1] - start
     for x in range(size):
@@ -106,7 +129,8 @@ def _gather(f, v, b):
 
 @inner
 def _send(source, message, target, table, rows, columns, share, b):
-    """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is returned."""
+    """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is
+    returned."""
     for y in range(columns):
         target[y] = np.inf
     for x in range(rows):
@@ -125,7 +149,8 @@ def _send(source, message, target, table, rows, columns, share, b):
 
 @entry
 def lift_trees(f, price):
-    """Write what the trees that hang on the core cost at least by the strategy of their parents; return their minima.
+    """Write what the trees that hang on the core cost at least by the strategy of their parents;
+    return their minima.
 
     The messages to the nodes of trees are 0.
     """
@@ -139,8 +164,16 @@ def lift_trees(f, price):
         rows, columns = f.node_ptr[v + 1] - f.node_ptr[v], f.node_ptr[w + 1] - f.node_ptr[w]
         f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]] = 0.0
         target = f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]]
-        bound += _send(f.low_ptr[e], f.to_low, target, f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]], rows, columns, 1.0,
-                       f.base[f.node_ptr[v] : f.node_ptr[v + 1]])  # fmt: skip
+        bound += _send(
+            f.low_ptr[e],
+            f.to_low,
+            target,
+            f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]],
+            rows,
+            columns,
+            1.0,
+            f.base[f.node_ptr[v] : f.node_ptr[v + 1]],
+        )
         for y in range(columns):
             f.base[f.node_ptr[w] + y] += target[y]
     return bound
@@ -148,7 +181,8 @@ def lift_trees(f, price):
 
 @entry
 def sweep_up(f, width):
-    """Send messages from every node of the core to its later neighbours; return the bound of the core."""
+    """Send messages from every node of the core to its later neighbours; return the bound of the
+    core."""
     b = np.empty(width)
     bound = 0.0
     for v in range(f.core, len(f.node_ptr) - 1):
@@ -158,8 +192,16 @@ def sweep_up(f, width):
         for i in range(f.core_ptr[v] + before, f.adj_ptr[v + 1]):
             e, w = f.adj_edge[i], f.adj_node[i]
             columns = f.node_ptr[w + 1] - f.node_ptr[w]
-            bound += _send(f.low_ptr[e], f.to_low, f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]],
-                           f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
+            bound += _send(
+                f.low_ptr[e],
+                f.to_low,
+                f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]],
+                f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]],
+                size,
+                columns,
+                share,
+                b,
+            )
         if after * share < 1.0 - 1e-12:
             bound += (1.0 - after * share) * np.min(b[:size])
     return bound
@@ -175,21 +217,32 @@ def sweep_down(f, width):
         for i in range(f.core_ptr[v], f.core_ptr[v] + before):
             e, u = f.adj_edge[i], f.adj_node[i]
             columns = f.node_ptr[u + 1] - f.node_ptr[u]
-            _send(f.high_ptr[e], f.to_high, f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]],
-                  f.turned[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
+            _send(
+                f.high_ptr[e],
+                f.to_high,
+                f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]],
+                f.turned[f.edge_ptr[e] : f.edge_ptr[e + 1]],
+                size,
+                columns,
+                share,
+                b,
+            )
 
 
 @entry
 def chain_usage(f, width):
-    """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the chains through it.
+    """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the
+    chains through it.
 
-    The gradient of the bound with respect to the prices: chains are followed back from their last node, where b is
-    smallest. A node with k = max(before, after) chains passes its i-th chain from a later neighbour on to its i-th
-    earlier one. Trees follow their parents.
+    The gradient of the bound with respect to the prices: chains are followed back from their last
+    node, where b is smallest. A node with k = max(before, after) chains passes its i-th chain from
+    a later neighbour on to its i-th earlier one. Trees follow their parents.
     """
     n = len(f.node_ptr) - 1
     weight = np.zeros(len(f.cost))
-    label = np.full(len(f.edge), -1, dtype=np.int64)  # of the later node, in the chain over the edge
+    label = np.full(
+        len(f.edge), -1, dtype=np.int64
+    )  # of the later node, in the chain over the edge
     b = np.empty(width)
     for v in range(n - 1, f.core - 1, -1):
         size, before = _gather(f, v, b)
@@ -217,7 +270,8 @@ def chain_usage(f, width):
 
 @inner
 def _followed(f, weight):
-    """Return usages by weights of strategies, those of trees by the weights of their parents' strategies."""
+    """Return usages by weights of strategies, those of trees by the weights of their parents'
+    strategies."""
     for v in range(f.core - 1, -1, -1):
         i, start = f.core_ptr[v], f.node_ptr[v]
         e, w = f.adj_edge[i], f.adj_node[i]
@@ -241,7 +295,8 @@ def _followed(f, weight):
 
 @entry
 def settle(f, width):
-    """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of minima is the bound."""
+    """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of
+    minima is the bound."""
     for v in range(f.core):
         at, start = f.low_ptr[f.adj_edge[f.core_ptr[v]]], f.node_ptr[v]
         for x in range(f.node_ptr[v + 1] - start):
