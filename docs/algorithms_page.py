@@ -1,5 +1,6 @@
 """Write docs/algorithms.md, the list of all algorithms, from the registry: `python
-docs/algorithms_page.py`."""
+docs/algorithms_page.py`.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ def page() -> str:
     lines = [
         "# Algorithms",
         "",
-        "Every registered solver: what it does, which objective it takes, where it comes from, when to use it, and its options.",
-        "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` prints the same.",
+        "Every registered solver: what it does, which objective it takes, where it comes from, "
+        "when to use it, and its options.",
+        "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` "
+        "prints the same.",
         "",
     ]
     for kind, title in KINDS.items():

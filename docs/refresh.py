@@ -62,7 +62,8 @@ def execute_notebook(path: Path) -> None:
 
 def draw_execution_models() -> None:
     """Draw one small fork-join graph under three execution models: what the concepts page
-    explains."""
+    explains.
+    """
     fork = [(0, v, 40) for v in range(1, 5)] + [(v, 5, 20) for v in range(1, 5)]
     compute = [[20, 20], [40, 40], [40, 40], [20, 20], [50, 50], [20, 20]]
     devices = [0, 0, 0, 1, 1, 0]

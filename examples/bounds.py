@@ -1,5 +1,6 @@
 """Which bound proves how much: every method on one problem, and the best value known beside
-them."""
+them.
+"""
 
 import placeopt as po
 

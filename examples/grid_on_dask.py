@@ -1,5 +1,6 @@
 """A grid of runs on Dask: every finished run is on disk before the next, so that it can be killed
-and started again."""
+and started again.
+"""
 
 from pathlib import Path
 

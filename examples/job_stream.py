@@ -1,5 +1,6 @@
 """How far to split each job of a busy cluster: policies on one stream, and what no policy can
-beat."""
+beat.
+"""
 
 import placeopt as po
 

@@ -1,5 +1,6 @@
 """A solver of your own: write `search`, and the frame (clock, Ctrl-C, judging, bound, registry) is
-there."""
+there.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

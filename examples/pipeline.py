@@ -1,5 +1,6 @@
 """A pipeline schedule under a memory limit: the shortest repeating pattern, proved, and 1F1B beside
-it."""
+it.
+"""
 
 from placeopt.schedules import load_pipeline, schedule
 
@@ -11,5 +12,6 @@ for solver in ("repetend", "1f1b", "gpipe"):
         print(f"{solver:<9} {error}")
         continue
     print(
-        f"{solver:<9} period {found.period} ticks per micro-batch, makespan {found.makespan}, {found.period_status}"
+        f"{solver:<9} period {found.period} ticks per micro-batch, makespan {found.makespan}, "
+        f"{found.period_status}"
     )

@@ -1,5 +1,6 @@
 """Plan the training of GPT-2 on eight A100: the plan, its gap, what the others lose, and how robust
-it is."""
+it is.
+"""
 
 import placeopt as po
 from placeopt.plans.timeline import step_spread
@@ -10,7 +11,8 @@ def main() -> None:
     planned = po.plan("gen:gpt2?detail=coarse&seq=256", "8xA100", 64, seconds=10, runner_ups=2)
     print(planned.plan.text())
     print(
-        f"{planned.step_seconds:.4f} s per step, gap {planned.result.gap:.2%}, {planned.throughput:.0f} samples/s"
+        f"{planned.step_seconds:.4f} s per step, gap {planned.result.gap:.2%}, "
+        f"{planned.throughput:.0f} samples/s"
     )
     for runner in planned.runner_ups:
         print(f"with {runner.what}: {runner.reason}")

@@ -13,7 +13,8 @@ Path("learned.csv").write_text("\n".join(lines) + "\n")
 report = po.verify(problem, "learned.csv", seconds=2)
 print("valid" if report.feasible else "\n".join(report.violations))
 print(
-    f"makespan {report.value} ticks, at least {report.lower_bound} ({report.bound_method}): gap {report.gap:.2%}"
+    f"makespan {report.value} ticks, at least {report.lower_bound} ({report.bound_method}): gap "
+    f"{report.gap:.2%}"
 )
 if report.better is not None:
     print(f"a placement of {report.better} ticks exists")

@@ -76,7 +76,8 @@ class Coarsening(Generic[ModelT]):
         count = self.coarse.num_ops
         if len(placement.device) != count:
             raise InputError(
-                f"placement: expected {count} devices, one per coarse op, received {len(placement.device)}"
+                f"placement: expected {count} devices, one per coarse op, received "
+                f"{len(placement.device)}"
             )
         device = placement.device[self.group]
         coarse_rank = _coarse_rank(self.coarse, placement, start)

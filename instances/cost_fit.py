@@ -328,7 +328,8 @@ def _times(values: ArrayLike, count: int, least: int) -> NDArray[np.float64]:
         raise InputError(f"calibration needs at least {least} measurements, received {count}")
     if (array == 0).any():
         raise InputError(
-            f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that take none"
+            f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that "
+            "take none"
         )
     return array
 
@@ -350,7 +351,8 @@ def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.
     for key, names in (("seconds", "seconds, ms, us or ns"), ("bytes", "bytes")):
         if key not in wanted:
             raise InputError(
-                f"measurements '{where}': expected a column {names}, received {', '.join(header) or 'nothing'}"
+                f"measurements '{where}': expected a column {names}, received "
+                f"{', '.join(header) or 'nothing'}"
             )
     columns: dict[str, list[float]] = {key: [] for key in wanted}
     for line, row in enumerate(reader, start=2):
@@ -364,6 +366,7 @@ def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.
             except (ValueError, IndexError):
                 cell = row[position] if position < len(row) else "nothing"
                 raise InputError(
-                    f"measurements '{where}' line {line}: expected a number for {key}, received '{cell}'"
+                    f"measurements '{where}' line {line}: expected a number for {key}, received "
+                    f"'{cell}'"
                 ) from None
     return {key: np.array(values) for key, values in columns.items()}

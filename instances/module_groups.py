@@ -8,9 +8,9 @@ a placement is that of the ungrouped graph. The path of an op's module (`OpGraph
 
 layer   ops of one module: its own ops, not those of the modules inside it
 block   ops of one element of a list of modules ("h/3" with all that is inside), else of one module
-without modules inside. An
-        op that belongs to a module around these (the sum of two embeddings, a skip connection)
-        joins what it reads, since a framework that places whole modules runs it there
+        without modules inside. An op that belongs to a module around these (the sum of two
+        embeddings, a skip connection) joins what it reads, since a framework that places whole
+        modules runs it there
 N       at most N groups: blocks, merged along heavy edges
 none    as the graph is
 """
@@ -121,7 +121,8 @@ def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
 
 def block_of(path: str) -> str:
     """Return the path up to the first element of a list of modules: "encoder/layer/3" of
-    "encoder/layer/3/attn/query"."""
+    "encoder/layer/3/attn/query".
+    """
     parts = path.split("/")
     for depth, part in enumerate(parts, start=1):
         if _NUMBERED.search(part):
@@ -142,7 +143,8 @@ def _same_pass(graph: OpGraph) -> list[tuple[int, int]]:
 
 def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     """Return the graph whose ops share a device where pairs, or ids that are there already, say
-    so."""
+    so.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -70,7 +70,8 @@ def costs_of(
     graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, family: str
 ) -> OpCosts:
     """Return the costs of all ops of a graph: those that were found, and fitted ones for the
-    rest."""
+    rest.
+    """
     index = {name: op for op, name in enumerate(graph.op_names)}
     seconds = {name: max(time, 1e-9) for name, (time, _) in found.items()}
     how = {name: word for name, (_, word) in found.items()}
@@ -92,7 +93,8 @@ def costs_of(
 
 def rooflines(graph: OpGraph, device: Device) -> NDArray[np.float64]:
     """Seconds of every op without overhead; ops of no known work have 1 byte, so that only
-    bandwidths are compared."""
+    bandwidths are compared.
+    """
     idle = graph.flops + graph.bytes_moved == 0
     moved = np.where(idle, 1, graph.bytes_moved)
     return np.maximum(graph.flops / device.peak_flops, moved / device.memory_bandwidth)
@@ -112,7 +114,8 @@ def apply_costs(
     known = [name for name in graph.op_names if name in costs.seconds]
     if not known:
         raise InputError(
-            f"costs of '{costs.model}': none of its ops is an op of graph '{graph.name}'; profile this model"
+            f"costs of '{costs.model}': none of its ops is an op of graph '{graph.name}'; profile "
+            "this model"
         )
     # Ops that are not in the file (a backward pass) are fitted like those that were not measured.
     here = costs_of(
@@ -205,7 +208,8 @@ def _parse(data: Any, where: str) -> OpCosts:
     for name, row in ops.items():
         if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
             raise InputError(
-                f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" or "guessed"}}'
+                f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" '
+                f'or "guessed"}}'
             )
         seconds[name], how[name] = (
             _number(row.get("seconds"), f"{where}: op '{name}': seconds"),

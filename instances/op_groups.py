@@ -43,14 +43,16 @@ class GroupableOps:
 
     def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
         """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
-        all levels)."""
+        all levels).
+        """
         model = self.model
         layers = getattr(model, "layer", ())
         if not any(layers):
             layers = [name.rpartition("/")[0] for name in model.op_names]
         if not any(layers):
             raise InputError(
-                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts"
+                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' "
+                "parts"
             )
         paths = [layer.split("/") for layer in layers]
         if depth is not None and depth < 1:
@@ -186,7 +188,8 @@ class Grouping:
 
     def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
         """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left
-        to merge."""
+        to merge.
+        """
         kinds = np.array(self.ops.model.op_types)
         if not any(self.ops.model.op_types):
             raise InputError(
@@ -235,7 +238,8 @@ class Grouping:
 
     def _loose_order(self) -> NDArray[np.int64]:
         """Order groups that need not be convex by their first op in a depth-first topological
-        order."""
+        order.
+        """
         order = kernel.depth_first_order(len(self.label), *self.successor)
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
@@ -272,7 +276,8 @@ class Grouping:
 
     def reduce(self, groups: int) -> None:
         """Merge along heavy edges until at most `groups` are left, as far as the constraints
-        allow."""
+        allow.
+        """
         limits = self._limits(groups)
         idle = direction = 0
         while self.count > groups and idle < 2:
@@ -378,7 +383,8 @@ class Grouping:
         self, reverse: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Return edges between groups sorted by source, and their traffic; a tensor counts once per
-        pair."""
+        pair.
+        """
         count = self.count
         source, target = self.label[self._link_source], self.label[self._link_target]
         # links inside a group, and second links of a tensor to a group, will never matter again
@@ -408,7 +414,8 @@ def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
 
 def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
-    slower)."""
+    slower).
+    """
     order = np.argsort(key, kind="stable")
     return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
 
@@ -421,7 +428,8 @@ def _sibling_keys(
     level: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
-    edges."""
+    edges.
+    """
     node = np.concatenate([target, source])
     neighbour = np.concatenate([source, target + count])
     order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))

@@ -94,7 +94,8 @@ def _tensors(
     model: OpGraph | PlacementProblem, label: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], dict[str, Any]]:
     """Return the tensors that some other group reads, and the coarse producer and consumer
-    arrays."""
+    arrays.
+    """
     count = int(label.max()) + 1
     tensor = model.edge_tensor
     target = label[model.consumer]

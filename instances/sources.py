@@ -1,5 +1,6 @@
 """Sources of problems and graphs: a file, a model inside the onnx package, a generator, or a graph
-itself."""
+itself.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def load(
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:
         raise InputError(
-            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')"
+            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt "
+            "clusters')"
         )
     if costs is not None:
         graph = with_costs(graph, devices, costs)[0]
@@ -147,17 +149,20 @@ def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) ->
     """Refuse what is done to a graph where there is none any more."""
     if options.get("costs") is not None:
         raise InputError(
-            f"problem '{problem.name}' has its times already; give costs to the model it was made from"
+            f"problem '{problem.name}' has its times already; give costs to the model it was made "
+            "from"
         )
     if options.get("group") not in (None, "none"):
         raise InputError(
-            f"problem '{problem.name}' does not tell the modules of its ops; group the model it was made from"
+            f"problem '{problem.name}' does not tell the modules of its ops; group the model it "
+            "was made from"
         )
 
 
 def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, str]:
     """Return the graph with the times of a cost file, a trace or an OpCosts, and a line on how they
-    are known."""
+    are known.
+    """
     from placeopt.instances.op_cost_file import OpCosts, apply_costs, read_costs
 
     given = costs if isinstance(costs, OpCosts) else read_costs(costs, graph)

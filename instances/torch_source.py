@@ -64,14 +64,16 @@ def torch_model(
     module = parts[0] if parts else None
     if not isinstance(module, torch.nn.Module) or len(parts) > 3:
         raise InputError(
-            f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword inputs), "
+            f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword "
+            "inputs), "
             f"received {type(made).__name__}"
         )
     if inputs is None and len(parts) > 1:
         inputs = parts[1]
     if inputs is None:
         raise InputError(
-            f"{shown}: the module's example inputs are missing; return (module, inputs), or pass inputs=(...)"
+            f"{shown}: the module's example inputs are missing; return (module, inputs), or pass "
+            "inputs=(...)"
         )
     named = kwargs or (parts[2] if len(parts) > 2 else {})
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
@@ -86,7 +88,8 @@ def _made(source: str) -> Any:
     home = _import_file(source, place) if place.endswith(".py") else _import_package(source, place)
     if not hasattr(home, name):
         raise InputError(
-            f"{source}: no '{name}' in {place}; {did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}"
+            f"{source}: no '{name}' in {place}; "
+            f"{did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}"
         )
     found = getattr(home, name)
     if isinstance(found, type) or (callable(found) and not is_module(found)):

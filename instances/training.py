@@ -55,12 +55,16 @@ def _words(text: str) -> frozenset[str]:
 # their
 # inputs. Lower case, so that names of exported graphs ("Softmax") match too.
 _NEEDS_OUTPUT = _words(
-    "relu sigmoid tanh softmax logsoftmax exp sqrt rsqrt leakyrelu elu relu6 clip hardswish hardsigmoid"
+    "relu sigmoid tanh softmax logsoftmax exp sqrt rsqrt leakyrelu elu relu6 clip hardswish "
+    "hardsigmoid"
 )
 _NEEDS_NOTHING = _words(
-    "add sub sum mean bias_add concat split slice reshape transpose flatten squeeze unsqueeze identity cast gather "
-    "pad expand stack reduce reduce_sum reduce_mean reducesum reducemean avg_pool averagepool globalaveragepool "
-    "mul_constant mask scale_mask rotary formation to_complex mul_complex to_real embedding variable shape constant "
+    "add sub sum mean bias_add concat split slice reshape transpose flatten squeeze unsqueeze "
+    "identity cast gather "
+    "pad expand stack reduce reduce_sum reduce_mean reducesum reducemean avg_pool averagepool "
+    "globalaveragepool "
+    "mul_constant mask scale_mask rotary formation to_complex mul_complex to_real embedding "
+    "variable shape constant "
     "resize upsample neg"
 )
 _PRODUCTS = _words("matmul gemm bmm batch_matmul attention einsum einsummable lstm_cell")

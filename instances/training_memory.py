@@ -56,7 +56,8 @@ class TrainingMemory:
 
 def part_of_ops(op_names: Sequence[str], backward: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return what the resident bytes of every op are, by the names that derived backward ops have;
-    shape (num_ops,)."""
+    shape (num_ops,).
+    """
     found = np.full(len(op_names), WEIGHTS, dtype=np.int64)
     for op in np.flatnonzero(backward).tolist():
         leaf = op_names[op].rpartition("/")[2]
@@ -78,7 +79,8 @@ def resident_parts(
     count: int,
 ) -> NDArray[np.int64]:
     """Return the bytes of weights, gradients and optimizer states on every device; shape (count,
-    3)."""
+    3).
+    """
     found = np.zeros((count, len(PARTS)), dtype=np.int64)
     np.add.at(found, (device, part_of_ops(op_names, backward)), resident)
     return found

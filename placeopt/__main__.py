@@ -1,5 +1,6 @@
 """`placeopt` and `python -m placeopt` are the command line: signals are handled before anything
-else is imported."""
+else is imported.
+"""
 
 import os
 import signal

@@ -60,7 +60,8 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     for key in options:
         if key not in taken:
             raise InputError(
-                f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}"
+                f"'{source}': option '{key}' is for placements; a {kind} takes "
+                f"{', '.join(sorted(taken))}"
             )
     return read(source, **options)
 
@@ -71,7 +72,8 @@ def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
     if holds_split(source):
         for key in (*options, *wanted, *(("cluster",) if cluster is not None else ())):
             raise InputError(
-                f"'{source}' is a split problem, which has devices, replicas and groups already; leave out '{key}'"
+                f"'{source}' is a split problem, which has devices, replicas and groups already; "
+                f"leave out '{key}'"
             )
         return load_json(source, "split")
     if not wanted:
@@ -79,17 +81,20 @@ def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
     for key, expected in (("objective", objective_names("split")), ("contiguity", ("chain",))):
         if options.setdefault(key, expected[0]) not in expected:
             raise InputError(
-                f"replicas, groups and overlap are for {key} {expected[0]}, received '{options[key]}'"
+                f"replicas, groups and overlap are for {key} {expected[0]}, received "
+                f"'{options[key]}'"
             )
     return SplitProblem(sources.load(source, cluster, **options), **wanted)
 
 
 def _load_sharding(source: Any, cluster: Any, options: dict[str, Any]) -> ShardingProblem:
     """Return the problem of a sharding file, which takes no devices and no options but the size
-    limit."""
+    limit.
+    """
     if cluster is not None:
         raise InputError(
-            f"'{source}' is a sharding problem, which has its costs already; leave out cluster='{cluster}'"
+            f"'{source}' is a sharding problem, which has its costs already; leave out "
+            f"cluster='{cluster}'"
         )
     for key in options:
         if key != "max_bytes":
@@ -138,7 +143,8 @@ def solve(
         solver = make_solver(solver, objective_of(problem).kind, **options)
     elif options:
         raise InputError(
-            f"options {', '.join(options)} belong into the solver object, which is configured already"
+            f"options {', '.join(options)} belong into the solver object, which is configured "
+            "already"
         )
     if isinstance(initial, list | tuple) or (initial is not None and hasattr(initial, "dtype")):
         initial = Placement(np.asarray(initial))

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 ZERO_BUBBLE = "Qi et al.: Zero bubble pipeline parallelism, ICLR 2024"
 V_SCHEDULES = "Qi et al.: Pipeline parallelism with controllable memory, NeurIPS 2024"
-TESSEL = "Lin et al.: Tessel, boosting distributed execution of large DNN models via flexible schedule search, HPCA 2024"
+TESSEL = (
+    "Lin et al.: Tessel, boosting distributed execution of large DNN models via flexible "
+    "schedule search, HPCA 2024"
+)
 
 
 def _spec(
@@ -69,7 +72,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "1f1b",
         "known.linear:OneForwardOneBackward",
         "one forward, one backward",
-        "Narayanan et al.: Memory-efficient pipeline-parallel DNN training (PipeDream-Flush), ICML 2021",
+        "Narayanan et al.: Memory-efficient pipeline-parallel DNN training (PipeDream-Flush), ICML "
+        "2021",
         "the usual baseline",
     ),
     _spec(

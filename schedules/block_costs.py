@@ -188,8 +188,10 @@ def capacities(model: PlacedModel, reserve: NDArray[np.int64]) -> list[int]:
         left = int(problem.capacity[d]) - held - int(reserve[d])
         if left < 0:
             raise InputError(
-                f"'{problem.device_names[d]}' has {int(problem.capacity[d])} bytes, but its stage needs {held} for "
-                f"weights and {int(reserve[d])} for recomputation; use more devices or smaller micro-batches"
+                f"'{problem.device_names[d]}' has {int(problem.capacity[d])} bytes, but its stage "
+                f"needs {held} for "
+                f"weights and {int(reserve[d])} for recomputation; use more devices or smaller "
+                "micro-batches"
             )
         found.append(left)
     return found

@@ -60,7 +60,8 @@ class Relaxation:
 @lru_cache(maxsize=64)
 def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
     """Return the problem as it is, and without the blocks that occupy all devices where there are
-    some."""
+    some.
+    """
     used = sum(bool(here) for here in problem.on_device)
     everywhere = np.diff(problem.device_ptr) == used
     plain = _relaxation(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
@@ -124,7 +125,8 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
 
 def freed_while_running(memory: NDArray[np.int64], span: NDArray[np.int64]) -> int:
     """Unit-ticks that one micro-batch's blocks have freed on a device while they still run
-    there."""
+    there.
+    """
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
@@ -176,7 +178,8 @@ def _longest_path(
 
 def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
     """Return the only flow on the edges of a forest that takes away every node's supply, None if
-    there is none >= 0."""
+    there is none >= 0.
+    """
     at_node: dict[int, list[int]] = {}
     for e, (u, v) in enumerate(edges):
         at_node.setdefault(u, []).append(e)
@@ -241,7 +244,8 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
 
 def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the
-    largest counts."""
+    largest counts.
+    """
     span, head, tail = relaxed.span[here], relaxed.head[here], relaxed.tail[here]
     best = 0
     for h, t in itertools.product(np.unique(head).tolist(), np.unique(tail).tolist()):
@@ -281,7 +285,8 @@ def _most_work(
     span: NDArray[np.int64], need: NDArray[np.int64], micro_batches: int, capacity: int
 ) -> int:
     """Most ticks of blocks with need >= 0 that fit into a capacity: the relaxed knapsack, rounded
-    up."""
+    up.
+    """
     work = micro_batches * int(span[need == 0].sum())
     packs = sorted(
         ((Fraction(int(s), int(m)), int(m)) for s, m in zip(span, need, strict=True) if m > 0),

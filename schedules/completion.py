@@ -41,7 +41,8 @@ counted, not measured."""
 
 def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
     """Return how many greedy passes over all instances take about `seconds`: each looks at all that
-    are ready."""
+    are ready.
+    """
     return seconds * DISPATCHES_PER_SECOND / (len(problem.device) * micro_batches**2)
 
 

@@ -4,10 +4,12 @@ period DP.
 V     one stage per device
 wave  two stages per device, down and up again
 X     both directions at once; every device holds the weights of two stages
-M     the ops with an outsized share of time or weights (embeddings, heads) tensor-parallel on all devices, the rest a
-      chain; where they sit between the stages, as in an encoder-decoder, this is Tessel's NN
+M     the ops with an outsized share of time or weights (embeddings, heads) tensor-parallel on all
+      devices, the rest a chain; where they sit between the stages, as in an encoder-decoder, this
+      is Tessel's NN
 K     two independent branches on half of the devices each, what joins them tensor-parallel
-T     no stages: every op tensor-parallel on all devices, one micro-batch after the other (the baseline without a pipeline)
+T     no stages: every op tensor-parallel on all devices, one micro-batch after the other (the
+      baseline without a pipeline)
 
 Fewer stages than devices leave room for replicas of the whole, each with its share of the batch.
 The DP has a time limit, and what it minimises is the load of the busiest device, not the step: a
@@ -17,8 +19,8 @@ References
 ----------
 .. [1] J. M. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators",
 NeurIPS 2020 (the DP).
-.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible
-Schedule Search", HPCA
+.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN
+Models via Flexible Schedule Search", HPCA
    2024 (the shapes X, M, NN and K).
 """
 
@@ -108,7 +110,8 @@ def cut_model(
     weights, room = int(graph.resident.sum()), sum(device.memory for device in group.devices)
     if weights > room:
         raise InputError(
-            f"'{graph.name}' needs {weights} bytes for weights, {stages} of {cluster.name} have {room}"
+            f"'{graph.name}' needs {weights} bytes for weights, {stages} of {cluster.name} have "
+            f"{room}"
         )
     found: InputError | None = None
     for share in MEMORY_SHARES:
@@ -181,7 +184,8 @@ def both_directions(
     one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]
 ) -> PipelineProblem:
     """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
-    direction."""
+    direction.
+    """
     d = one.num_devices
     held = np.array(
         [int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64
@@ -292,7 +296,8 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
 
 def is_table(tensor_bytes: int, resident: int) -> bool:
     """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs
-    on)."""
+    on).
+    """
     return 0 < resident <= tensor_bytes
 
 
@@ -334,7 +339,8 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
     """Return the graph of some ops, and their indices; tensors to and from the others are
-    dropped."""
+    dropped.
+    """
     kept = np.flatnonzero(keep)
     new = np.full(graph.num_ops, -1, dtype=np.int64)
     new[kept] = np.arange(len(kept))

@@ -117,7 +117,8 @@ class CyclicModel:
 
     def _add_devices(self) -> None:
         """Cyclic no-overlap; `before[i, j]` says sigma_i <= sigma_j for instances that share a
-        device."""
+        device.
+        """
         self.before: dict[tuple[int, int], Any] = {}
         model, sigma, span, period = self.model, self.sigma, self._span, self.period
         interval = [
@@ -209,7 +210,8 @@ class CyclicModel:
 
     def _forbid_idle_turns(self) -> None:
         """A block that alone leads to its descendants starts less than P after some predecessor
-        ends, see above."""
+        ends, see above.
+        """
         model = self.model
         for b in entries(self.problem):
             before = self.problem.predecessors_of(b)
@@ -315,7 +317,8 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
 
 def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
     """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as
-    it is."""
+    it is.
+    """
     image = np.array([swap[i] for i in range(problem.num_blocks)])
     to = np.arange(problem.num_devices)
     for i, j in swap.items():

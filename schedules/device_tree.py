@@ -138,7 +138,8 @@ class DeviceTree:
 
     def _most_turns(self, device: int) -> int | None:
         """Repetitions that a micro-batch touches on a device at most, None if memory does not bound
-        them."""
+        them.
+        """
         least = UNBOUNDED
         for part in self._parts_on(device):
             if any(self.distance[part[0], i] < 0 for i in part):
@@ -279,7 +280,8 @@ class DeviceTree:
 
     def _links(self, above: int, below: int) -> NDArray[np.int64]:
         """Return the precedences between a device and its child: part, block above, block below, 1
-        if upwards, ticks."""
+        if upwards, ticks.
+        """
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
         parts = {
@@ -369,7 +371,8 @@ def undominated(
 @njit(cache=True)
 def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
-    row comes before it."""
+    row comes before it.
+    """
     kept = np.empty(len(cost), dtype=np.int64)
     count = 0
     for g in range(len(group) - 1):
@@ -391,7 +394,8 @@ def agree(
     above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for every pattern above the first pattern below that agrees with it, or -1, and the
-    shift rho."""
+    shift rho.
+    """
     which = np.full(len(above), -1, dtype=np.int64)
     shift = np.zeros(len(above), dtype=np.int64)
     num_parts = links[:, 0].max() + 1

@@ -152,7 +152,8 @@ def _best_ready(
     arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
 ) -> tuple[int, np.int64]:
     """Return the position of the ready instance of smallest rank that can start now, or -1, and
-    when another can."""
+    when another can.
+    """
     b = len(arrays.span)
     best, wake = -1, NEVER
     for position in range(num_ready):
@@ -176,7 +177,8 @@ def _best_ready(
 @njit(cache=True, nogil=True)
 def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num_ready: int) -> int:
     """Start an instance: take its devices and memory, release its successors; return how many are
-    ready."""
+    ready.
+    """
     block = instance % len(arrays.span)
     base = instance - block
     state.start[instance] = now
@@ -230,7 +232,8 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
     if shifted.min() < 0:
         at = int(shifted.argmin())
         raise InputError(
-            f"order: block '{problem.block_names[at % problem.num_blocks]}' of micro-batch {at // problem.num_blocks} "
+            f"order: block '{problem.block_names[at % problem.num_blocks]}' of micro-batch "
+            f"{at // problem.num_blocks} "
             "comes before one of its predecessors"
         )
     return shifted.reshape(wanted.shape)

@@ -83,7 +83,8 @@ def pipeline_of_model(
 
 def families(graph: OpGraph) -> NDArray[np.int64]:
     """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
-    (num_ops,)."""
+    (num_ops,).
+    """
     index = {name: i for i, name in enumerate(graph.op_names)}
     family = np.arange(graph.num_ops)
     for i in np.flatnonzero(graph.backward).tolist():
@@ -227,7 +228,8 @@ def _letter(model: PlacedModel, role: int) -> str:
 
 def _names(model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]) -> list[str]:
     """Name pieces by kind and device, T for all devices, and number those of the same kind and
-    device by rank."""
+    device by rank.
+    """
     names = [""] * len(pieces)
     count: dict[tuple[int, int], int] = {}
     total: dict[tuple[int, int], int] = {}

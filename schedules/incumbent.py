@@ -49,7 +49,8 @@ def offer_pattern(
 
 def offer_schedule(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedule) -> None:
     """Offer a schedule; of equal periods the shorter one is kept, then that of less latency, then
-    what is proved more."""
+    what is proved more.
+    """
     known = tracker.solution
     if (
         tracker.offer(schedule.period, schedule)

@@ -180,7 +180,8 @@ class JointResult:
     @property
     def gap_of_cuts(self) -> float:
         """Share of the best step that a better schedule of the cuts that were tried could save at
-        most."""
+        most.
+        """
         return 1 - self.cut_bound / self.best.step if self.best.step else 1.0
 
     def to_json(self) -> dict[str, Any]:
@@ -278,7 +279,8 @@ class _Search:
 
     def graph(self, size: int) -> OpGraph:
         """Return the graph of a micro-batch of `size` samples, with the passes of every op
-        joined."""
+        joined.
+        """
         key = ("graph", 0, size)
         if key not in self.cuts:
             graph = self.cuts["read", 0, size] = _graph(self.model, size)
@@ -308,7 +310,8 @@ class _Search:
 
     def add(self, shape: str, stages: int, size: int) -> None:
         """Cut the graph for one shape; a candidate with and one without recomputation comes of
-        it."""
+        it.
+        """
         if size not in self.work:
             self.work[size] = self._work(size)
         again = tuple(self.options.recompute) if self.options.mode == "train" else (False,)
@@ -363,7 +366,10 @@ class _Search:
                 continue
             steps = sorted(other.step for other in done if other.step is not None)
             if len(steps) > 1 and choice.cut_bound >= steps[1]:
-                reason = f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms per step: it has lost"
+                reason = (
+                    f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms "
+                    "per step: it has lost"
+                )
                 skipped.append(replace(choice, reason=reason))
                 continue
             tried = self._schedule(choice)

@@ -46,7 +46,8 @@ def pipeline_violations(problem: PipelineProblem, start: ArrayLike) -> list[str]
         for (begin, span, i, j), (after, _, other, k) in itertools.pairwise(runs):
             if after < begin + span:
                 found.append(
-                    f"device '{problem.device_names[d]}' runs '{problem.block_names[other]}' of micro-batch {k} from {after}, "
+                    f"device '{problem.device_names[d]}' runs '{problem.block_names[other]}' of "
+                    f"micro-batch {k} from {after}, "
                     f"while '{problem.block_names[i]}' of micro-batch {j} runs until {begin + span}"
                 )
         held = 0
@@ -81,7 +82,10 @@ def pattern_violations(problem: PipelineProblem, period: int, start: ArrayLike) 
         held = -sum(int(problem.memory[i, d]) * (at // period) for at, _, i, _ in runs)
         for _, _, i, q in sorted(runs, key=lambda run: run[0] % period):
             held += int(problem.memory[i, d])
-            when = f"in every repetition of the pattern once '{problem.block_names[i]}' of micro-batch {q} starts"
+            when = (
+                f"in every repetition of the pattern once '{problem.block_names[i]}' of "
+                f"micro-batch {q} starts"
+            )
             found += _overfull(problem, d, held, when)
     return found[:MAX_VIOLATIONS]
 
@@ -91,7 +95,8 @@ def _overfull(problem: PipelineProblem, d: int, held: int, when: str) -> list[st
     if held <= int(problem.capacity[d]):
         return []
     return [
-        f"device '{problem.device_names[d]}' holds {held} {when}; its capacity is {int(problem.capacity[d])}"
+        f"device '{problem.device_names[d]}' holds {held} {when}; its capacity is "
+        f"{int(problem.capacity[d])}"
     ]
 
 
@@ -143,7 +148,8 @@ def _precedence_violations(
         for before, i, ticks in waits:
             if row[i] < row[before] + ticks:
                 yield (
-                    f"block '{problem.block_names[i]}' of micro-batch {j} starts at {row[i]}, but its predecessor "
+                    f"block '{problem.block_names[i]}' of micro-batch {j} starts at {row[i]}, but "
+                    "its predecessor "
                     f"'{problem.block_names[before]}' delivers at {row[before] + ticks}"
                 )
 
@@ -152,7 +158,8 @@ def _runs(
     problem: PipelineProblem, rows: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, list[tuple[int, int, int, int]]]]:
     """Yield every device with the (start, span, block, micro-batch) of everything that runs on
-    it."""
+    it.
+    """
     here: list[list[int]] = [[] for _ in range(problem.num_devices)]
     for i in range(problem.num_blocks):
         for device in problem.devices_of(i).tolist():
@@ -175,6 +182,8 @@ def _overlaps_modulo(
     ):
         if after < at + span:
             yield (
-                f"the pattern of period {period} runs '{problem.block_names[second]}' of micro-batch {k} on device "
-                f"'{problem.device_names[device]}' while '{problem.block_names[first]}' of micro-batch {q} still runs"
+                f"the pattern of period {period} runs '{problem.block_names[second]}' of "
+                f"micro-batch {k} on device "
+                f"'{problem.device_names[device]}' while '{problem.block_names[first]}' of "
+                f"micro-batch {q} still runs"
             )

@@ -61,7 +61,8 @@ class _Matching:
 
     def add(self, block: int, units: int) -> bool:
         """Match `units` that `block` frees, moving earlier matches aside; return whether all could
-        be."""
+        be.
+        """
         while units > 0:
             path = self._augmenting_path(block)
             if path is None:

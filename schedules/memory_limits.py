@@ -30,7 +30,8 @@ def memory_shortage(problem: PipelineProblem, seconds: float = MOST_SECONDS) -> 
         return ""
     least = _limits(problem, problem.capacity + np.where(problem.limited, excess, 0))
     return (
-        f"memory limit {_limits(problem, problem.capacity)} of '{problem.name}' is proved infeasible: not even one "
+        f"memory limit {_limits(problem, problem.capacity)} of '{problem.name}' is proved "
+        "infeasible: not even one "
         f"micro-batch fits; the smallest feasible limit is {least}"
     )
 

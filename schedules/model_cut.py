@@ -167,12 +167,14 @@ def cut_source(
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:
         raise InputError(
-            f"graph '{graph.name}' needs devices: give --cluster 4xA100 or another ('placeopt clusters')"
+            f"graph '{graph.name}' needs devices: give --cluster 4xA100 or another ('placeopt "
+            "clusters')"
         )
     if memory is not None:
         if len(memory) not in (1, devices.num_devices):
             raise InputError(
-                f"memory: expected one number of bytes, or one for each of {devices.num_devices} devices, "
+                f"memory: expected one number of bytes, or one for each of {devices.num_devices} "
+                "devices, "
                 f"received {len(memory)}"
             )
         sizes = list(memory) * (devices.num_devices if len(memory) == 1 else 1)

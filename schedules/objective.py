@@ -1,5 +1,6 @@
 """The period of a pipeline schedule as an objective: ticks per micro-batch in the steady state, a
-rational."""
+rational.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +49,15 @@ class PipelinePeriod(PlainObjective):
         """Violations of the finite schedule, of its pattern, and of what joins them."""
         if not isinstance(solution, PipelineSchedule):
             raise InputError(
-                f"expected a schedule of pipeline '{problem.name}', received {type(solution).__name__}"
+                f"expected a schedule of pipeline '{problem.name}', received "
+                f"{type(solution).__name__}"
             )
         if solution.problem.hash != problem.hash:
             return [f"it is a schedule of another problem ('{solution.problem.name}')"]
         if len(solution.start) != problem.micro_batches:
             return [
-                f"it has {len(solution.start)} micro-batches; '{problem.name}' has {problem.micro_batches}"
+                f"it has {len(solution.start)} micro-batches; '{problem.name}' has "
+                f"{problem.micro_batches}"
             ]
         pattern = solution.pattern
         found = pipeline_violations(problem, solution.start)
@@ -71,7 +74,8 @@ class PipelinePeriod(PlainObjective):
             )
         if total < solution.makespan_bound:
             found.append(
-                f"it takes {total} ticks, below the bound of {solution.makespan_bound} that it claims"
+                f"it takes {total} ticks, below the bound of {solution.makespan_bound} that it "
+                "claims"
             )
         if Fraction(pattern.period, len(pattern.start)) < solution.size_bound:
             found.append(
@@ -100,7 +104,8 @@ class PipelinePeriod(PlainObjective):
         upper: int | None = None,
     ) -> BoundReport:
         """Prove lower bounds on the period per micro-batch that hold for every number of
-        micro-batches per pattern."""
+        micro-batches per pattern.
+        """
         started = time.perf_counter()
         found = period_bounds(problem)
         for name in methods or ():

@@ -160,7 +160,8 @@ class PeriodSearch:
         self, period: int, seconds: float
     ) -> tuple[int, tuple[bool, Repetend | None] | None]:
         """Return the period that was decided and the answer: while climbing, one nearer to the
-        bound if this is too far."""
+        bound if this is too far.
+        """
         wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
         while answer is None and self._step is not None and wanted > self.low:
             wanted = (self.low + wanted) // 2
@@ -194,7 +195,8 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
 
 def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
     """Return the schedule that runs one block at a time, newest ready block first, where that fits
-    into memory."""
+    into memory.
+    """
     waiting = np.diff(problem.pred_ptr)
     ready = np.flatnonzero(waiting == 0)[::-1].tolist()
     start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0

@@ -121,7 +121,8 @@ class PlacedModel:
 
 def roles(problem: PlacementProblem, *, split: bool) -> NDArray[np.int64]:
     """Return the role of every op, from its name where it is a backward op; WEIGHTS only with
-    `split`."""
+    `split`.
+    """
     found = np.where(problem.backward, INPUTS, FORWARD)
     for i in np.flatnonzero(problem.backward).tolist():
         leaf = problem.op_names[i].rpartition("/")[2]
@@ -187,7 +188,8 @@ def quotient(model: PlacedModel, pieces: Sequence[Piece]) -> set[tuple[int, int]
 
 def ranks(pieces: Sequence[Piece], pairs: Collection[tuple[int, int]]) -> list[int]:
     """Return the topological rank of every piece; forward pieces first where nothing else
-    decides."""
+    decides.
+    """
     order = _topological(len(pieces), pairs, [piece.role for piece in pieces])
     rank = [0] * len(pieces)
     for position, i in enumerate(order):
@@ -219,7 +221,8 @@ def _topological(
 
 class _Merge:
     """Joins pieces of one group, in order, as long as no path leaves and re-enters the joined
-    piece."""
+    piece.
+    """
 
     def __init__(self, model: PlacedModel, pieces: list[Piece]) -> None:
         self.pieces = pieces

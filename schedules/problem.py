@@ -152,7 +152,8 @@ class PipelineProblem(ArrayHolder):
         for i, name in enumerate(self.block_names):
             if self.kind[i] not in KINDS:
                 raise InputError(
-                    f"block '{name}': kind must be one of {', '.join(KINDS)}, received '{self.kind[i]}'"
+                    f"block '{name}': kind must be one of {', '.join(KINDS)}, received "
+                    f"'{self.kind[i]}'"
                 )
             if self.span[i] < 1:
                 raise InputError(
@@ -168,12 +169,14 @@ class PipelineProblem(ArrayHolder):
                 )
             if (np.diff(devices) <= 0).any():
                 raise InputError(
-                    f"block '{name}': devices must be distinct and ascending, received {devices.tolist()}"
+                    f"block '{name}': devices must be distinct and ascending, received "
+                    f"{devices.tolist()}"
                 )
             elsewhere = np.setdiff1d(np.flatnonzero(self.memory[i]), devices)
             if elsewhere.size:
                 raise InputError(
-                    f"block '{name}': changes the memory of device '{self.device_names[elsewhere[0]]}', "
+                    f"block '{name}': changes the memory of device "
+                    f"'{self.device_names[elsewhere[0]]}', "
                     "which it does not occupy"
                 )
         if self.pred.size and (self.pred.min() < 0 or self.pred.max() >= b):
@@ -200,14 +203,16 @@ class PipelineProblem(ArrayHolder):
         if left.any():
             at = int(np.flatnonzero(left)[0])
             raise InputError(
-                f"memory of device '{self.device_names[at]}' never returns to zero: one micro-batch leaves "
+                f"memory of device '{self.device_names[at]}' never returns to zero: one "
+                "micro-batch leaves "
                 f"{left[at]:+d}; make the deltas of its blocks add up to 0"
             )
         early = freed_too_early(self.memory, self.ancestors)
         if early is not None:
             block, at = early
             raise InputError(
-                f"block '{self.block_names[block]}' frees memory of device '{self.device_names[at]}' that no predecessor "
+                f"block '{self.block_names[block]}' frees memory of device "
+                f"'{self.device_names[at]}' that no predecessor "
                 "has allocated; let it wait for the block that allocates it"
             )
         over = (self.memory > self.capacity[None, :]).any(axis=1)
@@ -215,8 +220,10 @@ class PipelineProblem(ArrayHolder):
             i = int(over.argmax())
             at = int(np.flatnonzero(self.memory[i] > self.capacity)[0])
             raise InputError(
-                f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the {self.memory[i, at]} "
-                f"that block '{self.block_names[i]}' alone needs; raise it to at least {self.memory[i, at]}"
+                f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the "
+                f"{self.memory[i, at]} "
+                f"that block '{self.block_names[i]}' alone needs; raise it to at least "
+                f"{self.memory[i, at]}"
             )
 
     # --- sizes and structure
@@ -298,7 +305,8 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def heads(self) -> NDArray[np.int64]:
         """Earliest start of each block when nothing waits for a device, shape (num_blocks,)
-        ticks."""
+        ticks.
+        """
         head = np.zeros(self.num_blocks, dtype=np.int64)
         for v in self.topological_order.tolist():
             for u, lag in self.predecessors_of(v):
@@ -308,12 +316,14 @@ class PipelineProblem(ArrayHolder):
     @cached_property
     def limited(self) -> NDArray[np.bool_]:
         """Devices whose capacity could ever bind: less than all allocations of one block times its
-        instances."""
+        instances.
+        """
         return frozen((self.capacity < UNLIMITED) & (self.memory != 0).any(axis=0))
 
     def __repr__(self) -> str:
         return (
-            f"<PipelineProblem '{self.name}': {self.num_blocks} blocks, {self.micro_batches} micro-batches on "
+            f"<PipelineProblem '{self.name}': {self.num_blocks} blocks, {self.micro_batches} "
+            "micro-batches on "
             f"{self.num_devices} devices>"
         )
 
@@ -330,7 +340,8 @@ class PipelineProblem(ArrayHolder):
 
     def with_capacity(self, capacity: int | Sequence[int] | None) -> PipelineProblem:
         """Return a copy with another memory capacity: one value for every device, or one per
-        device."""
+        device.
+        """
         if capacity is None:
             values = np.full(self.num_devices, UNLIMITED, dtype=np.int64)
         elif isinstance(capacity, int | np.integer):

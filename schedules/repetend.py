@@ -50,7 +50,8 @@ FIRST_SIZE_SHARE = 1 / 4
 @dataclass(frozen=True)
 class RepetendSolver(SearchSolver):
     """Shortest repetend by modulo scheduling, proved for its size; then least latency; then
-    completion."""
+    completion.
+    """
 
     name: ClassVar[str] = "repetend"
 
@@ -84,7 +85,8 @@ class RepetendSolver(SearchSolver):
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
         """Find the shortest pattern, then the one of least latency among these, then the shortest
-        completion."""
+        completion.
+        """
         if not prove_first(problem, tracker):
             return
         if self.period:
@@ -105,7 +107,8 @@ class RepetendSolver(SearchSolver):
         self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]
     ) -> PeriodSearch:
         """Search the wanted size after one micro-batch per pattern, or size after size, and share
-        the time among them."""
+        the time among them.
+        """
         overall = best_bound(problem)[0]
         known = None if tracker.solution is None else tracker.solution.repetend
         sizes = list(range(1, self.max_size + 1)) if self.size == 0 else sorted({1, self.size})
@@ -145,7 +148,8 @@ class RepetendSolver(SearchSolver):
         size_bound: Fraction,
     ) -> None:
         """Complete the pattern of least latency, and others of the same period; the tracker keeps
-        the shortest schedule."""
+        the shortest schedule.
+        """
         target = makespan_bound(problem, problem.micro_batches)
         for attempt in range(max(1, self.patterns)):
             seconds = min(self.latency_seconds, tracker.seconds_left)
@@ -171,7 +175,10 @@ class RepetendSolver(SearchSolver):
         self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]
     ) -> None:
         """Find the pattern of least latency among those of the wanted period."""
-        wanted = f"repetend of {self.size} micro-batch{'es' if self.size > 1 else ''} every {self.period} ticks"
+        wanted = (
+            f"repetend of {self.size} micro-batch{'es' if self.size > 1 else ''} every "
+            f"{self.period} ticks"
+        )
         status, pattern = "infeasible", None
         if self.period >= best_bound(problem)[0] * self.size:
             model = CyclicModel(problem, self.period, self.size, for_latency=True)

@@ -2,12 +2,15 @@
 
 ========== =========================================================================================
 V          F0..F(D-1), B(D-1)..B0: a plain pipeline
-X          two independent V chains, the second on the devices in reverse (two half-models or Chimera)
+X          two independent V chains, the second on the devices in reverse (two half-models or
+           Chimera)
 M          TP_F on all devices, V chain, TP_B on all devices (a tensor-parallel embedding)
 NN         TP, F0..F(D/2-1), TP, F(D/2)..F(D-1) and the backward passes likewise (mT5)
-K          two half-device forward branches, TP_F and TP_B on all devices, two backward branches (Flava)
+K          two half-device forward branches, TP_F and TP_B on all devices, two backward branches
+           (Flava)
 interleaved  each device holds `chunks` stages, stage s on device s mod D (Megatron's interleaved
-1F1B) wave       the stages go down and up the devices `waves` times: 2 * waves stages each (ZB-V, Hanayo)
+             1F1B)
+wave       the stages go down and up the devices `waves` times: 2 * waves stages each (ZB-V, Hanayo)
 ========== =========================================================================================
 
 Memory: a forward block adds 1 unit, its backward block frees it, tensor-parallel blocks of M and NN
@@ -195,7 +198,8 @@ def _wave(chain: _Chain) -> None:
 def _half(chain: _Chain) -> int:
     if chain.options.devices % 2:
         raise InputError(
-            f"shape option devices: this shape needs an even number, received {chain.options.devices}"
+            "shape option devices: this shape needs an even number, received "
+            f"{chain.options.devices}"
         )
     return chain.options.devices // 2
 

@@ -40,7 +40,8 @@ class Repetend(ArrayHolder):
         start = np.asarray(self.start, dtype=np.int64)
         if start.ndim != 2 or not start.size:
             raise InputError(
-                f"repetend: expected starts of shape (micro-batches, blocks), received {start.shape}"
+                "repetend: expected starts of shape (micro-batches, blocks), received "
+                f"{start.shape}"
             )
         if self.period < 1:
             raise InputError(
@@ -105,7 +106,8 @@ class PipelineSchedule(ArrayHolder):
         start = np.asarray(self.start)
         if start.ndim != 2 or start.shape[1] != self.problem.num_blocks or not len(start):
             raise InputError(
-                f"start: expected shape (micro-batches, {self.problem.num_blocks}), received {start.shape}"
+                f"start: expected shape (micro-batches, {self.problem.num_blocks}), received "
+                f"{start.shape}"
             )
         object.__setattr__(self, "start", int_array(start, start.shape, "start"))
         if self.repetend is not None and self.repetend.start.shape[1] != self.problem.num_blocks:
@@ -117,7 +119,10 @@ class PipelineSchedule(ArrayHolder):
         object.__setattr__(self, "makespan_bound", max(self.makespan_bound, simple))
 
     def __repr__(self) -> str:
-        return f"<PipelineSchedule of '{self.problem.name}': {self.micro_batches} micro-batches, {self.makespan} ticks>"
+        return (
+            f"<PipelineSchedule of '{self.problem.name}': {self.micro_batches} micro-batches, "
+            f"{self.makespan} ticks>"
+        )
 
     @property
     def micro_batches(self) -> int:
@@ -137,7 +142,8 @@ class PipelineSchedule(ArrayHolder):
     @property
     def period_status(self) -> str:
         """What is proved of the period among patterns of its own size: "optimal for K = 1", or
-        "feasible"."""
+        "feasible".
+        """
         return (
             f"optimal for K = {self.pattern.size}" if self.period == self.size_bound else "feasible"
         )
@@ -165,7 +171,8 @@ class PipelineSchedule(ArrayHolder):
     @property
     def bubble_span(self) -> list[float]:
         """Idle share of each device between its first start and its last end (0 for an unused
-        device)."""
+        device).
+        """
         return [
             idle / max(1, idle + int(work) * self.micro_batches)
             for idle, work in zip(self.idle_ticks, self.problem.work, strict=True)

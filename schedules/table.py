@@ -62,7 +62,8 @@ def read_table(source: str, **options: Any) -> PipelineProblem:
     path = Path(text)
     if not path.is_file():
         raise InputError(
-            f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv block table"
+            f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv "
+            "block table"
         )
     mode = given.get("mode", "train")
     if mode not in MODES:
@@ -89,7 +90,8 @@ def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> Pipel
 
 def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
     """Return the object that `problem_from_dict` reads; names, times and memory survive the round
-    trip."""
+    trip.
+    """
     table: dict[str, Any] = {
         "name": problem.name,
         "devices": list(problem.device_names),
@@ -119,7 +121,8 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     found = read_toml(path) if path.suffix == ".toml" else read_json(path)
     if not isinstance(found, dict):
         raise InputError(
-            f"{path}: expected an object with 'devices' and 'blocks', received {type(found).__name__}"
+            f"{path}: expected an object with 'devices' and 'blocks', received "
+            f"{type(found).__name__}"
         )
     return found
 
@@ -139,7 +142,8 @@ def _from_object(
         devices = [f"device{i}" for i in range(devices)]
     if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
         raise InputError(
-            f"block table '{name}': devices must be a number or a list of names, received {devices!r}"
+            f"block table '{name}': devices must be a number or a list of names, received "
+            f"{devices!r}"
         )
     index = {device: i for i, device in enumerate(devices)}
     if not isinstance(table["blocks"], list):
@@ -176,7 +180,8 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
             or not 0 <= known < len(index)
         ):
             raise InputError(
-                f"block '{name}': unknown device '{device}'; the devices are {', '.join(list(index)[:12])}"
+                f"block '{name}': unknown device '{device}'; the devices are "
+                f"{', '.join(list(index)[:12])}"
             )
         devices.append(known)
     memory = entry.get("memory", 0)

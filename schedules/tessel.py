@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TesselSolver(SearchSolver):
     """Enumerate index assignments, solve each, complete the best; an evaluation is one assignment
-    that was solved."""
+    that was solved.
+    """
 
     name: ClassVar[str] = "tessel"
 
@@ -89,7 +90,8 @@ class TesselSolver(SearchSolver):
 
 class _AssignmentModel:
     """CP-SAT model of the least period for given micro-batch indices: variables, one method per
-    constraint family."""
+    constraint family.
+    """
 
     def __init__(self, problem: PipelineProblem, index: NDArray[np.int64], most: int) -> None:
         self.problem, self.index = problem, index
@@ -183,7 +185,8 @@ def _assignments(problem: PipelineProblem, limit: int) -> Iterator[NDArray[np.in
 
 def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
     """Return (u, v, length): the longest chain from u's start to v's end, for u before v on a
-    common device."""
+    common device.
+    """
     found = []
     for u in range(problem.num_blocks):
         length = {u: int(problem.span[u])}
@@ -204,7 +207,8 @@ def _chain_bound(
     problem: PipelineProblem, index: NDArray[np.int64], chains: list[tuple[int, int, int]]
 ) -> int:
     """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u +
-    length - span_v."""
+    length - span_v.
+    """
     return max((-(-length // (1 + int(index[u] - index[v]))) for u, v, length in chains), default=0)
 
 

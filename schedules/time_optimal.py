@@ -61,7 +61,8 @@ class TimeOptimalSolver(SearchSolver):
 
     def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
         """Minimise the makespan from a greedy schedule; a shorter one takes the place of the
-        incumbent's."""
+        incumbent's.
+        """
         if not prove_first(problem, tracker):
             return
         n = problem.micro_batches
@@ -114,7 +115,8 @@ def _greedy(
     problem: PipelineProblem, micro_batches: int, seconds: float
 ) -> NDArray[np.int64] | None:
     """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
-    another."""
+    another.
+    """
     pattern = greedy_pattern(problem, 1)
     if affordable_passes(problem, micro_batches, seconds) < 14:
         return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
@@ -143,7 +145,8 @@ class _OfferEach(cp_model.CpSolverSolutionCallback):
 
 class _MakespanModel:
     """CP-SAT model of all instances: variables, one method per constraint family, objective,
-    decode."""
+    decode.
+    """
 
     def __init__(
         self,

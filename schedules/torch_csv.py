@@ -61,7 +61,8 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
     for i, name in enumerate(problem.block_names):
         if len(problem.devices_of(i)) > 1:
             raise InputError(
-                f"{refusal}: block '{name}' runs on {len(problem.devices_of(i))} ranks at once, and a stage "
+                f"{refusal}: block '{name}' runs on {len(problem.devices_of(i))} ranks at once, "
+                "and a stage "
                 "lives on one rank"
             )
     try:
@@ -70,7 +71,8 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
         raise InputError(f"{refusal}: {error}") from error
     if len(chains) > 1:
         raise InputError(
-            f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime runs one; "
+            f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime "
+            "runs one; "
             "export each direction alone"
         )
     return chains[0]
@@ -99,13 +101,15 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
             match = _CELL.fullmatch(cell)
             if match is None:
                 raise InputError(
-                    f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or W, micro-batch), "
+                    f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or "
+                    "W, micro-batch), "
                     f"received '{cell[:20]}'"
                 )
             stage, key = int(match[1]), (int(match[1]), int(match[3]))
             if home.setdefault(stage, rank) != rank:
                 raise InputError(
-                    f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage lives on one"
+                    f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage "
+                    "lives on one"
                 )
             passes[key] = passes.get(key, "") + match[2]
     if not passes:
@@ -115,7 +119,8 @@ def read_torch_csv(path: str | Path) -> list[list[str]]:
             found = passes.get((stage, micro_batch), "")
             if found not in ("FB", "FI", "FIW"):
                 raise InputError(
-                    f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or I and W, "
+                    f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or "
+                    "I and W, "
                     f"received '{found}'"
                 )
     return rows

@@ -69,7 +69,8 @@ def write_trace(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> Non
 
 def write_starts_csv(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
     """Write one line per run: micro_batch, block, kind, devices, start, end (ticks), ordered by
-    start."""
+    start.
+    """
     problem = schedule.problem
     runs = sorted(
         (int(schedule.start[j, i]), j, i)

@@ -2,11 +2,12 @@
 
 A lag between two blocks only says how long a tensor travels. A runtime does more than wait:
 
-lag        the model of the search: any number of transfers at once, beside the blocks (nothing is occupied);
-channel    non-blocking sends and receives: transfers overlap with blocks, but those from one place to another follow
-           each other on one channel;
+lag        the model of the search: any number of transfers at once, beside the blocks (nothing is
+           occupied);
+channel    non-blocking sends and receives: transfers overlap with blocks, but those from one place
+           to another follow each other on one channel;
 blocking   a send and its receive occupy sender and receiver for as long as the transfer takes, so
-that neither computes.
+           that neither computes.
 
 `with_transfers` makes the transfers of a problem blocks of their own, on the devices or on channels
 beside them, so that every solver, bound and judge takes the result as any other problem. `executed`
@@ -46,7 +47,8 @@ Moved = dict[tuple[int, int], str]
 
 def transfers_of(problem: PipelineProblem) -> Moved:
     """Return the transfers: waits of at least a tick between blocks that do not lie on the same
-    devices."""
+    devices.
+    """
     places = [tuple(problem.devices_of(i).tolist()) for i in range(problem.num_blocks)]
     names = problem.block_names
     return {

@@ -83,7 +83,8 @@ class DualSide:
 
     def alone(self) -> None:
         """Let a proof that has two threads begin undisturbed: what it finds on the horizon of the
-        bound ends the search."""
+        bound ends the search.
+        """
         seconds = min(ALONE_SECONDS, ALONE_SHARE * self.tracker.seconds_left) if self.small else 0.0
         end = self.tracker.elapsed + seconds
         while self._thread.is_alive() and self.tracker.elapsed < end and not self.tracker.stop():
@@ -97,7 +98,8 @@ class DualSide:
 
     def end_if_stalled(self, *, large: bool = False) -> None:
         """Leave the cores to the search where the proof has hardly gained of late; with `large`, on
-        large problems only."""
+        large problems only.
+        """
         own = self._own
         since = own.elapsed - max(STALLED_SECONDS, STALLED_SHARE * (own.budget.seconds or 0.0))
         before = max(

@@ -106,7 +106,8 @@ class Portfolio(MeasuringSearch):
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """Those of annealing; the other stages are left out or interpreted until theirs are
-        compiled."""
+        compiled.
+        """
         return "evaluator", *_hot_kernels(problem, "annealing"), "bounds"
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -183,7 +184,8 @@ def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
 
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """Heuristics in the order in which they run; on large problems the one that is worth its time
-    comes first."""
+    comes first.
+    """
     if not is_large(problem, LARGE):
         return HEURISTICS
     return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
@@ -199,7 +201,8 @@ class Stages:
 
     def bound(self) -> None:
         """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not
-        enough."""
+        enough.
+        """
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
         enough = seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops
         if (
@@ -209,7 +212,8 @@ class Stages:
 
     def slices(self) -> None:
         """Offer equal slices of a topological order: an answer at once, where every heuristic takes
-        its time."""
+        its time.
+        """
         problem = self.evaluator.problem
         device = np.empty(problem.num_ops, dtype=np.int64)
         device[problem.topological_order] = (
@@ -235,7 +239,8 @@ class Stages:
 
     def heuristic(self, name: str) -> None:
         """Run a heuristic on half of what is left; the first one that finds an answer may take it
-        all."""
+        all.
+        """
         tracker, measured = self.tracker, self.evaluator.measure is not None
         if not self._takes(name) or not self._compiled(
             name, kernels_of(self.evaluator.objective, [make_solver(name)])
@@ -286,7 +291,8 @@ class Stages:
 
     def _compiled(self, name: str, kernels: Sequence[str]) -> bool:
         """Whether the kernels of a stage are compiled; notes that it is left out where they are
-        not."""
+        not.
+        """
         if ready(kernels) or (name in HEURISTICS and self.tracker.solution is None):
             return True
         self._left_out.append(name)

@@ -26,7 +26,8 @@ def data() -> Path:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile all kernels on all cores before workers share out the tests: they would wait for one
-    another."""
+    another.
+    """
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
         return
     from placeopt.solving.compilation import GROUPS, cached, compile_cold

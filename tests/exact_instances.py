@@ -83,7 +83,8 @@ def random_layered(n, num_devices, seed, ratio=1.0):
 
 def brute_force(problem):
     """Return the least makespan over all placements and all orders (exact without contention), or
-    None."""
+    None.
+    """
     from itertools import permutations, product
 
     from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch

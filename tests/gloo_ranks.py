@@ -1,5 +1,6 @@
 """Runs gloo_worker.py once per rank, on this machine's loopback, and returns what every rank
-printed."""
+printed.
+"""
 
 from __future__ import annotations
 

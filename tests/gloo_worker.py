@@ -25,7 +25,8 @@ def step(
     runtime, mine: list[int], count: int, inputs: torch.Tensor, target: torch.Tensor
 ) -> list[torch.Tensor]:
     """Run one step on a rank with the stages `mine` of `count`; return the losses, which the last
-    stage's rank has."""
+    stage's rank has.
+    """
     losses: list[torch.Tensor] = []
     given = {"target": target, "losses": losses} if count - 1 in mine else {}
     runtime.step(*((inputs,) if 0 in mine else ()), **given)

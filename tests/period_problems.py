@@ -25,7 +25,8 @@ def random_problem(
     seed: int, *, training: bool = False, n: int = 6, **fields: object
 ) -> PlacementProblem:
     """Two accelerators and a CPU, or three unrelated devices; shared tensors, colocation,
-    memory."""
+    memory.
+    """
     rng = np.random.default_rng(seed)
     forward = n // 2 if training else n
     unrelated = rng.random() < 0.4
@@ -129,7 +130,8 @@ def fits(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
 
 def contiguous(problem: PlacementProblem, device: tuple[int, ...]) -> bool:
     """Chain: some order of the devices is respected. Convex: no path leaves a device and
-    returns."""
+    returns.
+    """
     if problem.contiguity == "none":
         return True
     backward, colocation = problem.backward, problem.colocation
@@ -176,7 +178,8 @@ def oracle_latency(
     problem: PlacementProblem, device: tuple[int, ...], slot: tuple[int, ...]
 ) -> int | None:
     """Latency by the definition: repeat until no unit can start any more; None where one never
-    does."""
+    does.
+    """
     if not fits(problem, device):
         return None
     unit = [

@@ -1,5 +1,6 @@
 """Small random planning problems, and brute force over all of their plans, sharing no code with
-search or price."""
+search or price.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from placeopt.plans.sample_problem import SamplePlanProblem
 
 def random_problem(seed, layers=4, devices=5, *, edges=True, samples=6):
     """Return a random SamplePlanProblem with two tensor degrees, tight memory and a random order of
-    the layers."""
+    the layers.
+    """
     rng = np.random.default_rng(seed)
     pairs = [
         (u, v) for u in range(layers) for v in range(u + 1, layers) if edges and rng.random() < 0.5

@@ -9,7 +9,8 @@ from placeopt.schedules.problem import Block, PipelineProblem
 
 def random_blocks(seed: int) -> PipelineProblem:
     """Return blocks with joins, forks, several sources, lags and tight memory on two or three
-    devices."""
+    devices.
+    """
     rng = np.random.default_rng(seed)
     devices, forward = int(rng.integers(2, 4)), int(rng.integers(2, 5))
     blocks: list[Block] = []
@@ -30,7 +31,8 @@ def random_blocks(seed: int) -> PipelineProblem:
 
 def random_tree_pipeline(seed: int) -> PipelineProblem:
     """Return one or two chains that walk over a random tree of devices and back, some with split
-    backward blocks."""
+    backward blocks.
+    """
     rng = np.random.default_rng(seed)
     num_devices = int(rng.integers(1, 5))
     above = [0, *(int(rng.integers(0, d)) for d in range(1, num_devices))]

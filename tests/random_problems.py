@@ -1,5 +1,6 @@
 """Random problems for tests: heterogeneous devices, shared channels, zero times, ties,
-colocation."""
+colocation.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The slow, obvious oracle: the execution model, step by step, with lists, dicts and no
-cleverness."""
+cleverness.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def run(problem, device, rank=None, queue="fifo"):
 
 def peak(problem, device, start, finish, transfers):
     """Largest bytes per device: resident plus live tensors, by looking at every moment something
-    starts."""
+    starts.
+    """
     spans = []
     for t in range(problem.num_tensors):
         u = int(problem.producer[t])

@@ -1,5 +1,6 @@
 """A runtime for tests that executes nothing: the evaluator's schedule of known costs, with
-noise."""
+noise.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass
 class SimulatedRuntime:
     """Ops start `overhead` late within their slot; `noise` is the relative spread of a whole
-    execution."""
+    execution.
+    """
 
     truth: Cluster
     overhead: float = 0.0

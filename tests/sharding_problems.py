@@ -1,5 +1,6 @@
 """Random small sharding problems, and the slow, obvious oracle: every choice, point by point, in
-plain Python."""
+plain Python.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ FORBIDDEN = 10**18
 
 def draw(seed, nodes=None, structure=None):
     """Return (problem, the parsed JSON it was made of): parallel and turned edges, huge costs,
-    perhaps infeasible."""
+    perhaps infeasible.
+    """
     rng = random.Random(seed)
     n = nodes or rng.choice([1, 2, 3, 4, 4, 5])
     sizes = [rng.choice([1, 1, 2, 2, 3]) for _ in range(n)]
@@ -54,7 +56,8 @@ def draw(seed, nodes=None, structure=None):
 
 def draw_linked(seed, nodes=6):
     """Return (problem, parsed JSON): nodes of two to four strategies, most edges forbid all pairs
-    but one per strategy."""
+    but one per strategy.
+    """
     rng = random.Random(seed)
     sizes = [rng.choice([2, 3, 3, 4]) for _ in range(nodes)]
     pairs = [rng.sample(range(nodes), 2) for _ in range(rng.randint(nodes - 1, 2 * nodes))]
@@ -88,7 +91,8 @@ def draw_linked(seed, nodes=6):
 
 def draw_huge(seed):
     """Return (problem, parsed JSON): costs and usages from 0 to 2^62, and a limit that a random
-    choice just keeps or just misses."""
+    choice just keeps or just misses.
+    """
     rng = random.Random(seed)
     n = rng.choice([2, 3, 4, 5, 6])
     sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]

@@ -91,7 +91,8 @@ class TableCosts:
 
     def layer_ticks(self, kind, tensor, micro_batch, recompute, form=""):
         """Random, smaller on more devices and for smaller micro-batches, of each way to split for
-        itself."""
+        itself.
+        """
         low = {"": 20, "sequence": 18, "expert": 12}[form]
         ticks = (
             self.draw(kind, 7, form, low=low, high=60, size=self.num_layers) * micro_batch // tensor
@@ -204,7 +205,8 @@ def every_plan(problem):
 
 def every_kept(stages):
     """Return all numbers of micro-batches that stages may keep, the last one at most two, each
-    before it at most two more."""
+    before it at most two more.
+    """
     found = [(1,), (2,)]
     for _ in range(stages - 1):
         found = [(first + more, first, *rest) for first, *rest in found for more in range(3)]
@@ -223,7 +225,8 @@ def solve(problem, seconds=60.0, evaluations=None, **options):
 
 def check_optimum(problem, evaluations=None):
     """The planner's value and bound are the best step of brute force; without any plan it says
-    infeasible."""
+    infeasible.
+    """
     best, result = best_step(problem), solve(problem, evaluations=evaluations)
     if best is None:
         assert result.status == "infeasible"
@@ -241,7 +244,8 @@ def small_plan_problems(objective):
 
 def random_step_problem(seed):
     """Return a tiny problem with some of everything: kinds, degrees, forms, schedules, sharding,
-    recomputation, tight memory."""
+    recomputation, tight memory.
+    """
     rng, every = np.random.default_rng(seed), (*SCHEDULES, "repetend")
     kinds, layers = 1 + int(rng.random() < 0.4), int(rng.integers(2, 4))
     small = layers * kinds < 6
@@ -266,7 +270,8 @@ def random_step_problem(seed):
 
 def compare_with_brute_force(seed):
     """Return counts about one random problem: plans, differences of the search and of the judge,
-    and what the best plan has."""
+    and what the best plan has.
+    """
     problem = random_step_problem(seed)
     plans = list(every_plan(problem))
     prices = [step_price(problem, plan).step for plan in plans]

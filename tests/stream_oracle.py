@@ -262,7 +262,8 @@ class Cluster:
 
     def length(self, model, degree):
         """Return the completion time in ticks (from the table: the lookahead has its own
-        oracle)."""
+        oracle).
+        """
         ticks = int(self.jobs.arrays.jct[model, self.jobs.degrees.index(degree)])
         return None if ticks < 0 else ticks
 
@@ -299,7 +300,8 @@ def episode(problem, choose):
 
 def most_completed(problem):
     """Return how many jobs a clairvoyant can complete at most, by trying every degree and block
-    (uniform rule)."""
+    (uniform rule).
+    """
     t, degrees = problem.jobs.topology, problem.jobs.degrees
     grid = (t.groups, t.racks, t.servers)
     blocks = {}

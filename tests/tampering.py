@@ -45,7 +45,8 @@ def load_checker():
 
 def verdict(checker, data):
     """Return what the checker says of a proof: accepted, refused (a statement is false) or no proof
-    (it cannot be read)."""
+    (it cannot be read).
+    """
     try:
         checker.check(checker.parse(json.dumps(data)))
     except checker.FalseStatementError:
@@ -74,7 +75,8 @@ def judged(data):
 
 def holds(data):
     """Whether the schedule of a proof, which may be nonsense, has the claimed value; other
-    objectives: by their judge."""
+    objectives: by their judge.
+    """
     try:
         return judged(data) == data["value"]
     except Exception:
@@ -182,7 +184,8 @@ def _problem(data, rng):
 
 def _false_claim(data, rng):
     """A schedule one or more ticks longer, and the bound that this length is optimal, with numbers
-    of the witness changed."""
+    of the witness changed.
+    """
     if data["lower_bound"] != data["value"]:
         return None
     more = rng.choice([1, 1, 2, 9])

@@ -85,7 +85,8 @@ def test_recheck(problem, tmp_path):
 
 def test_the_file_names_the_execution(tmp_path):
     """A placement file valued in planned execution is verified in it, unless the call says
-    otherwise."""
+    otherwise.
+    """
     # Device 0 idles for op 2 rather than start op 1: only planned execution does that.
     problem = PlacementProblem.from_edges(
         [[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)]
@@ -268,7 +269,8 @@ def test_a_result_with_another_value_is_refused(problem, tmp_path):
 
 def test_names_are_part_of_a_named_problem():
     """Ops or devices with other names make another problem; those without names have none to differ
-    in."""
+    in.
+    """
     plain = PlacementProblem.from_edges([[1, 2], [2, 1]], [(0, 1, 1)])
     named = plain.replace(op_names=("a", "b"))
     assert plain.hash == plain.replace(op_names=("op0", "op1")).hash

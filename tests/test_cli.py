@@ -84,7 +84,8 @@ def test_info_contract(capsys):
 
 def test_solve_contract_for_one_and_for_several(capsys, problem_file, tmp_path):
     """One solver: the result object; several: `results` and `best`; files are written and can be
-    evaluated."""
+    evaluated.
+    """
     fields = {
         "problem",
         "solver",
@@ -440,7 +441,8 @@ def test_no_device_can_hold_the_model(capsys, problem_file):
 )
 def test_hints_and_other_problems_are_one_line(capsys, arguments, words):
     """A misspelt solver, option or command is answered with the nearest; what does not fit is one
-    line."""
+    line.
+    """
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert words in err
@@ -449,7 +451,8 @@ def test_hints_and_other_problems_are_one_line(capsys, arguments, words):
 
 def test_pipelines_are_bounded_verified_and_evaluated(capsys, tmp_path):
     """A placement is no schedule: one line; the bound of a pipeline is its period per
-    micro-batch."""
+    micro-batch.
+    """
     bound = run_json(capsys, "bound", "shape:V?devices=4&memory=3", "-t", "1")
     assert (bound["objective"], bound["value"]) == ("period", pytest.approx(16 / 3))
     given = po.serialize.save(po.Placement([0, 0]), tmp_path / "p.json")
@@ -540,7 +543,8 @@ with interrupt.signals_handled():
 @pytest.mark.parametrize(("seconds", "words"), [(0.3, "compiled told"), (30, "")])
 def test_a_compiler_is_not_interrupted(seconds, words):
     """A signal waits until the compiler has finished; if that takes too long the process ends all
-    the same."""
+    the same.
+    """
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", COMPILING, str(seconds)], capture_output=True, text=True, timeout=60
@@ -553,7 +557,10 @@ def test_a_compiler_is_not_interrupted(seconds, words):
 
 def test_import_is_light():
     """`import placeopt` loads neither numba, ortools, onnx nor matplotlib."""
-    code = "import sys, placeopt; print([m for m in ('numba', 'ortools', 'onnx', 'matplotlib', 'scipy') if m in sys.modules])"
+    code = (
+        "import sys, placeopt; print([m for m in ('numba', 'ortools', 'onnx', 'matplotlib', "
+        "'scipy') if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -576,7 +583,8 @@ def test_every_public_name_is_there():
 
 def test_generators_are_listed_and_explained(capsys):
     """`generators` lists what can be generated, one of them with its options; a wrong name has a
-    suggestion."""
+    suggestion.
+    """
     names = {row["name"] for row in run_json(capsys, "generators")["generators"]}
     assert {"llama", "resnet50", "planted"} <= names
     (row,) = run_json(capsys, "generators", "gen:llama")["generators"]

@@ -62,7 +62,8 @@ def test_hosts_of_unlike_devices():
 
 def test_links_shared_as_in_hardware():
     """A port per device into a switch, one root per host for PCI Express, one network card per
-    host."""
+    host.
+    """
     channel = make_cluster("2xA100+3xL4?contention=hardware").channel
     assert channel[0, 1] != channel[1, 0]  # each A100 has its port
     assert channel[2, 3] == channel[4, 2] == channel[3, 4]  # the L4 share a root
@@ -232,7 +233,8 @@ def graph():
 
 def test_roofline_and_measured_times():
     """Roofline plus launch overhead; a measured time wins, the most specific one first; -2 is
-    incompatible."""
+    incompatible.
+    """
     problem = lower(graph(), make_cluster("cpu+gpu"))
     assert (
         problem.compute[0, 1] == 1_000 + 5_000

@@ -48,7 +48,8 @@ def kernel_modules():
 
 def typical_problems():
     """A plain problem, one with channels, colocation and capacities, one limited by peak memory,
-    unrelated devices."""
+    unrelated devices.
+    """
     rng = np.random.default_rng(5)
     edges = [
         (u, v, int(rng.integers(1, 9)))
@@ -66,7 +67,8 @@ def typical_problems():
 @compiled_only
 def test_kernels_that_call_kernels_of_other_files_notice_their_edits():
     """What a kernel's module imports of other kernels is in the stamp of its cache, unless it never
-    changes."""
+    changes.
+    """
     grouped = [
         importlib.import_module(f"placeopt.{name}")
         for group in GROUPS.values()
@@ -193,7 +195,8 @@ print(json.dumps([function.__qualname__ for function in compiled]))
 )
 def test_nothing_is_compiled_while_the_clock_runs(solver):
     """The groups that a solver names are all that it calls: after them nothing is left to
-    compile."""
+    compile.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CHILD, solver, "gen:ffnn"],
         capture_output=True,
@@ -206,7 +209,8 @@ def test_nothing_is_compiled_while_the_clock_runs(solver):
 
 def test_solvers_name_groups_that_exist():
     """A solver's and an objective's groups are known, and those of other objectives are left
-    out."""
+    out.
+    """
     problem = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)])
     for name in specs("placement"):
         assert set(kernels_of(objective_of(problem), [make_solver(name)])) <= GROUPS.keys()
@@ -313,7 +317,8 @@ def first_run(budget, slow):
 @compiled_only
 def test_a_search_begins_before_all_is_compiled():
     """With a limit of time the portfolio waits for its own kernels only, starts from the first
-    table, and says what it leaves out."""
+    table, and says what it leaves out.
+    """
     slow = ["ranks", "lists", "lists-by-time", "clusterings", "populations"]
     compiled, shown, note, results = first_run("seconds", slow)
     assert compiled == []  # nothing here: what is not compiled is interpreted
@@ -340,7 +345,8 @@ def test_an_evaluation_budget_waits_for_all_kernels():
 @compiled_only
 def test_interpreted_kernels_agree_with_compiled_ones():
     """The Python twin of a kernel, and of the kernels that it calls, gives the same numbers and
-    compiles nothing."""
+    compiles nothing.
+    """
     from placeopt.makespan import simulator
     from placeopt.makespan.evaluate import evaluate_batch
 

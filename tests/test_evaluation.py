@@ -58,7 +58,8 @@ def compare(seed):
 @given(st.integers(0, 2**32))
 def test_evaluator_equals_the_oracle(seed):
     """The kernel's schedule, transfers and peak memory equal the oracle's in all three
-    executions."""
+    executions.
+    """
     compare(seed)
 
 
@@ -113,7 +114,8 @@ def test_batch_does_not_depend_on_threads():
 @pytest.mark.interpreted
 def test_broken_constraints_are_infeasible_in_batches_and_errors_alone():
     """Incompatible, split groups and full devices: INFEASIBLE in a batch, one clear line from
-    evaluate."""
+    evaluate.
+    """
     problem = PlacementProblem.from_edges(
         [[1, -1], [2, 2], [3, 3]],
         [(0, 1, 1)],
@@ -158,7 +160,8 @@ def test_queue_names_are_checked():
 
 def test_large_graph_and_many_devices():
     """10^5 ops on 64 devices under per-pair contention run and agree with the validator's rules on
-    durations."""
+    durations.
+    """
     rng = np.random.default_rng(1)
     n, k = 100_000, 64
     heads = np.repeat(np.arange(1, n), 2)

@@ -1,5 +1,6 @@
 """The house stays as it is: sizes, arrows, one caller of a search, no comparison of objectives'
-names."""
+names.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_the_files_are_there():
 
 def test_functions_take_few_parameters():
     """No function takes more than 8 parameters but commands, and generators, whose parameters are
-    their meaning."""
+    their meaning.
+    """
     many = {
         f"{name_of(path)}:{node.name}": count
         for path, node in functions()
@@ -155,7 +157,8 @@ def test_importing_the_package_is_light():
 
 def test_cp_sat_leaves_signals_alone():
     """CP-SAT takes SIGINT for itself unless it is told not to: every solve goes through
-    `solve_interruptibly`, or says so."""
+    `solve_interruptibly`, or says so.
+    """
     direct = re.compile(r"(CpSolver\(\)|\w*solver)\.solve\(")
     found = [
         str(path.relative_to(ROOT))

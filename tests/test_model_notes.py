@@ -43,7 +43,8 @@ def test_own_models_are_modules_and_files_of_frameworks():
 
 def test_solve_says_what_shared_links_would_cost(capsys, tmp_path):
     """On PCI Express the file's model gets a line with the command; with contention in the name, or
-    a generator, none."""
+    a generator, none.
+    """
     pytest.importorskip("onnx")
     path = tmp_path / "model.onnx"
     user_models.symbolic_model(path)
@@ -94,7 +95,8 @@ def test_the_line_on_links_has_the_makespan_under_contention():
 
 def test_the_line_on_memory_adds_up():
     """What the fullest device holds is the evaluator's peak; static and live bytes are its
-    parts."""
+    parts.
+    """
     problem = po.load(
         "gen:gpt2?layers=2&hidden=64&heads=2&vocab=500&seq=32", cluster="2xA100", training=True
     )
@@ -111,7 +113,8 @@ def test_the_line_on_memory_adds_up():
 
 def test_loops_of_unknown_length_are_named(capsys, tmp_path):
     """`info` names control flow and its rule; a loop of unknown length is costed once, and the way
-    out is told."""
+    out is told.
+    """
     onnx = pytest.importorskip("onnx")
     path = tmp_path / "flow.onnx"
     user_models.control_flow_model(path)

@@ -143,7 +143,8 @@ def test_missing_files_and_folders(tmp_path):
 
 def test_placements_that_do_not_fit_are_not_written(tmp_path):
     """A placement of another size, or with unknown devices, is refused before anything is
-    written."""
+    written.
+    """
     with pytest.raises(InputError, match="expected 3 ops"):
         write_placement(tmp_path / "p.csv", problem(), Placement([0]))
     with pytest.raises(InputError, match=r"expected a device in 0\.\.1"):
@@ -168,7 +169,8 @@ def test_a_placement_that_says_something_else_is_refused(extra, words, tmp_path)
 
 def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
     """What a file holds is asked for several times (split, queue, claim, proof); it is read and
-    parsed once."""
+    parsed once.
+    """
     from placeopt.cli.main import main
     from placeopt.io import placement_file
 

@@ -157,7 +157,8 @@ def test_round_trip_through_a_file_keeps_every_field(name, tmp_path):
 
 def test_result_carries_the_published_fields():
     """A result in JSON has the fields that scripts rely on, with the value in ticks and in
-    seconds."""
+    seconds.
+    """
     data = serialize.to_dict(full_result(PLACEMENT))
     expected = {
         "problem": "p",
@@ -276,7 +277,8 @@ MALFORMED = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_objects_give_one_line(case):
     """Wrong formats, versions, types, lengths and values are refused in one line that names the
-    place."""
+    place.
+    """
     data, part = MALFORMED[case]
     with pytest.raises(InputError) as error:
         serialize.from_dict(data, where="file 'x.json'")

@@ -15,9 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sharding_problems import draw as draw_sharding
-from small_plans import small_plan_problems
-from stream_samples import few_jobs, stream
+from contract_problems import layered, other_problems
 
 from placeopt.certify.certificate import solution_hash
 from placeopt.makespan.evaluate import best_queue, evaluate
@@ -31,13 +29,11 @@ from placeopt.model.objective import objective_of
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
-from placeopt.schedules.sources import load_pipeline
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.bound import bound
 from placeopt.solving.registry import make_solver, register, solver_class, specs
 from placeopt.solving.run import run
-from placeopt.splits.problem import SplitProblem
 
 OURS = {name: spec for name, spec in specs().items() if spec.target.startswith("placeopt.")}
 SOLVERS = sorted(
@@ -66,29 +62,6 @@ that)."""
 EVALUATIONS = 48
 SMALL = {"num_workers": 1, "workers": 1}
 """Options that keep a solver deterministic and thrifty, given where it has such a field."""
-
-
-def layered(seed, num_ops=14, num_devices=3, **fields):
-    """Return a random layered problem with shared tensors and unrelated devices."""
-    rng = np.random.default_rng(seed)
-    producer, pointer, consumer = [], [0], []
-    for u in range(num_ops - 3):
-        targets = np.unique(rng.integers(u + 1, min(num_ops, u + 6), 2))
-        producer.append(u)
-        consumer += targets.tolist()
-        pointer.append(len(consumer))
-    m = len(producer)
-    settings = {
-        "compute": rng.integers(1, 20, (num_ops, num_devices)),
-        "producer": producer,
-        "consumer_ptr": pointer,
-        "consumer": consumer,
-        "transfer": rng.integers(0, 15, (m, 1)),
-        "resident": rng.integers(1, 10, num_ops),
-        "tensor_bytes": rng.integers(1, 10, m),
-        **fields,
-    }
-    return PlacementProblem.from_arrays(**settings)
 
 
 @functools.cache
@@ -135,13 +108,15 @@ def make(name, kind="placement"):
 
 def budget_for(name):
     """Return a budget that ends by evaluations; the seconds only guard against a solver that does
-    not count."""
+    not count.
+    """
     return Budget(seconds=20, evaluations=EVALUATIONS) if specs()[name].search else Budget()
 
 
 def skip_refusal(name, refusal):
     """Skip what a solver refuses, if it does so in one line; the skip is listed at the end of the
-    run."""
+    run.
+    """
     if "\n" in str(refusal):
         pytest.fail(f"{name} must refuse in one line: {refusal}")
     pytest.skip(f"{name}: {refusal}")
@@ -194,7 +169,8 @@ def test_instances_have_placements(instance):
 
 def test_valid_and_evaluated(name, instance):
     """The placement breaks no constraint, and executing it in the named queue gives the
-    objective."""
+    objective.
+    """
     problem, result = instances()[instance], solved(name, instance)
     assert isinstance(result.solution, Placement), result.message
     assert result.status in ("feasible", "optimal")
@@ -207,7 +183,8 @@ def test_valid_and_evaluated(name, instance):
 
 def test_not_below_a_lower_bound(name, instance):
     """The objective is at least every proven bound, the solver's own and those of
-    placeopt.makespan.bounds."""
+    placeopt.makespan.bounds.
+    """
     problem, result = instances()[instance], solved(name, instance)
     assert result.lower_bound <= result.objective
     assert bound(problem).value <= result.objective
@@ -227,7 +204,8 @@ def test_optimal_means_optimal(name, instance):
 @pytest.mark.parametrize("instance", ["unrelated", "memory", "everything"], indirect=True)
 def test_same_seed_same_answer(name, instance):
     """Solving again with the seed and the evaluations of the first run gives the same placement and
-    trace."""
+    trace.
+    """
     first = solved(name, instance, 7)
     again = run(instances()[instance], make(name), budget_for(name), seed=7)
     assert again.solution == first.solution
@@ -306,7 +284,8 @@ def test_progress_is_monotone(name):
 
 def test_other_objectives_are_refused(name):
     """A problem with an objective that the registry does not list for the solver is refused in one
-    line."""
+    line.
+    """
     listed = specs("placement")[name].accepted
     for objective in {"makespan", "period", "latency"} - set(listed):
         problem = instances()["unrelated"].replace(objective=objective)
@@ -337,42 +316,6 @@ def test_impossible_memory_has_no_solution(name, problem):
 
 # --- every other type of problem and objective
 # ------------------------------------------------------------
-
-
-@functools.cache
-def other_problems(kind, objective):
-    """Return small problems of a type and an objective; each solver takes at least one of them."""
-    if kind == "jobs":
-        return (few_jobs(0), stream(jobs=12, seed=1))
-    if kind == "sharding":
-        return tuple(draw_sharding(seed, nodes=5)[0] for seed in (3, 5, 11, 17))
-    if kind == "plan":
-        return small_plan_problems(objective)
-    if kind == "split":
-        base = layered(
-            1, num_ops=9, compute=np.repeat(np.arange(3, 12)[:, None], 3, axis=1)
-        ).replace(objective="period")
-        tight = base.replace(capacity=[25] * 3)
-        return (
-            SplitProblem(base, max_replicas=3, sync=np.arange(9)),
-            SplitProblem(tight, overlap=True),
-            SplitProblem(base, groups=3, max_replicas=2),
-        )
-    if kind == "pipeline":
-        return (
-            load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),
-            load_pipeline("shape:V?devices=4&split=1&micro_batches=8"),
-            load_pipeline("shape:interleaved?devices=2&micro_batches=4"),
-            load_pipeline("shape:wave?devices=4&split=1&micro_batches=8"),
-            load_pipeline("shape:wave?devices=2&micro_batches=4"),
-            load_pipeline("shape:X?devices=2&micro_batches=4"),
-            load_pipeline("shape:X?devices=2&split=1&micro_batches=4"),
-        )
-    problems = [layered(1, num_ops=9), layered(2, num_ops=9, capacity=[30, 30, 30])]
-    if objective == "period":
-        problems.append(layered(3, num_ops=8, backward=[0, 0, 0, 0, 1, 1, 1, 1]))
-        problems.append(layered(4, num_ops=8, objective="period", contiguity="none"))
-    return tuple(problem.replace(objective=objective) for problem in problems)
 
 
 @functools.cache
@@ -530,7 +473,8 @@ class Breaker:
 @pytest.mark.parametrize("name", ["contract-liar", "contract-searching-liar"])
 def test_a_made_up_value_is_replaced(name):
     """What a plug-in claims is not reported: its solution is valued here and its bound is no
-    proof."""
+    proof.
+    """
     problem = instances()["unrelated"]
     result = run(problem, make(name), Budget(seconds=5), seed=0)
     assert result.value == best_queue(problem, result.solution)[0] > 1
@@ -572,7 +516,8 @@ def test_a_solver_that_interrupts_itself_keeps_what_is_known(monkeypatch):
 
 def test_a_false_bound_of_our_own_is_never_swallowed(monkeypatch):
     """A bound above the value of a valid solution is an error that names both, wherever it is
-    proved."""
+    proved.
+    """
     problem = instances()["unrelated"]
     value = solved("heft", "unrelated").value
     with pytest.raises(SolverError, match=f"{value + 1}.*exceeds.*{value}"):

@@ -47,7 +47,8 @@ def test_compiled_argsorts_are_stable():
 @pytest.mark.jit
 def test_bounds_first_changes_no_search():
     """The same search gives the same answer whether or not bounds were computed before, from a warm
-    cache."""
+    cache.
+    """
     code = (
         "import sys, placeopt as po\n"
         "p = po.load('gen:chain-mm', '4xP100-pcie')\n"

@@ -1,5 +1,6 @@
 """Modules and ONNX models like a user's own: a GPT-2, a ResNet, control flow, symbolic dimensions;
-all of them tiny."""
+all of them tiny.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def resnet(batch: int = 2, width: int = 8, size: int = 16) -> tuple[Any, tuple[A
 
 def control_flow_model(path: Any) -> dict[str, np.ndarray]:
     """Write an ONNX model with an If and a Loop whose bodies read tensors from outside; return its
-    feeds."""
+    feeds.
+    """
     from onnx import TensorProto, checker, helper, numpy_helper, save
 
     def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:

@@ -24,7 +24,8 @@ MODELS = (*CONTENTION, "host", "hardware")
 
 def channels(cluster: Cluster, contention: str, where: str) -> NDArray[np.int64]:
     """Return the channel of every ordered pair of devices, -1 where transfers never wait; shape
-    (num_devices, num_devices)."""
+    (num_devices, num_devices).
+    """
     if contention == "host":
         return host_channels(cluster)
     if contention == "hardware":
@@ -38,7 +39,8 @@ def channels(cluster: Cluster, contention: str, where: str) -> NDArray[np.int64]
 
 def host_channels(cluster: Cluster) -> NDArray[np.int64]:
     """One channel per host for everything it sends to other hosts (its network card); none inside a
-    host."""
+    host.
+    """
     hosts: dict[str, int] = {}
     host = np.array(
         [hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices]

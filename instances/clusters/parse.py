@@ -127,7 +127,8 @@ def _unknown(name: str) -> InputError:
     near = nearest(name, PRESETS)
     hint = f"did you mean '{near}'? Use" if near else "use"
     return InputError(
-        f"cluster '{name}' is not known; {hint} NxKIND (KIND one of {', '.join(PCIE_OF)}), NxKIND-pcie, HxNxKIND, "
+        f"cluster '{name}' is not known; {hint} NxKIND (KIND one of {', '.join(PCIE_OF)}), "
+        "NxKIND-pcie, HxNxKIND, "
         "cpu+gpu, cpu+NxKIND, edge, uniform:N, or a .toml file ('placeopt clusters' lists examples)"
     )
 
@@ -241,7 +242,8 @@ def _at_precision(device: Device, precision: str, text: str) -> Device:
         return device
     if precision not in peaks:
         raise InputError(
-            f"cluster '{text}': {device.kind} has no {precision} matrix units; use {', '.join(['fp32', *peaks])}"
+            f"cluster '{text}': {device.kind} has no {precision} matrix units; use "
+            f"{', '.join(['fp32', *peaks])}"
         )
     return replace(device, peak_flops=peaks[precision])
 

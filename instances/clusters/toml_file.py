@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EXAMPLE = """\
-# A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or po.load(..., cluster=FILE).
+# A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or
+# po.load(..., cluster=FILE).
 name = "lab"
-contention = "source"      # none, pair (one transfer at a time per pair of devices), source (per sender), host, hardware
+contention = "source"  # none, pair (one transfer at a time per pair of devices), source (per
+sender), host, hardware
 
 [[devices]]
 kind = "A100"              # a ready-made kind as the base; any field below overrides it
@@ -128,7 +130,8 @@ def _connect(
     rows: list[Body], devices: list[Device], links: dict[str, Link], where: str
 ) -> NDArray[np.int64]:
     """Return the link of every pair of devices; ready-made links that are used are added to
-    `links`."""
+    `links`.
+    """
     names = [device.name for device in devices]
     k = len(names)
     link_class = np.full((k, k), -1, dtype=np.int64)
@@ -148,12 +151,14 @@ def _connect(
         covered += len(first) * len(second)
         if covered > MAX_COVER * k * k:
             raise InputError(
-                f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write fewer"
+                f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write "
+                "fewer"
             )
         pairs = len(first) * len(second) - len(np.intersect1d(first, second))
         if not pairs and k > 1:
             raise InputError(
-                f"{row.where}: {list(ends)} matches no pair of devices; devices are {', '.join(names)}"
+                f"{row.where}: {list(ends)} matches no pair of devices; devices are "
+                f"{', '.join(names)}"
             )
         number = list(links).index(link)
         link_class[np.ix_(first, second)] = number
@@ -190,7 +195,8 @@ def _devices(row: Body) -> list[Device]:
         ]
         if missing:
             raise InputError(
-                f"{row.where}: device kind '{kind}' is not ready-made, so it needs {', '.join(missing)}; "
+                f"{row.where}: device kind '{kind}' is not ready-made, so it needs "
+                f"{', '.join(missing)}; "
                 f"ready-made: {', '.join(DEVICES)}"
             )
         base = Device(

@@ -209,7 +209,8 @@ class TransformerBuilder(GraphBuilder):
         self, tokens: Tensor, rows: int, width: int, name: str = "wte"
     ) -> tuple[Tensor, Tensor]:
         """Embedding whose table is used again elsewhere: returns (embedded tokens, the table as a
-        tensor)."""
+        tensor).
+        """
         embedded, table = self.ops(
             "embedding",
             (tokens,),
@@ -222,6 +223,7 @@ class TransformerBuilder(GraphBuilder):
 
     def tied_head(self, x: Tensor, table: Tensor, name: str = "head") -> Tensor:
         """Logits from the embedding table; where the head is on another device, the table is sent
-        there."""
+        there.
+        """
         rows = table.shape[0]
         return self.matmul(x, table, (*x.shape[:-1], rows), x.shape[-1], name=name)

@@ -316,7 +316,8 @@ class GraphBuilder:
     def _check_image(self, shape: Shape) -> None:
         if min(shape) < 1:
             raise InputError(
-                f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape {shape}); "
+                f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape "
+                f"{shape}); "
                 "use a larger image"
             )
 

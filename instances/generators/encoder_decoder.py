@@ -102,7 +102,8 @@ def _t5_stack(
     ffn: int,
 ) -> Tensor:
     """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder
-    too."""
+    too.
+    """
     seq = x.shape[1]
     buckets = b.input(seq, seq)
     position = b.op(

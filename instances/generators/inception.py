@@ -26,7 +26,8 @@ def inception_v3(
     name: str = "inception-v3",
 ) -> OpGraph:
     """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
-    reductions."""
+    reductions.
+    """
     check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):

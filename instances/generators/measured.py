@@ -1,5 +1,6 @@
 """Shared by the random and numeric families: a task graph with times of its own, for identical
-devices."""
+devices.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def random_transfers(
     rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float
 ) -> NDArray[np.int64]:
     """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to
-    1.5."""
+    1.5.
+    """
     mean = ccr * float(compute.mean())
     return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
 

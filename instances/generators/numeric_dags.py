@@ -141,7 +141,8 @@ def stencil(
     name: str = "stencil",
 ) -> OpGraph:
     """Build a five-point stencil: every tile depends on itself and its neighbours one step
-    before."""
+    before.
+    """
     check_sizes(name, rows=rows, columns=columns, steps=steps)
     check_count(name, rows * columns * steps)
     tasks = _Tasks(name)

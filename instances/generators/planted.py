@@ -215,7 +215,8 @@ def _edges(
     devices: int,
 ) -> NDArray[np.int64]:
     """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them
-    close."""
+    close.
+    """
     n = len(start)
     by_start = np.argsort(start, kind="stable")
     first = np.searchsorted(start[by_start], finish)  # consumers of u: by_start[first[u]:]
@@ -256,7 +257,8 @@ def _transfers(
 
 def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
-    on each other."""
+    on each other.
+    """
     rank = np.empty(len(start), dtype=np.int64)
     rank[np.argsort(start, kind="stable")] = np.arange(len(start))
     return rank

@@ -155,7 +155,8 @@ def rnn_lm(
     name: str = "rnn-lm",
 ) -> OpGraph:
     """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps
-    unrolled."""
+    unrolled.
+    """
     check_sizes(
         name,
         layers=layers,

@@ -157,7 +157,8 @@ class Sharder:
 
     def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
         """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an
-        element-wise op."""
+        element-wise op.
+        """
         b, meta = self.b, self.new_meta()
         cells = []
         with b.layer(name):
@@ -220,7 +221,8 @@ class Sharder:
 
 def _grid(count: int) -> tuple[int, int]:
     """Return the most square grid (rows, columns) with rows <= columns and rows * columns =
-    count."""
+    count.
+    """
     rows = math.isqrt(count)
     while count % rows:
         rows -= 1
@@ -334,7 +336,8 @@ def llama_layer(
     name: str = "llama-layer",
 ) -> OpGraph:
     """Build whole Llama layers: attention and gated feed-forward parts with their norms;
-    sharded."""
+    sharded.
+    """
     check_sizes(name, ffn=ffn)
     s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
     x = s.input(seq, hidden, s.rows, s.columns)
@@ -362,7 +365,8 @@ def _llama_sharder(
     s = Sharder(name, dtype_bytes, shards, training)
     if heads % s.columns or hidden % heads:
         raise InputError(
-            f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} columns "
+            f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} "
+            "columns "
             f"of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}"
         )
     return s
@@ -370,7 +374,8 @@ def _llama_sharder(
 
 def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
     """Return the residual attention part; heads are dealt to the column blocks, keys to the row
-    blocks."""
+    blocks.
+    """
     y = s.normalise(x, "rms_norm", "norm1")
     q, k, v = (
         s.map("formation", [s.linear(y, hidden, s.columns, key)], f"{key}_heads", cost=0)

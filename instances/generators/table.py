@@ -189,7 +189,8 @@ def _load(entry: Entry) -> Callable[..., OpGraph]:
 
 def _options(entry: Entry) -> dict[str, Any]:
     """Options of a generator and their defaults; `name` and `training` are not for the user to
-    pass."""
+    pass.
+    """
     parameters = inspect.signature(_load(entry)).parameters.values()
     options = {p.name: p.default for p in parameters if p.name not in ("name", "training")}
     return {key: entry.fixed.get(key, default) for key, default in options.items()}
@@ -202,7 +203,8 @@ def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
         key = unquote_plus(key).strip().replace("-", "_")
         if not key or not equals:
             raise InputError(
-                f"generator '{name}': expected options as key=value joined by '&', received '{part}'"
+                f"generator '{name}': expected options as key=value joined by '&', received "
+                f"'{part}'"
             )
         if key in pairs:
             raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
@@ -263,5 +265,6 @@ def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> N
     """Refuse a word that is not one of `options`: helper of the generators."""
     if value not in options:
         raise InputError(
-            f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received '{value}'"
+            f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received "
+            f"'{value}'"
         )

@@ -42,7 +42,8 @@ def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
         )
     if heads % kv_heads:
         raise InputError(
-            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and {kv_heads}"
+            f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and "
+            f"{kv_heads}"
         )
 
 

@@ -157,7 +157,8 @@ def read_bundled(
         raise _located(error, shown) from error
     except _MALFORMED as error:
         raise InputError(
-            f"{shown}: not a valid {entry.name} file ({type(error).__name__}: {one_line(str(error))})"
+            f"{shown}: not a valid {entry.name} file ({type(error).__name__}: "
+            f"{one_line(str(error))})"
         ) from error
     graph, cluster = result if isinstance(result, tuple) else (result, None)
     return (_training(graph) if derive else graph), cluster
@@ -178,7 +179,8 @@ def locate(
     source: str | Path, format: str | None = None, options: dict[str, Any] | None = None
 ) -> tuple[Path, Format]:
     """Return the file of a source and its format; `?name=value&...` and `#NAME` go into
-    `options`."""
+    `options`.
+    """
     format = "placeopt" if format == "json" else format
     if format is not None and format not in FORMATS:
         raise InputError(f"format '{format}' is not known; {did_you_mean(format, FORMATS)}")
@@ -230,7 +232,8 @@ def _exists(text: str) -> bool:
 
 def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, int]:
     """Return the dimensions of a model's inputs that need a value (`dims`), with the number of
-    their uses."""
+    their uses.
+    """
     path, entry = locate(source, format)
     if entry.name != "onnx":
         return {}
@@ -259,7 +262,8 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
         if format is None:
             known = ", ".join(s for x in FORMATS.values() for s in x.suffixes)
             raise InputError(
-                f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or format="
+                f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or "
+                "format="
             )
     entry = FORMATS.get(names.get(format, format))
     if entry is None or not entry.writer:
@@ -301,7 +305,8 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
     for key, value in values.items():
         if key not in known:
             raise InputError(
-                f"format {format} has no option '{key}'; {did_you_mean(key, [k for k in known if k != 'max_bytes'])}"
+                f"format {format} has no option '{key}'; "
+                f"{did_you_mean(key, [k for k in known if k != 'max_bytes'])}"
             )
         default = known[key].default
         if isinstance(value, str) and not isinstance(default, str):

@@ -66,7 +66,8 @@ class Names:
 
 class OpColumns:
     """What the attributes of an op mean, found once for all ops that have the same names of
-    attributes."""
+    attributes.
+    """
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
         if len(keys) > MAX_ATTRIBUTES:
@@ -120,7 +121,8 @@ class OpColumns:
         lines: Sequence[int],
     ) -> bool:
         """Add ops by column where every number is a plain whole one; False, and nothing added,
-        where one is not."""
+        where one is not.
+        """
         fields: dict[str, Any] = {}
         for at, column in self.fields:
             if column in fields or isinstance(DEFAULTS[column], bool):
@@ -140,7 +142,8 @@ class OpColumns:
 
 class EdgeColumns:
     """What the attributes of an edge mean, found once for all edges that have the same names of
-    attributes."""
+    attributes.
+    """
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
         if len(keys) > MAX_ATTRIBUTES:
@@ -179,7 +182,8 @@ class EdgeColumns:
 
     def add_all(self, draft: Draft, columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
         """Add edges by column (source, target, attributes) where every number is a plain whole one;
-        else False."""
+        else False.
+        """
         if self.tensor is not None or self.shape is not None:
             return False
         sizes = all_ticks(columns[2 + self.sizes[0]]) if self.sizes else None
@@ -200,7 +204,8 @@ edge_columns = lru_cache(maxsize=512)(EdgeColumns)
 
 class AttributeDraft(Draft):
     """A draft whose ops and edges are described by attributes; `meaning` says which attribute holds
-    what."""
+    what.
+    """
 
     def __init__(
         self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse"

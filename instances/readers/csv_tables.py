@@ -78,7 +78,8 @@ def read(
             found = _tables(read_text(other, max_bytes=max_bytes))
             if len(found) != 1 or not is_edge_header(found[0][0][1]):
                 raise InputError(
-                    f"edge table '{other.name}': expected one table with the header source,target,..."
+                    f"edge table '{other.name}': expected one table with the header "
+                    "source,target,..."
                 )
             links = found[0]
     draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
@@ -135,7 +136,8 @@ def is_edge_header(header: Sequence[str]) -> bool:
 
 def _tables(text: str) -> list[Table]:
     """Split a file into tables at its empty lines and check that rows are as wide as their
-    header."""
+    header.
+    """
     plain = _plain_tables(text)
     if plain:
         return plain
@@ -155,7 +157,8 @@ def _tables(text: str) -> list[Table]:
                     raise InputError(f"line {reader.line_num}: the header names a column twice")
             elif len(row) != len(tables[-1][0][1]):
                 raise InputError(
-                    f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the header, "
+                    f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the "
+                    "header, "
                     f"received {len(row)}"
                 )
             fresh = False
@@ -167,7 +170,8 @@ def _tables(text: str) -> list[Table]:
 
 def _plain_tables(text: str) -> list[Table] | None:
     """Split a file without quotes and blanks, whose rows are one line each; None where anything is
-    unusual."""
+    unusual.
+    """
     if any(mark in text for mark in '" \t\r'):
         return None
     try:

@@ -37,7 +37,8 @@ def detect(path: Path) -> str:
     found = _by_content(path)
     if path.suffix == ".onnx" and found != "onnx":
         raise InputError(
-            f"expected an ONNX model, as its suffix says, received {found}; export the model again, "
+            f"expected an ONNX model, as its suffix says, received {found}; export the model "
+            "again, "
             f"or give --format {found}"
         )
     return found
@@ -114,7 +115,8 @@ def _text(prefix: bytes, *, whole: bool) -> str | None:
 
 def looks_like_protobuf(prefix: bytes, size: int) -> bool:
     """Whether a file begins like an ONNX model: known fields with plausible lengths until the
-    graph."""
+    graph.
+    """
     wire = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
     at = seen = 0
     while at < len(prefix) - 1:

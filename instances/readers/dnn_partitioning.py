@@ -106,7 +106,8 @@ def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
 
 def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: float) -> None:
     """Add the edges; the file gives cost and size of a node's output once per out-edge, the first
-    counts."""
+    counts.
+    """
     first: dict[int, tuple[float, int]] = {}
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"

@@ -57,7 +57,8 @@ def read_split(
     where = f"split '{path}'"
     if not Path(graph).is_file():
         raise InputError(
-            f"{where}: expected the file of its graph as source (its nodes are ids there), received '{graph}'"
+            f"{where}: expected the file of its graph as source (its nodes are ids there), "
+            f"received '{graph}'"
         )
     nodes = read_json(graph, what="graph")
     op_of = {
@@ -66,7 +67,8 @@ def read_split(
     }
     if len(op_of) != problem.num_ops:
         raise InputError(
-            f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' has, "
+            f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' "
+            "has, "
             f"received {len(op_of)} in '{graph}'"
         )
     device = np.full(problem.num_ops, -1, dtype=np.int64)
@@ -77,7 +79,8 @@ def read_split(
             for op in _ops(holder, op_of, f"{where}: {key}[{number}]"):
                 if number >= len(own):
                     raise InputError(
-                        f"{where}: {key}[{number}]: expected at most {len(own)} {key} with nodes in problem "
+                        f"{where}: {key}[{number}]: expected at most {len(own)} {key} with nodes "
+                        "in problem "
                         f"'{problem.name}'"
                     )
                 if device[op] >= 0:

@@ -35,7 +35,8 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
     lines = read_text(path, max_bytes=max_bytes).splitlines()
     if len(lines) < 5:
         raise InputError(
-            f"expected a count, inputs, two lines of edges and a row per op, received {len(lines)} lines"
+            f"expected a count, inputs, two lines of edges and a row per op, received {len(lines)} "
+            "lines"
         )
     total = whole(lines[0].strip(), "line 1", "number of nodes", least=1)
     inputs = _ids(lines[1], "line 2", total)
@@ -50,7 +51,8 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
     rows = [(i, line) for i, line in enumerate(lines[4:], start=5) if line.strip()]
     if len(rows) != expected:
         raise InputError(
-            f"expected {expected} rows comp,comm after line 4 ({total} nodes less {len(inputs)} inputs), "
+            f"expected {expected} rows comp,comm after line 4 ({total} nodes less {len(inputs)} "
+            "inputs), "
             f"received {len(rows)}: the file is truncated or the counts are wrong"
         )
     draft = Draft(path.stem, tick_seconds=tick_seconds, repeated="merge")

@@ -83,7 +83,8 @@ def read(
 
 class _Parser:
     """Recursive descent over the grammar of DOT; collects nodes and edges in order of
-    appearance."""
+    appearance.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text

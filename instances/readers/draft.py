@@ -149,7 +149,8 @@ class Draft:
             self._shapes.append(shape)
         elif (self._size[known], self._ticks[known], self._shapes[known]) != (size, ticks, shape):
             raise InputError(
-                f"{place(where)}: edges of one tensor of op '{one_line(str(source))}' must agree on its size, time and "
+                f"{place(where)}: edges of one tensor of op '{one_line(str(source))}' must agree "
+                "on its size, time and "
                 f"shape, received {size} bytes, {ticks} ticks after {self._size[known]} bytes, "
                 f"{self._ticks[known]} ticks"
             )
@@ -172,7 +173,8 @@ class Draft:
             for key, line in zip(keys, lines, strict=True):
                 if key in seen:
                     raise InputError(
-                        f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be distinct"
+                        f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be "
+                        "distinct"
                     )
                 seen.add(key)
         self.names += keys
@@ -276,7 +278,8 @@ class Draft:
         self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return the edges that are there a second time and are merged; refuse them where that is
-        asked for."""
+        asked for.
+        """
         group = tensor.copy()
         if (
             self.repeated != "parallel"
@@ -382,7 +385,8 @@ def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
             ) from None
     if not least <= result < MAX_SUM:
         raise InputError(
-            f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received {value!r:.40}"
+            f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received "
+            f"{value!r:.40}"
         )
     return result
 

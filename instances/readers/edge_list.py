@@ -85,7 +85,8 @@ def read(
 
 def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
     """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is
-    anything else."""
+    anything else.
+    """
     columns = _columns(text)
     if columns is None or not 2 <= len(columns) <= 3:
         return False

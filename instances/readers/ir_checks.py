@@ -23,12 +23,15 @@ def _words(text: str) -> frozenset[str]:
 
 
 _SAME_ELEMENTS = _words(
-    "Reshape Flatten Squeeze Unsqueeze Transpose view _unsafe_view reshape flatten unflatten squeeze unsqueeze permute "
+    "Reshape Flatten Squeeze Unsqueeze Transpose view _unsafe_view reshape flatten unflatten "
+    "squeeze unsqueeze permute "
     "transpose t contiguous clone"
 )
 _SAME_SHAPE = _words(
-    "Relu ReLU relu Sigmoid sigmoid Tanh tanh Softmax SoftMax softmax _softmax Gelu gelu silu Erf erf Exp exp Sqrt sqrt "
-    "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh BatchNormalization batch_norm "
+    "Relu ReLU relu Sigmoid sigmoid Tanh tanh Softmax SoftMax softmax _softmax Gelu gelu silu Erf "
+    "erf Exp exp Sqrt sqrt "
+    "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh "
+    "BatchNormalization batch_norm "
     "BatchNormInference LRN Dropout dropout layer_norm LayerNormalization"
 )
 _BROADCAST = _words(
@@ -55,7 +58,8 @@ def check_shapes(model: Model) -> None:
         if output is not None and inputs and not check(node, inputs, output):
             shapes = ", ".join("?" if shape is None else str(list(shape)) for shape in inputs)
             raise InputError(
-                f"op '{one_line(node.name)}' ({node.type}): its shapes contradict each other: {shapes} give {list(output)}"
+                f"op '{one_line(node.name)}' ({node.type}): its shapes contradict each other: "
+                f"{shapes} give {list(output)}"
             )
 
 
@@ -90,7 +94,8 @@ def _join(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
 
 def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
     """Whether the channels are a multiple of those of the weights [out, in/groups, ...] ([groups,
-    out, in, ...])."""
+    out, in, ...]).
+    """
     at, lead = node.attrs.get("weight", 1), node.attrs.get("out_axes", 1)
     image, weight = inputs[0], inputs[at] if at < len(inputs) else None
     if image is None or weight is None:

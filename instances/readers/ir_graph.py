@@ -43,7 +43,8 @@ def finish(
     free_views: bool = False,
 ) -> OpGraph:
     """Check the shapes of a translated model, run the passes over it and turn it into a graph; see
-    `to_graph`."""
+    `to_graph`.
+    """
     check_shapes(model)
     ir_passes.propagate_constants(model)
     if fold:
@@ -108,7 +109,8 @@ def _no_time(views: list[bool]) -> dict[str, Any]:
 
 def _sources(model: Model, views: list[bool]) -> list[tuple[int, int]]:
     """Return (view, op that makes what it looks at) of the views whose source is no input or
-    constant."""
+    constant.
+    """
     maker = {name: i for i, node in enumerate(model.nodes) for name in node.outputs if name}
     firsts = (
         (i, model.nodes[i].inputs[0])
@@ -136,7 +138,8 @@ def _refuse_overflow(
     for node, number in zip(model.nodes, numbers, strict=True):
         if number >= MAX_SUM:
             raise InputError(
-                f"op '{one_line(node.name)}': a size or cost passes 2^62; check the dimensions of its tensors"
+                f"op '{one_line(node.name)}': a size or cost passes 2^62; check the dimensions of "
+                "its tensors"
             )
 
 
@@ -229,7 +232,8 @@ def _weights(
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
     """Return, per stored constant, the ops that use it (whether as a weight matrix) and whether its
-    values are learned."""
+    values are learned.
+    """
     users: dict[str, dict[int, bool]] = {}
     learned: dict[str, bool] = {}
     for i, node in enumerate(model.nodes):
@@ -257,7 +261,8 @@ def _has_bias(model: Model, node: Node) -> bool:
 
 def _is_parameter(value: Value, weighty: bool) -> bool:
     """Whether a stored constant holds learned values: real ones, or quantised ones used as a
-    weight."""
+    weight.
+    """
     if value.elements <= 1:
         return False
     return value.dtype.startswith(("float", "bfloat")) or (
@@ -267,7 +272,8 @@ def _is_parameter(value: Value, weighty: bool) -> bool:
 
 def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list[tuple[int, ...]]]:
     """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes
-    and shapes."""
+    and shapes.
+    """
     consumers: dict[str, list[int]] = {}
     for i, node in enumerate(model.nodes):
         for name in node.inputs:

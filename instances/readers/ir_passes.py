@@ -50,7 +50,8 @@ def propagate_constants(model: Model) -> None:
 
 def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
     """Return the input whose stored content a computed constant is a view of, "" if it is a new
-    constant."""
+    constant.
+    """
     if node.rule in VIEWS and node.inputs and node.inputs[0]:
         return node.inputs[0]
     if node.rule == "gather" and len(values[node.inputs[0]].shape or ()) > 1:
@@ -65,7 +66,8 @@ def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
 
 def fold_identities(model: Model, is_identity: Callable[[Node], bool]) -> None:
     """Remove ops that change nothing at inference (identity, dropout); readers take their input
-    instead."""
+    instead.
+    """
     alias: dict[str, str] = {}
     kept = []
     for node in model.nodes:

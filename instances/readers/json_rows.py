@@ -1,5 +1,6 @@
 """Lists of objects in the JSON of other tools: taken with a check, and one line for what is
-wrong."""
+wrong.
+"""
 
 from __future__ import annotations
 

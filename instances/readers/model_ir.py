@@ -137,7 +137,8 @@ class Model:
             for name in node.outputs:
                 if name in made:
                     raise InputError(
-                        f"value '{one_line(name)}' is produced twice, by '{self.nodes[made[name]].name}' "
+                        f"value '{one_line(name)}' is produced twice, by "
+                        f"'{self.nodes[made[name]].name}' "
                         f"and '{node.name}'"
                     )
                 if name:
@@ -157,7 +158,8 @@ class Model:
             for name in node.inputs:
                 if name and name not in made and name not in self.values:
                     raise InputError(
-                        f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an input, "
+                        f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an "
+                        "input, "
                         "a weight nor the output of an op"
                     )
         if all(made.get(name, -1) < i for i, node in enumerate(self.nodes) for name in node.inputs):

@@ -70,7 +70,8 @@ def from_networkx(
 
 def to_networkx(graph: OpGraph) -> Any:
     """Return a networkx MultiDiGraph whose nodes are op names, with the attributes of
-    `attributes`."""
+    `attributes`.
+    """
     import networkx as nx
 
     result = nx.MultiDiGraph(name=graph.name, tick_seconds=graph.tick_seconds)

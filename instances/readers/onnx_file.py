@@ -160,7 +160,8 @@ def _varint(value: int) -> bytes:
 
 def scope_of(node: Any) -> str:
     """Return the dotted path of the torch module that a node was exported from, "" where torch's
-    dynamo exporter says none."""
+    dynamo exporter says none.
+    """
     text = next((x.value for x in node.metadata_props if x.key == "pkg.torch.onnx.name_scopes"), "")
     try:
         scopes = ast.literal_eval(text) if text else []

@@ -7,28 +7,35 @@ from typing import Any
 _GROUPS: dict[str, str] = {
     "conv": "Conv ConvInteger QLinearConv FusedConv DeformConv",
     "conv_transpose": "ConvTranspose",
-    "matmul": "Gemm MatMul MatMulInteger QLinearMatMul FusedMatMul FusedGemm MatMulNBits DynamicQuantizeMatMul",
+    "matmul": "Gemm MatMul MatMulInteger QLinearMatMul FusedMatMul FusedGemm MatMulNBits "
+    "DynamicQuantizeMatMul",
     "einsum": "Einsum",
     "rnn": "LSTM GRU RNN",
     "attention": "Attention MultiHeadAttention GroupQueryAttention",
     "pool": "MaxPool AveragePool LpPool RoiAlign MaxRoiPool",
-    "reduce": "GlobalAveragePool GlobalMaxPool GlobalLpPool ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd "
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin NonMaxSuppression",
+    "reduce": "GlobalAveragePool GlobalMaxPool GlobalLpPool ReduceMean ReduceSum ReduceMax "
+    "ReduceMin ReduceProd "
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ArgMax ArgMin "
+    "NonMaxSuppression",
     "nary": "Sum Mean Max Min",
     "softmax": "Softmax LogSoftmax Hardmax SoftmaxCrossEntropyLoss",
-    "layer_norm": "LayerNormalization InstanceNormalization GroupNormalization GroupNorm MeanVarianceNormalization "
+    "layer_norm": "LayerNormalization InstanceNormalization GroupNormalization GroupNorm "
+    "MeanVarianceNormalization "
     "SkipLayerNormalization EmbedLayerNormalization",
-    "rms_norm": "RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization LpNormalization",
+    "rms_norm": "RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization "
+    "LpNormalization",
     "batch_norm": "BatchNormalization",
     "lrn": "LRN",
-    "sigmoid": "Sigmoid Tanh Exp Log Erf Softplus Elu Selu Celu Mish HardSwish Swish Sin Cos Tan Sinh Cosh Asin Acos "
+    "sigmoid": "Sigmoid Tanh Exp Log Erf Softplus Elu Selu Celu Mish HardSwish Swish Sin Cos Tan "
+    "Sinh Cosh Asin Acos "
     "Atan Softsign",
     "gelu": "Gelu FastGelu BiasGelu QuickGelu",
     "resize": "Resize Upsample GridSample AffineGrid",
     "sort": "TopK Unique",
     "fft": "DFT STFT",
     "layout": "Transpose Cast CastLike",
-    "move": "Concat Split Pad Expand Tile DepthToSpace SpaceToDepth Scatter ScatterElements ScatterND OneHot "
+    "move": "Concat Split Pad Expand Tile DepthToSpace SpaceToDepth Scatter ScatterElements "
+    "ScatterND OneHot "
     "ConstantOfShape Range EyeLike Compress NonZero ReverseSequence MaxUnpool Col2Im CenterCropPad "
     "SequenceConstruct SequenceAt SequenceInsert SequenceEmpty SequenceErase SplitToSequence "
     "ConcatFromSequence Optional OptionalGetElement RandomNormal RandomUniform "

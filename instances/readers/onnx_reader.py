@@ -75,7 +75,8 @@ def read(
 
 def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
     """Return the dimensions of the model's inputs that have no value, by name, with the number of
-    their uses."""
+    their uses.
+    """
     return _symbols(load_model(path, max_bytes=max_bytes))
 
 
@@ -100,7 +101,8 @@ def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
             result[name] = 0
         if result[name] < 1 or isinstance(value, float | bool):
             raise InputError(
-                f"dimension {name}: expected a whole number >= 1 (--dim {name}=8), received {value!r:.40}"
+                f"dimension {name}: expected a whole number >= 1 (--dim {name}=8), received "
+                f"{value!r:.40}"
             )
     return result
 
@@ -125,7 +127,8 @@ def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
         if name not in symbols:
             hint = did_you_mean(name, symbols)
             raise InputError(
-                f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; {hint}"
+                f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; "
+                f"{hint}"
             )
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
         if not value.type.HasField("tensor_type"):
@@ -166,7 +169,8 @@ def _refuse_expansion(proto: Any) -> None:
             if key in bodies and key not in sizes:
                 if depth > MAX_DEPTH:
                     raise InputError(
-                        f"functions of the model call each other more than {MAX_DEPTH} deep, or in a circle"
+                        f"functions of the model call each other more than {MAX_DEPTH} deep, or in "
+                        "a circle"
                     )
                 sizes[key] = size(bodies[key], depth + 1)
             total += sizes.get(key, 1)
@@ -201,7 +205,8 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     for tensor in graph.initializer:
         if min(tensor.dims, default=0) < 0:
             raise InputError(
-                f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received {min(tensor.dims)}"
+                f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received "
+                f"{min(tensor.dims)}"
             )
         values[tensor.name] = Value(
             tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True

@@ -74,7 +74,8 @@ def infer(model: Any) -> Inferred:
 
 def _import_domains(onnx: Any, work: Any) -> None:
     """Declare the domains that nodes use: without a declaration the inference gives the whole model
-    up."""
+    up.
+    """
     declared = {entry.domain for entry in work.opset_import}
     for node in work.graph.node:
         if node.domain not in declared and node.domain not in ("", "ai.onnx"):
@@ -84,7 +85,8 @@ def _import_domains(onnx: Any, work: Any) -> None:
 
 def _run(onnx: Any, work: Any) -> Any:
     """Run the inference of the onnx package; a model it cannot follow keeps the shapes it
-    declares."""
+    declares.
+    """
     for data_prop in (True, False):
         try:
             return onnx.shape_inference.infer_shapes(
@@ -97,7 +99,8 @@ def _run(onnx: Any, work: Any) -> Any:
 
 def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
     """Turn constants without content into inputs, Constant nodes into initialisers; return small
-    integers."""
+    integers.
+    """
     import onnx
     from onnx import numpy_helper
 
@@ -135,7 +138,8 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
 
 def _replace(field: Any, kept: list[Any]) -> None:
     """Replace the messages of a repeated field by some of them (removing one by one takes quadratic
-    time)."""
+    time).
+    """
     if len(kept) < len(field):
         copies = [type(message).FromString(message.SerializeToString()) for message in kept]
         del field[:]
@@ -244,7 +248,8 @@ def plain_attributes(node: Any) -> dict[str, Any]:
 
 def _evaluate(work: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> bool:
     """Replace shape arithmetic whose result is known by initialisers; return whether there was
-    any."""
+    any.
+    """
     from onnx import numpy_helper
 
     kept, fresh = [], False
@@ -285,7 +290,8 @@ def _outputs(
 
 def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
     """Declare outputs that the package leaves open: of loops, and of ops outside the standard that
-    keep a shape."""
+    keep a shape.
+    """
     fresh = False
     for node in work.graph.node:
         shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}

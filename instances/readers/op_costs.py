@@ -40,7 +40,8 @@ class Shapes:
 
     def dim(self, i: int, axis: int) -> int | None:
         """Dimension of input i at a negative axis, None where it is unknown; vectors have one axis
-        only."""
+        only.
+        """
         value = self.inputs[i] if 0 <= i < len(self.inputs) else None
         if value is None or not value.shape:
             return None
@@ -69,21 +70,24 @@ def check_turns(trip_count: int | None) -> int | None:
         turns = 0
     if turns is not None and not 1 <= turns <= MAX_TURNS:
         raise InputError(
-            f"trip_count: expected a whole number in 1..{MAX_TURNS} (--trip-count 10), received {trip_count!r:.40}"
+            f"trip_count: expected a whole number in 1..{MAX_TURNS} (--trip-count 10), received "
+            f"{trip_count!r:.40}"
         )
     return turns
 
 
 def turns_of(node: Node, known: int | None, given: int | None) -> int:
     """Return how often a loop's body runs: as its file tells, else as the user says, else once, and
-    then it is flagged."""
+    then it is flagged.
+    """
     node.attrs["uncertain"] = known is None and given is None
     return (given or 1) if known is None else known
 
 
 def charge_bodies(node: Node, bodies: Sequence[Cost], times: int) -> None:
     """Charge a node for the dearest of its bodies, `times` over; the weights of all of them lie in
-    memory."""
+    memory.
+    """
     if bodies:
         top = max(bodies, key=lambda c: (c.flops, c.bytes_moved))
         weights, parameters = sum(c.resident for c in bodies), sum(c.parameters for c in bodies)
@@ -120,7 +124,8 @@ def _conv(s: Shapes) -> int:
 
 def _conv_transpose(s: Shapes) -> int:
     """Transposed convolution with weights [in, out/groups, kernel...] (or [groups, in, out,
-    kernel...])."""
+    kernel...]).
+    """
     weight = s.dims(1)
     bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
     return 2 * s.all_in * math.prod(weight[s.node.attrs.get("out_axes", 1) :]) + bias
@@ -164,7 +169,8 @@ def _attention(s: Shapes) -> int:
 
 def _packed_attention(s: Shapes) -> int:
     """Attention with its projection inside: x [B, S, in], weights [in, 3 * hidden], output [B, S,
-    hidden]."""
+    hidden].
+    """
     x, weight = s.dims(0), s.dims(1)
     rows, length = math.prod(x[:-1]), x[-2] if len(x) > 1 else 1
     heads = s.node.attrs.get("heads", 1)
@@ -173,7 +179,8 @@ def _packed_attention(s: Shapes) -> int:
 
 def _rnn(s: Shapes) -> int:
     """Recurrent layers: every weight matrix is used once per step and sample, gates cost 10 per
-    hidden unit."""
+    hidden unit.
+    """
     x = s.dims(0)
     steps = math.prod(x[:-1]) if s.node.attrs.get("steps", True) else math.prod(x[:1])
     indices = s.node.attrs.get("weights", (1, 2))

@@ -115,7 +115,8 @@ def _inputs(
     key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: dict[str, Value]
 ) -> list[str]:
     """Return the values that a layer reads, refusing ports without one and shapes that differ
-    between the two ends."""
+    between the two ends.
+    """
     where = f"layer '{_label(layer)}'"
     inputs = []
     for port, element in _ports(layer, "input"):
@@ -134,7 +135,8 @@ def _inputs(
             )
         ):
             raise InputError(
-                f"{where}: input port {port} expects the shape {list(declared)}, receives {list(made)}"
+                f"{where}: input port {port} expects the shape {list(declared)}, receives "
+                f"{list(made)}"
             )
         inputs.append(name)
     return inputs
@@ -185,7 +187,8 @@ def _shape(port: ET.Element) -> Shape:
 
 def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: int | None) -> None:
     """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of
-    iterations."""
+    iterations.
+    """
     bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
     costs = []
     for body in bodies:
@@ -206,7 +209,8 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
 
 def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int | None:
     """Return the trip count, from an input that is sliced along an axis; 1 for an If, None where
-    unknown."""
+    unknown.
+    """
     if node.type == "If":
         return 1
     ports = [port for port, _ in _ports(layer, "input")]

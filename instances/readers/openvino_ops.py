@@ -17,22 +17,26 @@ _GROUPS: dict[str, str] = {
     "rnn": "LSTMSequence GRUSequence RNNSequence LSTMCell GRUCell RNNCell",
     "attention": "ScaledDotProductAttention",
     "pool": "MaxPool AvgPool ROIPooling ROIAlign PSROIPooling",
-    "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr "
+    "reduce": "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 "
+    "ReduceLogicalAnd ReduceLogicalOr "
     "AdaptiveAvgPool AdaptiveMaxPool NonMaxSuppression CumSum",
     "softmax": "SoftMax Softmax LogSoftmax",
     "layer_norm": "MVN GroupNormalization",
     "rms_norm": "NormalizeL2 RMS GRN",
     "batch_norm": "BatchNormInference",
     "lrn": "LRN",
-    "sigmoid": "Sigmoid Tanh Exp Log Erf SoftPlus Elu Selu HSwish HSigmoid HardSigmoid Swish Mish Sin Cos Tan Sinh "
+    "sigmoid": "Sigmoid Tanh Exp Log Erf SoftPlus Elu Selu HSwish HSigmoid HardSigmoid Swish Mish "
+    "Sin Cos Tan Sinh "
     "Cosh Asin Acos Atan SoftSign",
     "gelu": "Gelu",
     "resize": "Interpolate GridSample",
     "sort": "TopK",
     "fft": "DFT IDFT RDFT IRDFT",
     "layout": "Transpose Convert ConvertLike ReorgYolo",
-    "move": "Concat Split VariadicSplit Pad Broadcast Tile DepthToSpace SpaceToDepth ShuffleChannels ReverseSequence "
-    "ScatterUpdate ScatterElementsUpdate ScatterNDUpdate OneHot Range NonZero Reverse Roll BatchToSpace SpaceToBatch "
+    "move": "Concat Split VariadicSplit Pad Broadcast Tile DepthToSpace SpaceToDepth "
+    "ShuffleChannels ReverseSequence "
+    "ScatterUpdate ScatterElementsUpdate ScatterNDUpdate OneHot Range NonZero Reverse Roll "
+    "BatchToSpace SpaceToBatch "
     "RandomUniform Eye ReadValue ExtractImagePatches",
     "gather": "Gather EmbeddingBagOffsetsSum EmbeddingBagPackedSum EmbeddingSegmentsSum",
     "pick": "StridedSlice Slice GatherND GatherElements GatherTree",

@@ -52,7 +52,8 @@ def read(
     ids = [node.node_id for node in profile.nodes]
     if training and ids != list(range(1, last + 1)):
         raise InputError(
-            f"training=True mirrors node i to 2V+1-i and needs the ids 1..{last}, received {ids[:8]}"
+            f"training=True mirrors node i to 2V+1-i and needs the ids 1..{last}, received "
+            f"{ids[:8]}"
         )
     unit = 1e-3 / tick_seconds
     draft = Draft(profile.name, tick_seconds=tick_seconds)
@@ -84,7 +85,8 @@ def read(
 
 def _mirror(draft: Draft, profile: PipedreamProfile, size_of: dict[int, int], unit: float) -> None:
     """Add the backward ops, the mirrored edges and the join from the last forward to the first
-    backward op."""
+    backward op.
+    """
     last = len(profile.nodes)
     for node in reversed(profile.nodes):
         mirror = 2 * last + 1 - node.node_id

@@ -125,7 +125,8 @@ def _node(line: str, where: str) -> PipedreamNode:
     match = _ID.match(parts[0].strip())
     if match is None or len(parts) not in (3, 4):
         raise InputError(
-            f"{where}: expected 'nodeK -- description -- forward_compute_time=..., ...', received '{line.strip()[:60]}'"
+            f"{where}: expected 'nodeK -- description -- forward_compute_time=..., ...', received "
+            f"'{line.strip()[:60]}'"
         )
     values: dict[str, float] = {}
     for item in parts[2].split(", "):

@@ -151,7 +151,8 @@ def _value(meta: dict[str, Any]) -> Value:
 
 def _size(dim: dict[str, Any]) -> int | None:
     """Return a dimension; a symbolic one has the size of the example input, if the file tells
-    it."""
+    it.
+    """
     if "as_int" in dim:
         return int(dim["as_int"])
     hint = (dim.get("as_expr") or {}).get("hint") or {}

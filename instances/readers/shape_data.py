@@ -60,7 +60,8 @@ def evaluate(op_type: str, inputs: Sequence[Array | None], attrs: Attributes) ->
 
 def _is_small(array: Array) -> bool:
     """Whether an array is shape arithmetic: few whole numbers, or one real one (not a small
-    weight)."""
+    weight).
+    """
     return array.size <= (1 if array.dtype.kind == "f" else MAX_ELEMENTS)
 
 

@@ -48,7 +48,8 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
         at += 1
         if len(cells) < 3:
             raise InputError(
-                f"line {where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}"
+                f"line {where}: expected 'id time predecessors ...', received "
+                f"{' '.join(cells)[:60]!r}"
             )
         task, fan_in = (
             whole(cells[0], where, "task id"),
@@ -60,7 +61,8 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
             for place, pair in lines[at : at + fan_in]:
                 if len(pair) != 2:
                     raise InputError(
-                        f"line {place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}"
+                        f"line {place}: expected 'predecessor cost', received "
+                        f"{' '.join(pair)[:60]!r}"
                     )
                 pairs += pair
             at += fan_in

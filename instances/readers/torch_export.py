@@ -93,7 +93,8 @@ def from_exported(
 
 def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
     """Sort and finish the model of an exported program; what is known before the run is
-    constant."""
+    constant.
+    """
     model.sort()
     for node in model.nodes:
         if node.rule == "fill":  # arange, zeros, ...
@@ -262,7 +263,8 @@ def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
 
 def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
     """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
-    none."""
+    none.
+    """
     if isinstance(meta, list | tuple):
         return tuple(_declare(f"{name}:{i}", item, values) for i, item in enumerate(meta))
     if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):

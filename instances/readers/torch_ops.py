@@ -29,32 +29,45 @@ _GROUPS: dict[str, str] = {
     "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math",
-    "pool": "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices "
+    "pool": "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+    "max_pool2d_with_indices "
     "max_pool3d_with_indices",
-    "reduce": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d sum "
-    "mean amax amin max min prod norm var std var_mean argmax argmin any all logsumexp linalg_vector_norm cumsum",
-    "softmax": "softmax log_softmax _softmax _log_softmax _safe_softmax cross_entropy_loss nll_loss",
+    "reduce": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
+    "adaptive_max_pool2d sum "
+    "mean amax amin max min prod norm var std var_mean argmax argmin any all logsumexp "
+    "linalg_vector_norm cumsum",
+    "softmax": "softmax log_softmax _softmax _log_softmax _safe_softmax cross_entropy_loss "
+    "nll_loss",
     "layer_norm": "layer_norm native_layer_norm group_norm native_group_norm instance_norm",
     "rms_norm": "rms_norm _fused_rms_norm",
-    "batch_norm": "batch_norm _native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm "
+    "batch_norm": "batch_norm _native_batch_norm_legit_no_training native_batch_norm "
+    "cudnn_batch_norm "
     "_native_batch_norm_legit",
-    "sigmoid": "sigmoid tanh exp log erf softplus elu selu celu silu mish hardswish sin cos tan logsigmoid expm1 log1p",
+    "sigmoid": "sigmoid tanh exp log erf softplus elu selu celu silu mish hardswish sin cos tan "
+    "logsigmoid expm1 log1p",
     "gelu": "gelu",
-    "resize": "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d grid_sampler grid_sampler_2d "
+    "resize": "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d grid_sampler "
+    "grid_sampler_2d "
     "_upsample_bilinear2d_aa upsample_nearest1d upsample_nearest3d",
     "sort": "topk sort argsort",
     "fft": "_fft_r2c _fft_c2c _fft_c2r fft_rfft fft_irfft fft_fft fft_ifft",
     "layout": "clone contiguous to _to_copy type_as float half bfloat16",
-    "move": "cat stack concat copy repeat repeat_interleave roll flip constant_pad_nd pad scatter scatter_add index_put "
-    "slice_scatter select_scatter pixel_shuffle pixel_unshuffle zeros_like ones_like full_like empty_like rand_like "
+    "move": "cat stack concat copy repeat repeat_interleave roll flip constant_pad_nd pad scatter "
+    "scatter_add index_put "
+    "slice_scatter select_scatter pixel_shuffle pixel_unshuffle zeros_like ones_like full_like "
+    "empty_like rand_like "
     "randn_like new_zeros new_ones new_full new_empty masked_fill one_hot tril triu unfold im2col",
     "gather": "embedding",
     "pick": "index index_select gather take take_along_dim masked_select embedding_bag",
-    "view": "view reshape flatten unflatten unsqueeze squeeze expand expand_as permute transpose t numpy_T slice select "
-    "split split_with_sizes chunk unbind narrow view_as _unsafe_view movedim swapaxes tensor_split unsafe_split "
+    "view": "view reshape flatten unflatten unsqueeze squeeze expand expand_as permute transpose t "
+    "numpy_T slice select "
+    "split split_with_sizes chunk unbind narrow view_as _unsafe_view movedim swapaxes tensor_split "
+    "unsafe_split "
     "unsafe_chunk as_strided real imag view_as_real view_as_complex",
-    "identity": "dropout alias detach lift_fresh_copy lift_fresh native_dropout feature_dropout alpha_dropout positive",
-    "fill": "arange zeros ones full scalar_tensor empty rand randn eye linspace tensor randperm randint",
+    "identity": "dropout alias detach lift_fresh_copy lift_fresh native_dropout feature_dropout "
+    "alpha_dropout positive",
+    "fill": "arange zeros ones full scalar_tensor empty rand randn eye linspace tensor randperm "
+    "randint",
 }
 
 RULE = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
@@ -74,7 +87,8 @@ _EXTRA: dict[str, dict[str, Any]] = {
 
 def base_name(target: str) -> str:
     """Return "conv2d" for "torch.ops.aten.conv2d.default" or "aten::conv2d"; in-place marks are
-    dropped."""
+    dropped.
+    """
     parts = target.replace("::", ".").removeprefix("torch.ops.").split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return name.rstrip("_") or name
@@ -133,7 +147,8 @@ def _tensors(values: Sequence[Any]) -> Iterator[str]:
 
 def module_path(stack: str) -> str:
     """Return "layers/0/attn" for the path "layers.0.attn" of a module, also in torch's "L['self']"
-    notation."""
+    notation.
+    """
     text = stack.removeprefix("L__self__").removeprefix("L['self']").strip(".")
     return "/".join(
         part.strip("'\"") for part in text.replace("[", ".").replace("]", "").split(".") if part

@@ -37,7 +37,8 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
             ended |= section == "end"
             if section not in ("critical", "tasks", "edges", "end"):
                 raise InputError(
-                    f"line {where}: expected #tasks, #edges, #critical or #end, received {line[:40]!r}"
+                    f"line {where}: expected #tasks, #edges, #critical or #end, received "
+                    f"{line[:40]!r}"
                 )
             continue
         if section == "critical":
@@ -46,7 +47,8 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
         cells = [cell.strip() for cell in rest.strip().rstrip(",").split(",")]
         if section not in ("tasks", "edges") or not colon:
             raise InputError(
-                f"line {where}: expected 'number: values' below #tasks or #edges, received {line[:40]!r}"
+                f"line {where}: expected 'number: values' below #tasks or #edges, received "
+                f"{line[:40]!r}"
             )
         if section == "tasks":
             width = width or len(cells)
@@ -59,7 +61,8 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
             draft.op(i, where, name=f"task{i}", times=times)
         elif len(cells) != 3:
             raise InputError(
-                f"line {where}: expected 'number: source, destination, cost', received {line[:40]!r}"
+                f"line {where}: expected 'number: source, destination, cost', received "
+                f"{line[:40]!r}"
             )
         else:
             draft.edge(

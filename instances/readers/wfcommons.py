@@ -116,7 +116,8 @@ def _aliases(tasks: list[dict[str, Any]]) -> dict[str, str]:
 
 def _files(task: dict[str, Any], where: str, sizes: dict[str, int]) -> tuple[list[str], list[str]]:
     """Return the files a task reads and writes; notes the sizes that old versions keep with the
-    task."""
+    task.
+    """
     if "files" not in task:
         return list(_texts(task, "inputFiles", where)), list(_texts(task, "outputFiles", where))
     inputs: list[str] = []

@@ -58,7 +58,8 @@ def _outermost(
     calls: Sequence[dict[str, Any]],
 ) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return the calls that lie in no other of their thread, with those inside; other annotations
-    are looked through."""
+    are looked through.
+    """
     found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     threads: dict[Any, list[dict[str, Any]]] = {}
     for event in calls:

@@ -1,5 +1,6 @@
 """Trace: measured times of calls, by the name of the call where the profiler knows it, else by its
-kind and turn."""
+kind and turn.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +82,13 @@ def read_trace(path: str | Path) -> Trace:
         for title, times in (*found.by_name.items(), *found.by_kind.items()):
             if not all(0 <= time < float("inf") for time in times):
                 raise InputError(
-                    f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is negative or no number"
+                    f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is "
+                    "negative or no number"
                 )
         return found
     raise InputError(
-        f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto trace of "
+        f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto "
+        "trace of "
         "torch.profiler (JSON) or a Chakra execution trace (JSON)"
     )
 
@@ -146,7 +149,8 @@ def match(graph: OpGraph, trace: Trace) -> dict[str, tuple[float, str]]:
 
 def _own_names(graph: OpGraph, by_name: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """Return times by the names of ops: a runtime that fuses the calls behind an op appends to its
-    name ("fc/MatMulAddFusion")."""
+    name ("fc/MatMulAddFusion").
+    """
     ops = set(graph.op_names)
     found = {name: times for name, times in by_name.items() if name in ops}
     for title, times in by_name.items():

@@ -79,7 +79,8 @@ class Certificate:
     @property
     def status(self) -> str:
         """Whether value and bound meet: "optimal" or "feasible"; "infeasible" for a solution that
-        is not valid."""
+        is not valid.
+        """
         if self.value is None:
             return "infeasible"
         return "optimal" if self.lower_bound == self.value else "feasible"
@@ -123,7 +124,8 @@ class Certificate:
             )
         if data.get("version") != FORMAT_VERSION:
             raise InputError(
-                f"{where}: expected version {FORMAT_VERSION}, received {data.get('version')!r:.20}: "
+                f"{where}: expected version {FORMAT_VERSION}, received "
+                f"{data.get('version')!r:.20}: "
                 "write it again with placeopt verify --out FILE"
             )
         values: dict[str, Any] = {}
@@ -143,13 +145,15 @@ class Certificate:
                 r"[0-9]{1,19}/[1-9][0-9]{0,18}", data[key]
             ):
                 raise InputError(
-                    f"{where}: field '{key}': expected a fraction such as 16/3, received {data[key]!r:.40}"
+                    f"{where}: field '{key}': expected a fraction such as 16/3, received "
+                    f"{data[key]!r:.40}"
                 )
             values[key.removesuffix("_exact")] = Fraction(data[key])
         for key in ("value", "lower_bound", "better"):
             if isinstance(values[key], float):
                 raise InputError(
-                    f"{where}: field '{key}': expected whole ticks or '{key}_exact', received {values[key]}"
+                    f"{where}: field '{key}': expected whole ticks or '{key}_exact', received "
+                    f"{values[key]}"
                 )
         values["violations"] = tuple(str(x) for x in values["violations"])
         if not all(type(x) is int for x in values["bounds"].values()):
@@ -191,7 +195,8 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
     for key in DERIVED:
         if data.get(key) != getattr(certificate, key):
             found.append(
-                f"{key}: certified {data.get(key)!r:.40}, its own numbers say {getattr(certificate, key)!r}"
+                f"{key}: certified {data.get(key)!r:.40}, its own numbers say "
+                f"{getattr(certificate, key)!r}"
             )
     strongest = max(certificate.bounds.values(), default=0)
     if (
@@ -208,7 +213,8 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
 
 def solution_hash(solution: Any) -> str:
     """SHA-256 of a solution, of its arrays or, without any, of its fields: what was decided, not
-    who decided it."""
+    who decided it.
+    """
     found = hashlib.sha256(type(solution).__name__.encode())
     if is_dataclass(solution) and not any(
         isinstance(getattr(solution, f.name), np.ndarray) for f in fields(solution)
@@ -224,7 +230,8 @@ def solution_hash(solution: Any) -> str:
 
 def names_hash(problem: Any) -> str:
     """SHA-256 of the names in a problem, of ops and devices or blocks: a solution is read by
-    them."""
+    them.
+    """
     names = {
         key: list(getattr(problem, key, ())) for key in ("op_names", "block_names", "device_names")
     }

@@ -52,7 +52,8 @@ def prove(
     witness = objective.witness(problem, certificate.lower_bound, certificate.bound_method, seconds)
     if witness is None:
         raise InputError(
-            f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} of a "
+            f"proof of '{problem.name}': there are no witnesses of bounds on the {objective.name} "
+            "of a "
             f"{objective.kind} problem yet; leave out --proof"
         )
     return finished(

@@ -1,5 +1,6 @@
 """Verify a solution from any source, of any type of problem, and certify how far from optimal it
-can be at most."""
+can be at most.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def verify(
         and upper != given.claimed
     ):
         raise InputError(
-            f"the result claims {given.claimed} ticks for '{problem.name}', its solution has {upper} under "
+            f"the result claims {given.claimed} ticks for '{problem.name}', its solution has "
+            f"{upper} under "
             f"'{queue}': it was changed after it was found; verify its placement alone"
         )
     report, interrupted = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
@@ -150,7 +152,8 @@ def recheck(
     if claimed.solution_hash != solution_hash(solution):
         return [
             *found,
-            "the certificate is about another solution of this problem (devices or priorities differ)",
+            "the certificate is about another solution of this problem (devices or priorities "
+            "differ)",
         ]
     if claimed.names_hash != names_hash(problem):
         found.append(
@@ -211,7 +214,8 @@ def read_solution(problem: Any, solution: Any) -> Given:
     _refuse_other_problem(problem, solution.problem_hash, where)
     if solution.solution is None:
         raise InputError(
-            f"{where}: '{solution.solver}' found no solution of '{solution.problem}': {solution.message}"
+            f"{where}: '{solution.solver}' found no solution of '{solution.problem}': "
+            f"{solution.message}"
         )
     claimed = solution.value if solution.objective_name == objective_of(problem).name else None
     return Given(solution.solution, solution.queue, claimed)
@@ -243,7 +247,8 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
         finished = objective.finish(problem, solution, queue or None)
     except (AttributeError, TypeError) as error:
         raise InputError(
-            f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, received "
+            f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, "
+            "received "
             f"{type(solution).__name__}"
         ) from error
     return finished._replace(queue=finished.queue or queue)
@@ -269,7 +274,8 @@ def _prove(
     num_workers: int,
 ) -> tuple[BoundReport, Any]:
     """Return the bounds with that of the exact solver, and the value of the best solution it
-    knows."""
+    knows.
+    """
     wanted = {"num_workers": num_workers, "warm_start": False}
     known = declared_options(solver_class(objective.prover, objective.kind))
     options = {key: value for key, value in wanted.items() if key in known}
@@ -291,7 +297,8 @@ def _refuse_contradiction(problem: Any, report: BoundReport, value: Any) -> None
     if value is not None and (report.infeasible or report.value > value):
         bound = report.infeasible or f"the lower bound {report.value} ({report.method})"
         raise SolverError(
-            f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one of them "
+            f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one "
+            "of them "
             "is wrong"
         )
 
@@ -306,13 +313,15 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
         )
     elif fresh.lower_bound < claimed.lower_bound:
         found.append(
-            f"lower bound: certified {claimed.lower_bound} by {claimed.bound_method}, proved again only "
+            f"lower bound: certified {claimed.lower_bound} by {claimed.bound_method}, proved again "
+            "only "
             f"{fresh.lower_bound} within {seconds:g} s; more time may be needed"
         )
     for method, value in claimed.bounds.items():
         if value > max(fresh.lower_bound, fresh.bounds.get(method, 0)):
             found.append(
-                f"bound {method}: certified {value}, proved again only {fresh.bounds.get(method, 0)}"
+                f"bound {method}: certified {value}, proved again only "
+                f"{fresh.bounds.get(method, 0)}"
             )
     better = claimed.better
     if better is not None and (

@@ -1,5 +1,6 @@
 """The command line: `placeopt COMMAND`, one line and exit code 2 for bad input, never a
-traceback."""
+traceback.
+"""
 
 from __future__ import annotations
 

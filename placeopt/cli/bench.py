@@ -106,7 +106,8 @@ def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
     )
     if summary.unsaved:
         say(
-            f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again"
+            f"{summary.unsaved} results could not be written (disk full?): free some space and run "
+            "the command again"
         )
     if summary.interrupted:
         say("interrupted: run the same command to go on")
@@ -147,7 +148,8 @@ def report_command(
         return
     say = common.console().print
     say(
-        f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, {data['solvers']} solvers"
+        f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, "
+        f"{data['solvers']} solvers"
     )
     for path in files:
         say(f"wrote {path}")

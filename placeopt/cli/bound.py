@@ -69,7 +69,8 @@ def _print(problem: Any, report: BoundReport, *, json: bool) -> None:
         say(f"infeasible: {report.infeasible}")
         return
     say(
-        f"{objective.name} >= {objective.text(problem, report.value)}  ({report.value} ticks, proved by {report.method})"
+        f"{objective.name} >= {objective.text(problem, report.value)}  ({report.value} ticks, "
+        f"proved by {report.method})"
     )
     view = Table("method", "ticks", "value", box=None, pad_edge=False)
     for method, value in report.bounds.items():

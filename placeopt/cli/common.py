@@ -122,7 +122,8 @@ def dims(values: list[str] | None) -> dict[str, int]:
 
 def options(values: list[str] | None) -> dict[str, Any]:
     """Return the options of --option KEY=VALUE; values are read as JSON where that works, else as
-    text."""
+    text.
+    """
     found: dict[str, Any] = {}
     for value in values or []:
         key, equals, text = value.partition("=")
@@ -235,7 +236,8 @@ def bytes_text(size: float) -> str:
 
 def gib_text(size: float) -> str:
     """Return a number of bytes in GiB, without the unit: for tables whose rows are to be
-    compared."""
+    compared.
+    """
     return f"{size / 2**30:.3g}" if size < 1000 * 2**30 else f"{size / 2**30:.0f}"
 
 
@@ -260,7 +262,8 @@ def byte_sizes(text: str, option: str) -> list[int]:
                 size = 0.0
         if not 1 <= size < 2**62:
             raise InputError(
-                f"{option}: expected bytes per device such as 16GiB or 4e9, received '{part.strip()[:40]}'"
+                f"{option}: expected bytes per device such as 16GiB or 4e9, received "
+                f"'{part.strip()[:40]}'"
             )
         found.append(int(size))
     return found

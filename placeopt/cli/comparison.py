@@ -1,5 +1,6 @@
 """Run several solvers on one problem: what one of them does wrong is named, and the others go
-on."""
+on.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class Comparison:
     @property
     def best(self) -> int | None:
         """Index of the best result, the earliest among equals; None if no solver found a
-        solution."""
+        solution.
+        """
         found = [i for i, result in enumerate(self.results) if result.value is not None]
         return min(found, key=lambda i: (self.results[i].value, i)) if found else None
 
@@ -93,7 +95,10 @@ class Comparison:
         valid = []
         for solver, proof in proofs:
             if least is not None and proof.value > least:
-                message = f"the lower bound {proof.value} ({proof.method}) exceeds the value {least} of a valid solution"
+                message = (
+                    f"the lower bound {proof.value} ({proof.method}) exceeds the value "
+                    f"{least} of a valid solution"
+                )
                 self.failures.append(Failure(solver, message, refused=False))
                 self.contradiction = True
             else:
@@ -239,7 +244,8 @@ def interpretable(solver: Any, problem: Any) -> bool:
 
 def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
     """Groups of kernels without which a solver cannot begin, None where it does not say: all of its
-    groups."""
+    groups.
+    """
     named: tuple[str, ...] | None = getattr(solver, "kernels_at_once", lambda _: None)(problem)
     return named
 
@@ -262,7 +268,10 @@ def _run_one(
     """
     if not ready(getattr(solver, "kernels", ())):
         if interpretable(solver, comparison.problem):
-            comparison.note = "a first run: heuristics were interpreted, for half a second each, while kernels were compiled"
+            comparison.note = (
+                "a first run: heuristics were interpreted, for half a second each, "
+                "while kernels were compiled"
+            )
             shown = [result for result in comparison.first if result.solver == name]
             if shown and initial is None:
                 return shown[0]
@@ -292,7 +301,8 @@ def _best_solution(results: Sequence[Result[Any]]) -> Any:
 
 def plainest_value(comparison: Comparison) -> Any:
     """Value of the best single device where the objective compares with it, None where no device
-    can hold the model."""
+    can hold the model.
+    """
     problem = comparison.problem
     objective = objective_of(problem)
     if not objective.baseline:

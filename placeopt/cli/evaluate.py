@@ -83,7 +83,8 @@ def _print_execution(problem: Any, placement: Any, run: Any) -> None:
     say = common.console().print
     tick = problem.tick_seconds
     say(
-        f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} execution, "
+        f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} "
+        "execution, "
         f"{len(run.transfers)} transfers)"
     )
     view = Table("device", "ops", "busy", "utilisation", "peak memory", box=None, pad_edge=False)

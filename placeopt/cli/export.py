@@ -125,7 +125,8 @@ def cluster_of(
 
 def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """Return the name of the cluster and the names of the devices that a placement file tells, ""
-    and [] if none."""
+    and [] if none.
+    """
     import csv
     import io
 

@@ -25,7 +25,8 @@ PATIENCE = 5.0
 
 def first_table(comparison: Comparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool) -> None:
     """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
-    error stream."""
+    error stream.
+    """
     problem, end = comparison.problem, time.monotonic() + PATIENCE
     if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
         return

@@ -168,7 +168,9 @@ def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
     least = min(problem.capacity.tolist())
     room = f", of {gib(least)}" if least < UNLIMITED else ""
     return (
-        f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states (Adam) "
-        f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device {gib(need['per_device'])} GiB "
+        f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states "
+        "(Adam) "
+        f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device "
+        f"{gib(need['per_device'])} GiB "
         f"when spread evenly{room}"
     )

@@ -80,7 +80,8 @@ def say_once() -> bool:
 @contextmanager
 def rescued_by(rescue: Callable[[], object]) -> Iterator[None]:
     """Let `rescue` write and print what is known if a signal comes while the main thread cannot
-    react."""
+    react.
+    """
     before, _State.rescue = _State.rescue, rescue
     try:
         yield
@@ -132,7 +133,8 @@ def _tell_again(number: signal.Signals) -> None:
 
 def _unheard(frame: FrameType | None) -> bool:
     """Whether an exception would do harm or be lost: inside numba (its compiler's lock counts), or
-    in a finalizer."""
+    in a finalizer.
+    """
     module = sys.modules.get("numba.core.compiler_lock")
     if module is not None and module.global_compiler_lock.is_locked():
         return True
@@ -163,7 +165,8 @@ def _in_midst() -> bool:
 
 def leave(code: int) -> NoReturn:
     """End the process; after a signal, and where a search was left behind, without taking down what
-    threads are in."""
+    threads are in.
+    """
     if _in_midst() and threading.current_thread() is threading.main_thread():
         end_process(code)
     sys.exit(code)
@@ -171,7 +174,8 @@ def leave(code: int) -> NoReturn:
 
 def end_process(code: int) -> NoReturn:
     """End the process, its exit functions called and its output written, without taking libraries
-    down."""
+    down.
+    """
     if not (_in_midst() and _others_run()):
         # exit functions release compiled code, also that which a thread is in
         atexit._run_exitfuncs()
@@ -183,7 +187,8 @@ def end_process(code: int) -> NoReturn:
 
 def _watch(reader: int, over: threading.Event) -> None:
     """Wait for a signal, then for the main thread to leave the block, which sets `over`, and end
-    the process if it does not."""
+    the process if it does not.
+    """
     pipe = os.fdopen(
         reader, "rb", buffering=0
     )  # stays open to the end: signals that follow are written to it, too

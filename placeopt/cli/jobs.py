@@ -214,7 +214,8 @@ def _report(
 
 def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
     """Write a trace and a picture of the first episode of each policy, and the results; return the
-    paths."""
+    paths.
+    """
     from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.jobs import chrome_trace, plot_occupancy

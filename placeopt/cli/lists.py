@@ -33,7 +33,8 @@ def solvers_command(
 
     if kind not in (None, *KINDS):
         raise InputError(
-            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind or '', KINDS)}"
+            f"--kind: expected {', '.join(KINDS)}, received '{kind}'; "
+            f"{did_you_mean(kind or '', KINDS)}"
         )
     name = name or options
     table = specs(None if name is not None else kind)
@@ -112,7 +113,8 @@ def clusters_command(
     json: common.Json = False,
 ) -> None:
     """List ready-made clusters. Examples: `placeopt clusters`, `placeopt clusters --example >
-    lab.toml`."""
+    lab.toml`.
+    """
     from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
 
     if example:
@@ -143,7 +145,8 @@ def clusters_command(
         view.add_row(name, str(make_cluster(name).num_devices), words)
     common.console().print(view)
     common.console().print(
-        "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and FILE.toml "
+        "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and "
+        "FILE.toml "
         "('placeopt clusters --example' prints one), each with "
         "?contention=none|pair|source|host|hardware&precision=fp32|tf32|fp16&memory=GIB&efficiency=FRACTION"
     )
@@ -156,7 +159,8 @@ def generators_command(
     json: common.Json = False,
 ) -> None:
     """List the workloads that can be generated, or explain one. Example: `placeopt generators
-    llama`."""
+    llama`.
+    """
     from placeopt.instances.generators import generator_help, generator_names
 
     names = (name.removeprefix("gen:"),) if name is not None else generator_names()
@@ -185,5 +189,6 @@ def generators_command(
     common.console().print(view)
     if name is None:
         common.console().print(
-            "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to see its own."
+            "\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to "
+            "see its own."
         )

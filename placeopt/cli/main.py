@@ -15,7 +15,8 @@ from placeopt.model.errors import InputError, SolverError, did_you_mean
 
 app = typer.Typer(
     name="placeopt",
-    help="Find, compare and certify device placements and pipeline schedules of ML computation graphs.",
+    help="Find, compare and certify device placements and pipeline schedules of ML computation "
+    "graphs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -62,7 +63,8 @@ def _root(
     ),
 ) -> None:
     """Find, compare and certify device placements and pipeline schedules of ML computation
-    graphs."""
+    graphs.
+    """
 
 
 def _build(arguments: list[str]) -> Any:
@@ -101,7 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def command() -> NoReturn:
     """Run the command line as a process of its own, which ends at once: taking numba and CP-SAT
-    down lasts most of a second."""
+    down lasts most of a second.
+    """
     try:
         main()
     except SystemExit as ended:

@@ -1,5 +1,6 @@
 """What a report says of a model beside its times: what is assumed of its costs and links, and what
-it holds in memory."""
+it holds in memory.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def cost_notes(graph: OpGraph) -> list[str]:
     if loops:
         many = "s" if len(loops) > 1 else ""
         notes.append(
-            f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): {_some(loops)}"
+            f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): "
+            f"{_some(loops)}"
         )
     if others:
         many = "s have" if len(others) > 1 else " has"
@@ -66,7 +68,8 @@ def control_note(graph: OpGraph) -> str:
 
 def link_note(problem: Any, result: Result[Any] | None) -> str:
     """Say what the best placement takes on the links as the hardware shares them, where its
-    cluster's name leaves it open."""
+    cluster's name leaves it open.
+    """
     from placeopt.instances.clusters import make_cluster
     from placeopt.makespan.evaluate import evaluate
 
@@ -98,14 +101,17 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
         return ""  # a file's own cluster, which says itself what is shared
     change = found.makespan / int(result.value) - 1
     return (
-        f"links: transfers never wait for each other on {cluster}; on links shared as the hardware shares them this placement "
-        f'takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): --cluster "{wanted}"'
+        f"links: transfers never wait for each other on {cluster}; on links shared as the hardware "
+        "shares them this placement "
+        f"takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
+        f'--cluster "{wanted}"'
     )
 
 
 def memory_note(problem: Any, result: Result[Any] | None) -> str:
     """Say what the device that holds most holds under the best placement, by what it is, and the
-    others' sums; in GiB."""
+    others' sums; in GiB.
+    """
     from placeopt.instances.training_memory import resident_parts
     from placeopt.makespan.evaluate import evaluate
 
@@ -126,7 +132,10 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     weights, gradients, states = parts[most].tolist()
     told = f"weights {common.gib_text(weights)}"
     if problem.backward.any():
-        told += f" + gradients {common.gib_text(gradients)} + optimizer states {common.gib_text(states)}"
+        told += (
+            f" + gradients {common.gib_text(gradients)} + optimizer states "
+            f"{common.gib_text(states)}"
+        )
     told += (
         f" + live tensors {common.gib_text(int(peak[most] - held[most]))} at the peak"
         if timed
@@ -142,7 +151,11 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
         else "; the others hold less"
     )
     limit = f" of {common.gib_text(room)}" if room < UNLIMITED else ""
-    return f"memory in GiB: {problem.device_names[most]} {common.gib_text(int(peak[most]))}{limit} ({told}){rest}"
+    return (
+        f"memory in GiB: {problem.device_names[most]} "
+        f"{common.gib_text(int(peak[most]))}{limit} "
+        f"({told}){rest}"
+    )
 
 
 def _some(names: list[str]) -> str:

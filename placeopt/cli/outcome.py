@@ -113,7 +113,8 @@ class Outcome:
 
 def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str, Any]:
     """One result object for one named solver; for several, the list and the best one's fields
-    beside it."""
+    beside it.
+    """
     from placeopt.io.serialize import to_dict
 
     rows = [
@@ -158,7 +159,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     say = common.console().print
     if hasattr(problem, "num_ops"):
         say(
-            f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices"
+            f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, "
+            f"{problem.num_devices} devices"
         )
     if comparison.report is not None and comparison.report.infeasible:
         say(f"infeasible: {comparison.report.infeasible}")
@@ -178,7 +180,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
         return
     how = f", {winner.queue} execution" if winner.queue else ""
     say(
-        f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} ({winner.value} ticks{how})"
+        f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} "
+        f"({winner.value} ticks{how})"
     )
     proof = (
         "the solution is optimal"
@@ -186,7 +189,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
         else f"gap {common.percent(winner.gap)}"
     )
     say(
-        f"proven lower bound: {objective.text(problem, winner.lower_bound)} by {winner.bound_method}; {proof}"
+        f"proven lower bound: {objective.text(problem, winner.lower_bound)} by "
+        f"{winner.bound_method}; {proof}"
     )
     if objective.baseline and not comparison.interrupted:
         say(_alone(comparison, winner))
@@ -198,7 +202,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
 
 def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
     """Return what is assumed of links (for models of the user's own), and what memory holds (for
-    these and for training)."""
+    these and for training).
+    """
     from placeopt.model.problem import PlacementProblem
 
     if not isinstance(problem, PlacementProblem) or not (own or problem.backward.any()):

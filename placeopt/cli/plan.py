@@ -185,15 +185,18 @@ def _print(planned: Planned) -> None:
         return
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(
-        f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of {planned.problem.batch} samples, "
+        f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of "
+        f"{planned.problem.batch} samples, "
         f"{planned.throughput:.4g} samples/s"
     )
     say(
-        f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} ({planned.result.status})"
+        f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} "
+        f"({planned.result.status})"
     )
     if planned.price_per_million is not None:
         say(
-            f"price per hour {planned.price_per_hour:.4g}, per million samples {planned.price_per_million:.4g}"
+            f"price per hour {planned.price_per_hour:.4g}, per million samples "
+            f"{planned.price_per_million:.4g}"
         )
     view = Table(
         "layers",
@@ -226,7 +229,8 @@ def _print(planned: Planned) -> None:
     say("memory is that of the fullest device of a stage")
     states = ", sharded optimizer states" if planned.plan.sharded else ""
     say(
-        f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}{states}"
+        f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule "
+        f"{planned.plan.schedule}{states}"
     )
     for line in planned.problem.space:
         say(f"  of all plans with {line}" if line is planned.problem.space[0] else f"  {line}")
@@ -238,7 +242,8 @@ def _print(planned: Planned) -> None:
 
 def _state(planned: Planned, position: int) -> int | None:
     """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage,
-    where the costs tell."""
+    where the costs tell.
+    """
     from placeopt.plans.step_price import plan_load
 
     costs, plan, price = planned.problem.costs, planned.plan, planned.price

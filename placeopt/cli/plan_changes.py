@@ -1,5 +1,6 @@
 """`placeopt plan --offers` and `--lose`: which devices to rent, and how to go on without some
-hosts."""
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def compare_offers(
     model: str, text: str, batch: int, seconds: float, space: dict[str, Any], *, json: bool
 ) -> None:
     """Print the best plan of every offer and pair of offers, and which is the fastest and which the
-    cheapest."""
+    cheapest.
+    """
     from pathlib import Path
 
     from placeopt.model.errors import InputError
@@ -57,7 +59,8 @@ def compare_offers(
         what = ", ".join(key for key, value in best.items() if value is one)
         price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
         common.console().print(
-            f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, {price} per million samples, "
+            f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, "
+            f"{price} per million samples, "
             f"gap {common.percent(one.result.gap)}"
             + (f" ({what})" if what else "")
             + f"\n  {row['plan']}"
@@ -100,15 +103,19 @@ class Remainder:
     def say(self) -> None:
         """Print it."""
         plan = "" if self.planned.plan is None else self.planned.plan.text()
+        ticks = self.planned.problem.tick_seconds
         common.console().print(
-            f"without these hosts: {common.time_text(self.planned.result.value or 0, self.planned.problem.tick_seconds)} per step, "
-            f"gap {common.percent(self.planned.result.gap)}, {common.bytes_text(int(self.moved))} to move\n  {plan}"
+            f"without these hosts: {common.time_text(self.planned.result.value or 0, ticks)} per "
+            f"step, "
+            f"gap {common.percent(self.planned.result.gap)}, {common.bytes_text(int(self.moved))} "
+            f"to move\n  {plan}"
         )
 
 
 def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: float) -> Remainder:
     """Return the plan on the hosts that are left, of those near the best one that with the fewest
-    bytes to move."""
+    bytes to move.
+    """
     from placeopt.model.errors import InputError
     from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
     from placeopt.plans.tabled_costs import TabledStepCosts
@@ -117,7 +124,8 @@ def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: fl
         pool = planned.problem.pool(kind)
         if max(numbers) * pool.per_host >= pool.count:
             raise InputError(
-                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received {max(numbers)}"
+                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received "
+                f"{max(numbers)}"
             )
     costs = planned.problem.costs
     if not isinstance(costs, TabledStepCosts):

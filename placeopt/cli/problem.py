@@ -100,7 +100,8 @@ class ProblemOptions:
 
     def given(self, problem: Any, path: Path) -> Any:
         """Return a solution's file, read once, or the placement in it where only the source can
-        tell what it says."""
+        tell what it says.
+        """
         from placeopt.instances.readers.dnn_split import is_split, read_split
         from placeopt.io.placement_file import open_placement
         from placeopt.model.objective import objective_of
@@ -112,7 +113,8 @@ class ProblemOptions:
 
     def _from_graph(self, given: dict[str, Any]) -> Any:
         """Load a placement of the user's own model, or with measured op times, and say what its
-        costs rest on."""
+        costs rest on.
+        """
         from placeopt.api import load
         from placeopt.instances.clusters import make_cluster
         from placeopt.instances.sources import load_graph, with_costs
@@ -143,7 +145,8 @@ class ProblemOptions:
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command whose first parameter is a ProblemOptions the options that these are made
-    of."""
+    of.
+    """
     own = list(inspect.signature(command).parameters.values())[1:]
     hints = get_type_hints(command, include_extras=True)
     shared = list(inspect.signature(ProblemOptions).parameters.values())

@@ -120,7 +120,8 @@ def _measure(
     if is_onnx_program(model):
         if device != "cpu":
             raise InputError(
-                f"--device: ONNX models are profiled on the CPU, received '{device}'; give --trace for other devices"
+                f"--device: ONNX models are profiled on the CPU, received '{device}'; give --trace "
+                "for other devices"
             )
         onnx = onnx_program(model)
         return onnx_op_seconds(onnx, feeds_of(onnx, dims, inputs), graph, kind=kind or "cpu", **how)
@@ -150,11 +151,13 @@ def _say(graph: OpGraph, costs: OpCosts) -> None:
     say(view)
     counts = ", ".join(f"{count} {word}" for word, count in costs.counts().items())
     say(
-        f"{len(costs.seconds)} ops on {costs.kind}: {counts}; {common.time_text(total, 1.0)} one after the other"
+        f"{len(costs.seconds)} ops on {costs.kind}: {counts}; {common.time_text(total, 1.0)} one "
+        "after the other"
     )
     if costs.device is not None:
         device = costs.device
         say(
-            f"fitted: {common.count_text(device.peak_flops)}flop/s, {common.bytes_text(device.memory_bandwidth)}/s, "
+            f"fitted: {common.count_text(device.peak_flops)}flop/s, "
+            f"{common.bytes_text(device.memory_bandwidth)}/s, "
             f"{common.time_text(device.launch_overhead, 1.0)} per op"
         )

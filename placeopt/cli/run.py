@@ -38,7 +38,8 @@ def run_command(
         str | None,
         typer.Option(
             "--runtime",
-            help="model (its own operators; default where it can be run), or synthetic operators on "
+            help="model (its own operators; default where it can be run), or synthetic operators "
+            "on "
             "dask, torch (CUDA devices) or serial.",
         ),
     ] = None,
@@ -95,7 +96,8 @@ def run_command(
     name = runtime_name(runtime, source, scheduler)
     if name == "model" and training:
         raise InputError(
-            "--training: a model's own operators are run forward; use --runtime dask for synthetic ones"
+            "--training: a model's own operators are run forward; use --runtime dask for synthetic "
+            "ones"
         )
     graph, bundled = common.load_graph(
         source, format=format, training=training, dim=dim, trip_count=trip_count
@@ -241,7 +243,8 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
         raise KeyboardInterrupt
     if result.solution is None:
         raise InputError(
-            f"{placement}: found no placement of '{problem.name}' ({result.message or result.status})"
+            f"{placement}: found no placement of '{problem.name}' "
+            f"({result.message or result.status})"
         )
     return result.solution
 
@@ -351,7 +354,8 @@ def _say(data: dict[str, Any]) -> None:
     )
     checked = f", results equal {whole}" if measured["checked"] else ""
     say(
-        f"measured {common.time_text(measured['seconds'], 1.0)}  (median of {len(measured['repeats'])}, "
+        f"measured {common.time_text(measured['seconds'], 1.0)}  (median of "
+        f"{len(measured['repeats'])}, "
         f"+-{100 * measured['spread']:.1f} %{checked})"
     )
     view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
@@ -371,7 +375,10 @@ def _say(data: dict[str, Any]) -> None:
         found = data["calibration"]
         line = f"engine overhead {common.time_text(found['launch_overhead'], 1.0)} per op"
         if "latency" in found:
-            line += f", transfers {common.time_text(found['latency'], 1.0)} + {common.bytes_text(found['bandwidth'])}/s"
+            line += (
+                f", transfers {common.time_text(found['latency'], 1.0)} + "
+                f"{common.bytes_text(found['bandwidth'])}/s"
+            )
         say(line)
     if "warning" in data:
         say(f"warning: {data['warning']}")

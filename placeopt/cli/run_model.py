@@ -18,7 +18,8 @@ KINDS = ("model", "dask", "torch", "serial")
 
 def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
     """Return the runtime to use: the model's own operators where the source is a model that can be
-    run."""
+    run.
+    """
     from placeopt.programs.onnx_program import is_onnx_program
     from placeopt.programs.torch_program import is_torch_program
 
@@ -29,7 +30,8 @@ def runtime_name(given: str | None, source: str, scheduler: str | None) -> str:
         raise InputError(f"--runtime: expected {', '.join(KINDS)}, received '{given}'")
     if given == "model" and not own:
         raise InputError(
-            f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or .onnx); "
+            f"--runtime model: '{source}' is no model that can be run (torch:FILE.py:NAME, .pt2 or "
+            ".onnx); "
             "the others run synthetic operators of the same sizes"
         )
     return given
@@ -70,7 +72,8 @@ def _devices(text: str | None, count: int) -> tuple[str, ...]:
     names = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if names and len(names) != count:
         raise InputError(
-            f"--devices: expected {count} names, one per device of the placement, received {len(names)}"
+            f"--devices: expected {count} names, one per device of the placement, received "
+            f"{len(names)}"
         )
     return names
 
@@ -106,6 +109,7 @@ def played(cluster: Cluster | None, runtime: Any) -> tuple[Cluster | None, str]:
     )
     shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
     return replace(own, devices=devices), (
-        f"CPU workers play {shown} here: their times are those of this machine, and so are the simulated ones beside them; "
+        f"CPU workers play {shown} here: their times are those of this machine, and so are the "
+        "simulated ones beside them; "
         "what the cluster itself would take is what 'placeopt evaluate' says"
     )

@@ -55,7 +55,8 @@ def schedule_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="shape:V|X|M|NN|K|interleaved|wave?devices=4&..., a .toml, .json or .csv block table, or a model "
+            help="shape:V|X|M|NN|K|interleaved|wave?devices=4&..., a .toml, .json or .csv block "
+            "table, or a model "
             "(file, torch:FILE.py:NAME, onnx:NAME, gen:NAME) with --cluster.",
             show_default=False,
         ),
@@ -164,7 +165,8 @@ def schedule_command(
     if joint:
         if split or recompute or option or transfers or micro_batches is not None:
             raise InputError(
-                "--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
+                "--joint chooses for itself: leave out --split, --recompute, --option, --transfers "
+                "and "
                 "--micro-batches"
             )
         wanted = {
@@ -274,7 +276,8 @@ def _load(given: _Model) -> Shown:
         return Shown(_table(given))
     if given.cluster is None:
         raise InputError(
-            f"'{given.source}' is a model: give its devices with --cluster, for example --cluster 4xA100"
+            f"'{given.source}' is a model: give its devices with --cluster, for example --cluster "
+            "4xA100"
         )
     if given.source.startswith("shape:"):
         raise InputError(
@@ -316,7 +319,8 @@ def _table(given: _Model) -> PipelineProblem:
     ):
         if value:
             raise InputError(
-                f"{option} is for models with --cluster; '{given.source}' is none (of shapes: shape:V?split=1)"
+                f"{option} is for models with --cluster; '{given.source}' is none (of shapes: "
+                "shape:V?split=1)"
             )
     limits: Any = None
     if given.memory is not None:
@@ -352,7 +356,8 @@ def _one_size(memory: str | None) -> int | None:
     sizes = common.byte_sizes(memory, "--memory")
     if len(sizes) > 1:
         raise InputError(
-            f"--memory: with --joint, expected bytes per device, one number for all, received '{memory}'"
+            "--memory: with --joint, expected bytes per device, one number for all, received "
+            f"'{memory}'"
         )
     return sizes[0]
 
@@ -424,7 +429,8 @@ def _try_larger(
     seed: int,
 ) -> None:
     """Try patterns of one micro-batch more where what was proved holds for one size only, and tell
-    what came of it."""
+    what came of it.
+    """
     if (
         not isinstance(outcome, Result)
         or outcome.solution is None
@@ -488,7 +494,8 @@ def _write(
 
 def _choose(given: _Model, wanted: dict[str, Any], folder: Path | None, *, json: bool) -> None:
     """Choose stages, shape and the rest, print the candidates and write the best schedule and its
-    cut."""
+    cut.
+    """
     if given.cluster is None or given.source.startswith("shape:"):
         raise InputError(
             "--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; "
@@ -496,7 +503,8 @@ def _choose(given: _Model, wanted: dict[str, Any], folder: Path | None, *, json:
         )
     if given.costs is not None:
         raise InputError(
-            "--joint and --costs: times are measured for one micro-batch size; leave out one of the two"
+            "--joint and --costs: times are measured for one micro-batch size; leave out one of "
+            "the two"
         )
     reader = {key: value for key, value in given.reader.items() if value is not None}
     model = load_graph(given.source, **reader)[0] if reader else given.source

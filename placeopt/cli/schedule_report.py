@@ -1,5 +1,6 @@
 """What `placeopt schedule` writes and prints: ms and GiB where a problem has such units, plain
-ticks and units elsewhere."""
+ticks and units elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Shown:
 
     def memory(self, peaks: list[int]) -> str:
         """Return what devices hold at most: all their bytes in GiB for a model, the units of its
-        blocks for others."""
+        blocks for others.
+        """
         if self.model is None:
             return " ".join(str(peak) for peak in peaks)
         total = [a + b for a, b in zip(self.model.resident, peaks, strict=True)]
@@ -121,7 +123,8 @@ def _schedule_object(
     result: Result[PipelineSchedule], schedule: PipelineSchedule
 ) -> dict[str, Any]:
     """Return the contract of the `schedule` command; a bound for one size of pattern is called
-    so."""
+    so.
+    """
     every = Fraction(result.lower_bound)
     for_size = schedule.size_bound > every
     return {
@@ -215,7 +218,8 @@ def print_stages(shown: Shown) -> None:
     if shown.model.costs:
         console.print(shown.model.costs, markup=False)
     table = Table(
-        title=f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one micro-batch)"
+        title=f"{shown.model.cut.placed.name}, shape {shown.model.cut.shape}: stages (times of one "
+        "micro-batch)"
     )
     right = ("stage", "ops", "forward ms", "backward ms", "resident GiB", "activations GiB")
     for heading in (
@@ -276,12 +280,16 @@ def print_memory(shown: Shown, schedule: PipelineSchedule) -> None:
         weights, gradients, states = parts[d].tolist()
         told = f"weights {common.gib_text(weights)}"
         if gradients or states:
-            told += f" + gradients {common.gib_text(gradients)} + optimizer states {common.gib_text(states)}"
+            told += (
+                f" + gradients {common.gib_text(gradients)} + optimizer states "
+                f"{common.gib_text(states)}"
+            )
         told += f" + activations {common.gib_text(peak)} at the peak" if peak else ""
         limit = int(placed.capacity[d])
         room = f" of {common.gib_text(limit)}" if limit < UNLIMITED else ""
         say(
-            f"  {placed.device_names[d]}: {told} = {common.gib_text(weights + gradients + states + peak)}{room}",
+            f"  {placed.device_names[d]}: {told} = "
+            f"{common.gib_text(weights + gradients + states + peak)}{room}",
             markup=False,
         )
 
@@ -298,7 +306,8 @@ def print_schedules(
 
     console, problem = common.console(), shown.problem
     table = Table(
-        title=f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} micro-batches"
+        title=f"{problem.name}, {problem.num_devices} devices, {problem.micro_batches} "
+        "micro-batches"
     )
     memory = "peak memory" if shown.model is None else "memory GiB"
     for heading in (
@@ -359,11 +368,13 @@ def larger_text(shown: Shown, data: dict[str, Any]) -> str:
     least = f"no K does better than {shown.time(data['lower_bound'])}{unit}"
     if larger["period"] is not None and larger["period"] < data["period"]:
         return (
-            f"not the best pattern: K = {larger['size']} repeats every {shown.time(larger['period'])}{unit} per micro-batch "
+            f"not the best pattern: K = {larger['size']} repeats every "
+            f"{shown.time(larger['period'])}{unit} per micro-batch "
             f"(--repetend-size {larger['size']}); {least}"
         )
     return (
-        f"K = {larger['size']} was tried for {larger['seconds']:.2g} s and gave nothing shorter; {least} "
+        f"K = {larger['size']} was tried for {larger['seconds']:.2g} s and gave nothing shorter; "
+        f"{least} "
         "(--repetend-size 0 tries 1 to 4)"
     )
 
@@ -372,7 +383,8 @@ def transfers_text(shown: Shown, found: dict[str, Any]) -> str:
     """Say how long the order of a schedule takes where transfers occupy something."""
     unit = " ms" if shown.timed else " ticks"
     return (
-        f"in this order with {found['mode']} transfers the makespan is {shown.time(found['makespan'])}{unit}, "
+        f"in this order with {found['mode']} transfers the makespan is "
+        f"{shown.time(found['makespan'])}{unit}, "
         f"{found['ratio']:.3f} times as long"
     )
 
@@ -395,8 +407,10 @@ def print_choice(chosen: JointResult) -> None:
         )
     console.print(table)
     console.print(
-        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); no schedule of the cuts "
-        f"that were tried saves more than {chosen.gap_of_cuts:.2%} of its step, no cut at all more than "
+        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); no "
+        "schedule of the cuts "
+        f"that were tried saves more than {chosen.gap_of_cuts:.2%} of its step, no cut at all more "
+        "than "
         f"{chosen.gap:.2%}",
         markup=False,
     )

@@ -1,5 +1,6 @@
 """`placeopt shard`: a layout for every op and weight of a model on a mesh of devices, with its
-proven gap."""
+proven gap.
+"""
 
 from __future__ import annotations
 
@@ -81,9 +82,8 @@ def _summary(
     from placeopt.sharding.evaluate import total_cost, usage_profile
 
     problem = model.problem
-    details = (
-        {} if result.solution is None else objective_of(problem).details(problem, result.solution)
-    )  # type: ignore[attr-defined]
+    objective: Any = objective_of(problem)
+    details = {} if result.solution is None else objective.details(problem, result.solution)
     return {
         **result_fields(result),
         **details,
@@ -152,7 +152,8 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     say(view)
     word = "step" if model.training else "forward pass"
     say(
-        f"\n{word}: {text(problem, result.value)}, proven lower bound {text(problem, result.lower_bound)} "
+        f"\n{word}: {text(problem, result.value)}, proven lower bound "
+        f"{text(problem, result.lower_bound)} "
         f"({result.bound_method}), gap {common.percent(result.gap)}"
     )
     kept = sum(row["bytes"] for row in data["table"] if row["type"] == "weight")
@@ -169,7 +170,8 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
         else ", which does not fit"
     )
     say(
-        f"Megatron's layout: {text(problem, other['value'])}, {common.bytes_text(other['usage_peak'])} per device{fits}"
+        f"Megatron's layout: {text(problem, other['value'])}, "
+        f"{common.bytes_text(other['usage_peak'])} per device{fits}"
     )
     for path in data.get("files", []):
         say(f"wrote {path}")

@@ -65,7 +65,8 @@ def solve_command(
         typer.Option(
             "--bound-seconds",
             min=0,
-            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one proves bounds.",
+            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none "
+            "where one proves bounds.",
         ),
     ] = None,
     json: common.Json = False,
@@ -135,7 +136,8 @@ def solve_command(
 
 def _exit_code(comparison: Comparison) -> int:
     """0 with a solution, 1 without, 3 where a solver contradicts itself or all failed, 130 or 143
-    interrupted."""
+    interrupted.
+    """
     if comparison.interrupted:
         if not comparison.results:
             raise KeyboardInterrupt

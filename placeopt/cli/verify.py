@@ -52,7 +52,8 @@ def verify_command(
 
     if placement is None:
         raise InputError(
-            "verify: expected a placement file after the source (JSON or CSV with op,device[,priority])"
+            "verify: expected a placement file after the source (JSON or CSV with "
+            "op,device[,priority])"
         )
     problem = options.load()
     if recheck is not None:
@@ -138,7 +139,8 @@ def _print(problem: Any, certificate: Certificate) -> None:
         how = f" ({certificate.queue} execution)" if certificate.queue else ""
         say(f"{word}: {objective.name} {objective.text(problem, certificate.value)}{how}")
         say(
-            f"proven lower bound {objective.text(problem, certificate.lower_bound)} by {certificate.bound_method}; "
+            f"proven lower bound {objective.text(problem, certificate.lower_bound)} by "
+            f"{certificate.bound_method}; "
             f"gap {common.percent(certificate.gap)}"
         )
         return

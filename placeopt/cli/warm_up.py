@@ -46,5 +46,6 @@ def warm_up_command(
         )
         raise typer.Exit(1)
     say(
-        f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, {time.perf_counter() - started:.1f} s)"
+        f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, "
+        f"{time.perf_counter() - started:.1f} s)"
     )

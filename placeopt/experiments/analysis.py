@@ -165,7 +165,8 @@ def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
 
 def mean_gaps(table: Comparison) -> NDArray[np.float64]:
     """Return each solver's mean gap to the bound over the instances it solved, NaN where none;
-    shape (solvers,)."""
+    shape (solvers,).
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = (table.median - table.lower_bound[:, None]) / table.median
     gaps[table.median == 0] = 0.0
@@ -175,7 +176,8 @@ def mean_gaps(table: Comparison) -> NDArray[np.float64]:
 
 def wins(table: Comparison) -> NDArray[np.int64]:
     """Return on how many instances each solver's median is the best (ties count for all); shape
-    (solvers,)."""
+    (solvers,).
+    """
     winner = np.where(np.isnan(table.median), np.inf, table.median)
     top = winner.min(axis=1, keepdims=True)
     return ((winner == top) & np.isfinite(winner)).sum(axis=0)

@@ -114,7 +114,8 @@ def read_archive(path: str | Path) -> dict[str, Record]:
 
 def update_archive(path: str | Path, rows: Iterable[dict[str, Any]]) -> list[str]:
     """Improve an archive by the rows of a study that kept its placements; return what changed, in
-    words."""
+    words.
+    """
     records = read_archive(path)
     kept = [
         row

@@ -88,7 +88,8 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
 
 def prepare(cells: Sequence[Cell]) -> None:
     """Compile and load the kernels of some cells; what is wrong with a cell it says itself when it
-    runs."""
+    runs.
+    """
     from placeopt.model.objective import named_objective
     from placeopt.solving.compilation import ensure, kernels_of
     from placeopt.solving.registry import make_solver
@@ -131,7 +132,8 @@ def _hard_timeout(limit: float | None) -> Iterator[None]:
 @contextmanager
 def _signals_noted() -> Iterator[list[int]]:
     """Yield the signals that arrive: they tell a person's Ctrl-C from a solver that raises
-    KeyboardInterrupt."""
+    KeyboardInterrupt.
+    """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield arrived

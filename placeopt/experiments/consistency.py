@@ -55,7 +55,8 @@ def check_consistent(rows: Iterable[Row], where: str | Path = "these runs") -> N
 
 def contradiction(rows: Iterable[Row]) -> str:
     """Say in words which two rows contradict each other first; empty where none do. Rows that lack
-    a column say nothing."""
+    a column say nothing.
+    """
     problems: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if all(key in row for key in CLAIMS):
@@ -68,7 +69,10 @@ def contradiction(rows: Iterable[Row]) -> str:
                 if same[0].get("cluster")
                 else same[0]["instance"]
             )
-            return f"{one_line(where)} ({same[0]['objective']}): results contradict each other; {words}"
+            return (
+                f"{one_line(where)} ({same[0]['objective']}): results contradict each other; "
+                f"{words}"
+            )
     return ""
 
 
@@ -87,7 +91,8 @@ def number_of(row: Row, key: str) -> Number | None:
 
 def is_above(a: Number, b: Number) -> bool:
     """Whether a number is above another one, by more than rounding where one is a float; numbers
-    that are none are."""
+    that are none are.
+    """
     if isinstance(a, float) or isinstance(b, float):
         return not float(a) <= float(b) + ROUNDING * max(1.0, abs(float(a)), abs(float(b)))
     return a > b
@@ -95,7 +100,8 @@ def is_above(a: Number, b: Number) -> bool:
 
 def _bound_above_value(rows: list[Row]) -> str:
     """Compare the best value of any row with the largest bound of any row, and with the value of
-    every optimal one."""
+    every optimal one.
+    """
     best: tuple[Number, Row] | None = None
     proof: tuple[Number, Row] | None = None
     for row in rows:
@@ -124,9 +130,15 @@ def _solution_of_infeasible(rows: list[Row]) -> str:
     solved = next((row for row in rows if row["value"] is not None), None)
     if without is None or solved is None:
         return ""
-    return f"value {number_of(solved, 'value')} of {_name(solved)}, but infeasible says {_name(without)}"
+    return (
+        f"value {number_of(solved, 'value')} of {_name(solved)}, but infeasible says "
+        f"{_name(without)}"
+    )
 
 
 def _name(row: Row) -> str:
     """Name a row for people: solver, seed, cell."""
-    return f"solver '{one_line(str(row['label']))}', seed {row['seed']} (row '{one_line(str(row.get('key', '?')), 60)}')"
+    return (
+        f"solver '{one_line(str(row['label']))}', seed {row['seed']} (row "
+        f"'{one_line(str(row.get('key', '?')), 60)}')"
+    )

@@ -1,5 +1,6 @@
 """Pictures of a study: performance profile, gaps to the bound, convergence with bands over
-seeds."""
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def profile_figure(table: analysis.Comparison) -> Any:
 
 def gap_figure(table: analysis.Comparison) -> Any:
     """Gap of every solver's median to the proven bound: one dot per instance, a bar for the
-    mean."""
+    mean.
+    """
     figure = new_figure(8, 1.2 + 0.32 * len(table.solvers))
     axes = figure.add_subplot()
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -74,7 +76,8 @@ def gap_figure(table: analysis.Comparison) -> Any:
 
 def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -> Any:
     """Incumbent against evaluations, median and quartiles over seeds; None if no run has a
-    trace."""
+    trace.
+    """
     curves = analysis.convergence(rows)
     names = [name for name in curves if curves[name]][:MAX_PANELS]
     if not names:

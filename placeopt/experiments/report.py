@@ -1,5 +1,6 @@
 """`placeopt report`: tables (Markdown, CSV), pictures (PNG, SVG) and one self-contained HTML page
-of a study."""
+of a study.
+"""
 
 from __future__ import annotations
 

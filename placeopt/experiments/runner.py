@@ -106,8 +106,10 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
             continue  # a broken plug-in: its cells say so
         if isinstance(workers, int) and workers > 1 and workers * jobs > cores:
             raise InputError(
-                f"solver '{name}' uses {workers} workers, times {jobs} jobs is more than {cores} cores: give it "
-                f"options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs {max(1, cores // workers)}, or allow "
+                f"solver '{name}' uses {workers} workers, times {jobs} jobs is more than {cores} "
+                "cores: give it "
+                f"options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs "
+                f"{max(1, cores // workers)}, or allow "
                 "it with --oversubscribe"
             )
 
@@ -195,7 +197,8 @@ def _pool(
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
     """Report what a thread raised, but for loky's own, which stumbles over its queue when the pool
-    is ended early."""
+    is ended early.
+    """
     if not type(failure.thread).__module__.startswith("joblib.externals.loky"):
         threading.__excepthook__(failure)
 

@@ -67,7 +67,8 @@ class RunStore:
             holder = self._lock.read().strip() or "another process"
             self._lock.close()
             raise InputError(
-                f"'{self.folder}' is in use by {holder}: wait for it, or give another --results folder"
+                f"'{self.folder}' is in use by {holder}: wait for it, or give another --results "
+                "folder"
             ) from error
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()}")
@@ -106,7 +107,8 @@ class RunStore:
 
     def append(self, row: dict[str, Any]) -> bool:
         """Write a row so that it survives a kill or a crash; return False where the disk did not
-        take it."""
+        take it.
+        """
         self.unsaved.append(row)
         return self._write_unsaved()
 
@@ -166,7 +168,8 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
             if column not in row or not isinstance(row[column], kinds):
                 found = one_line(repr(row.get(column)), 40)
                 raise InputError(
-                    f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that line, its cell "
+                    f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove "
+                    "that line, its cell "
                     "will run again"
                 )
     check_consistent(rows.values(), f"'{path}'")
@@ -183,7 +186,8 @@ def latest(rows: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _line_start(file: Any, end: int) -> int:
     """Return the offset after the last newline before the last byte of the line that ends at
-    `end`."""
+    `end`.
+    """
     block, at = b"", end
     while at > 0:
         step = min(1 << 16, at)

@@ -1,5 +1,6 @@
 """What the studies in results/ share: where the instances are, tables as CSV and Markdown,
-clocks."""
+clocks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Row = dict[str, Any]
 
 def data_folder(name: str = "") -> Path:
     """Return the folder of the real instances (PLACEOPT_DATA, default ../shared/data), or one in
-    it; it may be absent."""
+    it; it may be absent.
+    """
     default = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("PLACEOPT_DATA", default)) / name
 
@@ -51,7 +53,8 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
 
 def read_csv(path: Path, numbers: bool = False) -> list[Row]:
     """Return the rows of a CSV file, none if it is absent; cells are text unless `numbers` are
-    asked for."""
+    asked for.
+    """
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -97,7 +100,8 @@ class Clock:
 
 def half_width(values: Sequence[float]) -> float:
     """Return half the width of the 95 % confidence interval of the mean of two or more values
-    (Student's t)."""
+    (Student's t).
+    """
     from scipy.stats import t
 
     return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))

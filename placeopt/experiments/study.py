@@ -117,7 +117,8 @@ class Study(_Strict):
                 and entry.evaluations is None
             ):
                 raise ValueError(
-                    f"solver '{entry.name}' has no budget: give the study or the solver seconds or evaluations"
+                    f"solver '{entry.name}' has no budget: give the study or the solver seconds or "
+                    "evaluations"
                 )
         return self
 

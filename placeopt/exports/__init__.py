@@ -1,5 +1,6 @@
 """Exports: a placement in the form that a framework loads. One file per target; `TARGETS` lists
-them."""
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`csv`: one line per op, with its device and rank; other programs read it, and so does `placeopt
-verify`."""
+verify`.
+"""
 
 from __future__ import annotations
 

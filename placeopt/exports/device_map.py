@@ -35,7 +35,8 @@ def export(job: Job) -> Exported:
     moved = table.moved
     note = (
         (
-            f"{moved} ops between the modules run where their inputs are, not where the placement has them",
+            f"{moved} ops between the modules run where their inputs are, not where the placement "
+            "has them",
         )
         if moved
         else ()
@@ -91,7 +92,8 @@ class ModuleDevices:
             shown = ", ".join(f"'{name or '(the model itself)'}'" for name in names[:SHOWN])
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise InputError(
-                f"device-map: the ops of {shown}{more} are on several devices, which no map of modules can say; "
+                f"device-map: the ops of {shown}{more} are on several devices, which no map of "
+                "modules can say; "
                 "solve again with --group block, or export --to torch"
             )
         return found

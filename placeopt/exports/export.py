@@ -73,7 +73,8 @@ def make(
         queue = placement.queue or None
         if placement.solution is None:
             raise InputError(
-                f"the result of '{placement.solver}' on '{placement.problem}' holds no placement to export"
+                f"the result of '{placement.solver}' on '{placement.problem}' holds no placement "
+                "to export"
             )
         placement = placement.solution
     if not isinstance(placement, Placement) or len(placement.device) != problem.num_ops:

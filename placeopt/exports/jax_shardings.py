@@ -73,7 +73,8 @@ def export(job: Job) -> Exported:
 
 def _modules(job: Job) -> dict[str, int]:
     """Return the device of every module by path; without the model, the names of the ops tell the
-    modules."""
+    modules.
+    """
     if is_torch_program(job.model) or is_onnx_program(job.model):
         return ModuleDevices(job.program, job.home.tolist()).shortest()
     problem = job.problem

@@ -45,7 +45,8 @@ class Exported:
 
     def write(self, out: Path) -> list[Path]:
         """Write to `out`: the file itself where there is one file and `out` has a suffix, else into
-        the folder."""
+        the folder.
+        """
         if len(self.files) == 1 and out.suffix:
             folder, names = out.parent, {next(iter(self.files)): out.name}
         else:
@@ -92,7 +93,8 @@ class Job:
         """The model as a torch program."""
         if not is_torch_program(self.model):
             raise InputError(
-                f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 archive of "
+                f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 "
+                "archive of "
                 "torch.export)"
             )
         return torch_program(self.model, inputs=self.inputs)
@@ -139,7 +141,8 @@ def is_archive(model: Any) -> bool:
 
 def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
     """Return the loaded program's names of ops: an archive does not keep the names of calls with
-    several results."""
+    several results.
+    """
     from placeopt.instances.readers.torch_export import from_exported
 
     if not is_archive(model):

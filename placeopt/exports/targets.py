@@ -39,7 +39,8 @@ class Target:
                 raise InputError(f"export to {self.name} has no option '{key}'; {known}")
         if self.needs_model and job.model is None:
             raise InputError(
-                f"export to {self.name} needs the model itself; give it (--model FILE, or model=...)"
+                f"export to {self.name} needs the model itself; give it (--model FILE, or "
+                "model=...)"
             )
         make: Callable[[Job], Exported] = importlib.import_module(
             f"placeopt.exports.{self.module}"

@@ -77,7 +77,8 @@ def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=Fals
 
 def export(job: Job) -> Exported:
     """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this
-    module describes."""
+    module describes.
+    """
     device = _together(job.problem, job.placement.device)
     parts = _parts(job, device)
     stage_of_op, homes = stage_of_ops(job.problem, device, parts)
@@ -122,7 +123,8 @@ class _Run:
 
 def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the devices with every backward op on that of its forward op, where autograd runs
-    it."""
+    it.
+    """
     index = {name: i for i, name in enumerate(problem.op_names)}
     found = device.copy()
     for op in np.flatnonzero(problem.backward).tolist():
@@ -132,7 +134,8 @@ def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[n
 
 def _parts(job: Job, device: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the labels that tell the stages of a device apart: those of the cut's file, else there
-    are none."""
+    are none.
+    """
     given = job.options.get("stage")
     if given is None:
         return device
@@ -176,7 +179,8 @@ def _run(
         ranks = ranks_of_stages(rows)
         if ranks != list(rank_of_stage):
             raise InputError(
-                f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
+                f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement "
+                "on "
                 f"{list(rank_of_stage)}; give the cut that the schedule was made for"
             )
         return _Run(
@@ -186,13 +190,15 @@ def _run(
     found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
         raise InputError(
-            f"schedule: expected a pipeline schedule or a result with one, received {type(found).__name__}"
+            "schedule: expected a pipeline schedule or a result with one, received "
+            f"{type(found).__name__}"
         )
     chains = chains_of(found.problem)
     if len(chains) != 1 or list(chains[0].device) != list(homes):
         shown = "; ".join(str(list(chain.device)) for chain in chains)
         raise InputError(
-            f"schedule: its stages are on devices {shown}, those of the placement on {list(homes)}; "
+            f"schedule: its stages are on devices {shown}, those of the placement on "
+            f"{list(homes)}; "
             "export the placement that the schedule was made for (cut.json beside it)"
         )
     return _Run.of(found)
@@ -268,6 +274,7 @@ def _notes(job: Job, numbers: Sequence[int], run: _Run) -> list[str]:
     tied = [name for name, found in users.items() if len(found) > 1]
     if tied:
         notes.append(
-            f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients yourself"
+            f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients "
+            "yourself"
         )
     return notes

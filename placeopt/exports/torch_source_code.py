@@ -127,7 +127,8 @@ def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(attribute(module, node.target), GraphModule):
             raise InputError(
-                f"the module holds a nested graph ('{node.target}', control flow), which cannot be written as "
+                f"the module holds a nested graph ('{node.target}', control flow), which cannot be "
+                "written as "
                 "code; use po.export in Python"
             )
     nested = hasattr(module, "_in_spec")
@@ -171,7 +172,8 @@ def _import(name: str, value: Any) -> str:
 
 def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
     """Return (key of tied names, tensor, device, whether it is learned) by path, for what the code
-    reads."""
+    reads.
+    """
     import torch
 
     first: dict[int, str] = {}

@@ -80,7 +80,8 @@ class Body:
 
     def each(self, read: Callable[[str], Any], *keys: str) -> dict[str, Any]:
         """Return several entries by key, all taken in one way: `body.each(body.text, "name",
-        "kind")`."""
+        "kind")`.
+        """
         return {key: read(key) for key in keys}
 
     def items(self, key: str) -> list[Any]:

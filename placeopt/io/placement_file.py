@@ -35,7 +35,8 @@ CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
 class PlacementText(NamedTuple):
     """A placement file that was read: what messages call it, its text, and its parsed JSON (None of
-    a CSV file)."""
+    a CSV file).
+    """
 
     where: str
     text: str
@@ -134,7 +135,8 @@ def read_queue(path: str | Path | PlacementText) -> str | None:
 
 def read_stages(path: str | Path, problem: PlacementProblem) -> list[int] | None:
     """Return the pipeline stage of every op that a JSON placement file tells, None where it tells
-    none."""
+    none.
+    """
     where, _, data = open_placement(path)
     given = data.get("stage") if isinstance(data, dict) else None
     if given is None:
@@ -180,7 +182,8 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
 
 def graph_of(name: str) -> str:
     """Name of the graph in a problem's name: "model" of "model on 4xA100"; a placement may go to
-    another cluster."""
+    another cluster.
+    """
     return name.rpartition(" on ")[0] or name
 
 

@@ -1,5 +1,6 @@
 """Codecs of what is given: graphs, clusters and placement problems, arrays by column, neutral
-columns left out."""
+columns left out.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,8 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
 
 def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON object of a result with further fields for readers of the file, which its
-    digest covers as well."""
+    digest covers as well.
+    """
     data = {**told, **to_dict(result)}
     return {**data, "digest": digest(_covered(data))}
 
@@ -142,7 +143,8 @@ def _refuse_changes(body: Body) -> None:
         _covered(body.data)
     ):
         raise InputError(
-            f"{body.where}: the result was changed after it was written (its digest differs); solve again, or "
+            f"{body.where}: the result was changed after it was written (its digest differs); "
+            "solve again, or "
             "verify its placement alone"
         )
 

@@ -1,5 +1,6 @@
 """The judge of a placement under the latency: every violation in words, in plain Python without the
-kernels."""
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 def placement_slots(problem: PlacementProblem, placement: Placement) -> NDArray[np.int64]:
     """Slot of every op on its accelerator, 0 for ops in the pool; q or more where there are too
-    many."""
+    many.
+    """
     slot = np.zeros(problem.num_ops, dtype=np.int64)
     if placement.priority is None:
         return slot
@@ -39,7 +41,8 @@ def latency_violations(problem: PlacementProblem, placement: Placement) -> list[
         count = int(slot[placement.device == d].max(initial=-1)) + 1
         if count > problem.slots:
             found.append(
-                f"device '{problem.device_names[d]}': expected at most {problem.slots} slots, received {count}"
+                f"device '{problem.device_names[d]}': expected at most {problem.slots} slots, "
+                f"received {count}"
             )
     stuck = _stuck_units(problem, device, slot.tolist())
     if stuck:

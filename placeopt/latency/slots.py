@@ -53,7 +53,8 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
     """
     if problem.memory != "static":
         raise InputError(
-            f"problem '{problem.name}': objective 'latency' expects memory='static', received '{problem.memory}'"
+            f"problem '{problem.name}': objective 'latency' expects memory='static', received "
+            f"'{problem.memory}'"
         )
     pointer, tensor = problem.outputs
     return LatencyArrays(
@@ -83,7 +84,8 @@ class Groups(NamedTuple):
 
 class Cooling(NamedTuple):
     """A cooling cycle; `serial` is the weight of the slots' durations, which tells plateaus of the
-    critical path apart."""
+    critical path apart.
+    """
 
     hot: float
     cold: float
@@ -205,7 +207,8 @@ def _fits(
     a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], used: NDArray[np.int64]
 ) -> bool:
     """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
-    scratch (k,)."""
+    scratch (k,).
+    """
     n, k = a.compute.shape
     used[:] = 0
     for v in range(n):
@@ -311,7 +314,8 @@ def anneal_slots(
     best_slot: NDArray[np.int64],
 ) -> int:
     """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
-    and returns its latency."""
+    and returns its latency.
+    """
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
     k = a.compute.shape[1]
     w = _scratch(a)

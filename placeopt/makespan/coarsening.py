@@ -63,7 +63,8 @@ class Coarse:
 
     def extend(self, schedule: Schedule) -> Placement:
         """Return a placement of the fine problem with the devices and in the order of a coarse
-        schedule."""
+        schedule.
+        """
         fine, unit = self.fine, self.unit
         device = np.zeros(fine.num_ops, dtype=np.int64)
         device[self.kept] = schedule.device
@@ -133,7 +134,8 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
 
 def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Links]]:
     """Return, per op, the links from its predecessors and to its successors; of several tensors the
-    longest counts."""
+    longest counts.
+    """
     before: list[Links] = [{} for _ in range(problem.num_ops)]
     after: list[Links] = [{} for _ in range(problem.num_ops)]
     units = problem.transfer // unit
@@ -186,7 +188,8 @@ def _leave_out(
 
 def _host(before: Links, after: Links) -> int | None:
     """Return the neighbour whose device is best for an op without length, wherever they all are;
-    None if there is none."""
+    None if there is none.
+    """
     for near, far in ((before, after), (after, before)):
         longest = max((int(units.max()) for units in far.values()), default=0)
         if len(near) == 1:

@@ -64,7 +64,8 @@ class Evaluation:
     @cached_property
     def transfers(self) -> NDArray[np.int64]:
         """Rows (tensor, destination, start, finish) of every transfer, sorted by (tensor,
-        destination)."""
+        destination).
+        """
         problem, device = self.problem, self.placement.device
         source = (
             device[problem.producer[problem.edge_tensor]]
@@ -180,13 +181,15 @@ def evaluate(
     )
     if makespan[0] == INFEASIBLE:
         raise InfeasiblePlacementError(
-            "the placement's priorities cannot be executed in 'planned' order: some op is ranked before one it "
+            "the placement's priorities cannot be executed in 'planned' order: some op is ranked "
+            "before one it "
             "waits for; use queue='priority', or ranks that follow a topological order"
         )
     if check and problem.memory == "peak" and (trace.peak > problem.capacity).any():
         d = int((trace.peak > problem.capacity).argmax())
         raise InfeasiblePlacementError(
-            f"device '{problem.device_names[d]}' peaks at {int(trace.peak[d])} bytes, over its capacity of "
+            f"device '{problem.device_names[d]}' peaks at {int(trace.peak[d])} bytes, over its "
+            "capacity of "
             f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
         )
     start, finish_, peak = (_read_only(array) for array in (trace.start, trace.finish, trace.peak))
@@ -238,7 +241,8 @@ def evaluate_batch(
         ranks = _table(np.atleast_2d(np.asarray(priorities)), np.int64)
         if ranks.shape not in ((1, problem.num_ops), table.shape):
             raise InputError(
-                f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}"
+                f"priorities: expected shape {table.shape} or ({problem.num_ops},), received "
+                f"{ranks.shape}"
             )
     arrays = problem_arrays(problem)
     out = np.empty(len(table), dtype=np.int64)

@@ -50,7 +50,8 @@ def placement_violations(
     if memory:
         used = _sums(device, problem.resident, k)
         found += [
-            f"device '{devices[d]}' holds {used[d]} resident bytes, over its capacity of {problem.capacity[d]}"
+            f"device '{devices[d]}' holds {used[d]} resident bytes, over its capacity of "
+            f"{problem.capacity[d]}"
             for d in _rows(used > problem.capacity)
         ]
     return found
@@ -78,7 +79,8 @@ def schedule_violations(problem: PlacementProblem, schedule: Schedule) -> list[s
 
 class _Transfers(NamedTuple):
     """The transfers of a schedule that leave their tensor's device, sorted by key = tensor *
-    num_devices + destination."""
+    num_devices + destination.
+    """
 
     key: NDArray[np.int64]
     start: NDArray[np.int64]
@@ -117,7 +119,8 @@ def _split_groups(problem: PlacementProblem, device: NDArray[np.int64]) -> list[
     _, first, group = np.unique(problem.colocation[grouped], return_index=True, return_inverse=True)
     home = grouped[first][group]
     return [
-        f"ops '{problem.op_names[home[i]]}' and '{problem.op_names[grouped[i]]}' of colocation group "
+        f"ops '{problem.op_names[home[i]]}' and '{problem.op_names[grouped[i]]}' of colocation "
+        "group "
         f"{problem.colocation[home[i]]} are on '{problem.device_names[device[home[i]]]}' and "
         f"'{problem.device_names[device[grouped[i]]]}'"
         for i in _rows(device[home] != device[grouped])
@@ -146,7 +149,8 @@ def _transfer_violations(
     problem: PlacementProblem, schedule: Schedule
 ) -> tuple[_Transfers, list[str]]:
     """Each transfer happens once, leaves its device, takes its time, follows its producer, and has
-    its channel alone."""
+    its channel alone.
+    """
     tensor, target = schedule.transfer_tensor, schedule.transfer_destination
     start, finish = schedule.transfer_start, schedule.transfer_finish
     inside = (
@@ -213,14 +217,16 @@ def _input_violations(
     key = tensor * problem.num_devices + device[op]
     at = transfers.position(key)
     found = [
-        f"op '{name[op[e]]}' needs tensor {tensor[e]} of '{name[producer[e]]}', which is never sent to it"
+        f"op '{name[op[e]]}' needs tensor {tensor[e]} of '{name[producer[e]]}', which is never "
+        "sent to it"
         for e in _rows(away & (at < 0))
     ]
     available = schedule.finish[producer].copy()
     sent = away & (at >= 0)
     available[sent] = transfers.finish[at[sent]]
     found += [
-        f"op '{name[op[e]]}' starts at {schedule.start[op[e]]}, before its input of '{name[producer[e]]}' arrives at "
+        f"op '{name[op[e]]}' starts at {schedule.start[op[e]]}, before its input of "
+        f"'{name[producer[e]]}' arrives at "
         f"{available[e]}"
         for e in _rows((~away | sent) & (schedule.start[op] < available))
     ]
@@ -232,7 +238,8 @@ def _input_violations(
         else ~read
     )
     return found + [
-        f"tensor {x // problem.num_devices} is sent to '{problem.device_names[x % problem.num_devices]}', where nothing "
+        f"tensor {x // problem.num_devices} is sent to "
+        f"'{problem.device_names[x % problem.num_devices]}', where nothing "
         "reads it"
         for x in transfers.key[_rows(unread)].tolist()
     ]
@@ -246,13 +253,15 @@ def _overlaps(
     what: Callable[[int], str],
 ) -> list[str]:
     """List neighbours that overlap on one resource, and intervals of no length that run inside
-    another."""
+    another.
+    """
     rows = np.flatnonzero(finish > start)
     rows = rows[np.lexsort((start[rows], where[rows]))]
     first, second = rows[:-1], rows[1:]
     clash = (where[first] == where[second]) & (start[second] < finish[first])
     found = [
-        f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until {finish[a]}"
+        f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until "
+        f"{finish[a]}"
         for a, b in zip(
             first[clash][:MOST_WORDS].tolist(), second[clash][:MOST_WORDS].tolist(), strict=True
         )
@@ -316,7 +325,8 @@ def _peak_violations(
         moment = time[order[over[first]]]
         used = fixed[d] + size[(where[: len(size)] == d) & (begin <= moment) & (moment < end)].sum()
         found.append(
-            f"device '{problem.device_names[d]}' holds {used} bytes at {moment}, over its capacity of "
+            f"device '{problem.device_names[d]}' holds {used} bytes at {moment}, over its capacity "
+            "of "
             f"{problem.capacity[d]}"
         )
     return found

@@ -63,7 +63,8 @@ class Makespan(PlacementObjective):
         self, problem: PlacementProblem, solution: Placement, queue: str | None = None
     ) -> tuple[int, str]:
         """Makespan and execution: that of `queue`, else the fastest of fifo, priority and
-        planned."""
+        planned.
+        """
         from placeopt.makespan.evaluate import best_queue, evaluate
 
         if queue:
@@ -124,7 +125,8 @@ class Makespan(PlacementObjective):
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:
         """Steps from the supposition that a schedule is shorter to a contradiction; see
-        `placeopt.makespan.proof`."""
+        `placeopt.makespan.proof`.
+        """
         from placeopt.makespan.proof.witness import makespan_witness
 
         return makespan_witness(problem, bound, method, seconds)

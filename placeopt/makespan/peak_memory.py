@@ -1,5 +1,6 @@
 """Compiled count of the bytes on every device over a schedule: tensors live from their producer to
-their last reader."""
+their last reader.
+"""
 
 from __future__ import annotations
 

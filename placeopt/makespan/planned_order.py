@@ -1,5 +1,6 @@
 """Compiled preparation of planned execution: every device's ops and every channel's transfers,
-sorted by rank."""
+sorted by rank.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ def _add(
     x: int,
 ) -> None:
     """Put x into a set: the touched devices or the active channels, which look for something to
-    start now."""
+    start now.
+    """
     if not inside[x]:
         inside[x] = True
         members[count[which]] = x
@@ -72,7 +73,8 @@ def _add(
 @inlined
 def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) -> None:
     """One input of op v is available on its device d from `arrival` on; the last one puts v into
-    its queue."""
+    its queue.
+    """
     w.pending[v] -= 1
     if arrival > w.ready[v]:
         w.ready[v] = arrival
@@ -206,7 +208,8 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
 @inlined
 def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     """Take the next op of device d; -1 if none may start now, then `next_time` says when to look
-    again."""
+    again.
+    """
     base = w.queues.first[d]
     op = np.int64(-1)
     if mode == PLANNED:
@@ -463,7 +466,8 @@ def _load(w: Workspace, devices: NDArray[np.int32], ranks: NDArray[np.int64], ro
 
 class Trace(NamedTuple):
     """What happens in the execution of one placement; empty arrays where only the makespans of many
-    are asked for."""
+    are asked for.
+    """
 
     start: NDArray[np.int64]  # (n,)
     finish: NDArray[np.int64]  # (n,)

@@ -1,5 +1,6 @@
 """Grids of time on which a makespan is searched: the common divisor of all times, or a coarser
-one."""
+one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The memory that the compiled evaluator works in: allocated once a thread, read and written by all
-its pieces."""
+its pieces.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class ArrayHolder:
 
 def _refrozen(value: Any) -> Any:
     """Return arrays, and named tuples of them, immutable again; a file that is mapped read-only is
-    left where it is."""
+    left where it is.
+    """
     if isinstance(value, np.ndarray):
         mapped = isinstance(value, np.memmap) and not value.flags.writeable
         return value if mapped or value.dtype.hasobject else frozen(value)
@@ -146,7 +147,8 @@ def touching_tensors(
     consumer: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
-    made or 0 read)."""
+    made or 0 read).
+    """
     tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
     touch = [(int(p), t, 1) for t, p in enumerate(producer)]
     touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
@@ -157,7 +159,8 @@ def touching_tensors(
 
 def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
     """Return a SHA-256 of the named arrays of an object, their shapes, and what else decides its
-    values."""
+    values.
+    """
     digest = hashlib.sha256()
     for name in names:
         array = getattr(owner, name)
@@ -169,7 +172,8 @@ def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each value once, in order, as `np.unique` does; sorting millions takes a tenth of its
-    time."""
+    time.
+    """
     ordered = np.sort(values)
     kept = np.ones(len(ordered), dtype=np.bool_)
     kept[1:] = ordered[1:] != ordered[:-1]

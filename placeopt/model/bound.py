@@ -34,7 +34,8 @@ class BoundReport:
     @classmethod
     def of(cls, found: dict[str, int], started: float, infeasible: str = "") -> BoundReport:
         """Report the best of the bounds that were found since `started`, a `time.perf_counter()`; 0
-        where none was."""
+        where none was.
+        """
         best = max(found, key=lambda name: found[name], default="none")
         return cls(found.get(best, 0), best, found, time.perf_counter() - started, infeasible)
 

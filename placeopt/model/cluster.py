@@ -47,12 +47,14 @@ class Device:
             value = getattr(self, key)
             if not (np.isfinite(value) and value >= SLOWEST):
                 raise InputError(
-                    f"device '{self.name}': {key} must be a number of at least {SLOWEST} per second, "
+                    f"device '{self.name}': {key} must be a number of at least {SLOWEST} per "
+                    "second, "
                     f"received {value}"
                 )
         if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
             raise InputError(
-                f"device '{self.name}': launch_overhead must be >= 0, received {self.launch_overhead}"
+                f"device '{self.name}': launch_overhead must be >= 0, received "
+                f"{self.launch_overhead}"
             )
         if not 0 <= self.memory <= UNLIMITED:
             raise InputError(
@@ -120,7 +122,10 @@ class Cluster(ArrayHolder):
 
     def __repr__(self) -> str:
         kinds = Counter(device.kind for device in self.devices)
-        return f"<Cluster '{self.name}': {' + '.join(f'{count} {kind}' for kind, count in kinds.items())}>"
+        return (
+            f"<Cluster '{self.name}': "
+            f"{' + '.join(f'{count} {kind}' for kind, count in kinds.items())}>"
+        )
 
     @property
     def num_devices(self) -> int:

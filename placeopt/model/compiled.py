@@ -33,7 +33,8 @@ them."""
 
 def _kernel(function: Callable[..., Any], **how: Any) -> Any:
     """Compile a function when it is called, and again after edits of its file or of those of the
-    kernels that it imports."""
+    kernels that it imports.
+    """
     kernel = njit(cache=True, nogil=True, **how)(function)
     stamp = stamp_of(kernel)
     if stamp is not None:
@@ -50,7 +51,8 @@ def _kernel(function: Callable[..., Any], **how: Any) -> Any:
 
 def stamp_of(kernel: Any) -> Any:
     """Return the stamp by which the cache of a kernel is known; None for what is no kernel, or
-    where none is compiled."""
+    where none is compiled.
+    """
     cache = getattr(kernel, "_cache", None) if isinstance(kernel, Dispatcher) else None
     file = getattr(cache, "_cache_file", None)
     return None if file is None else file._source_stamp
@@ -63,7 +65,8 @@ def entry(function: Callable[..., Any]) -> Any:
 
 def uncounted_entry(function: Callable[..., Any]) -> Any:
     """The same where it makes no array and returns none: no references to its arguments are
-    counted."""
+    counted.
+    """
     return interpretable(_kernel(function, _nrt=False))
 
 

@@ -41,7 +41,8 @@ class InfeasibleProblemError(InputError):
 
 class Refused(InputError):
     """A solver does not take this problem; the only failure that a portfolio or a comparison
-    skips."""
+    skips.
+    """
 
 
 class MissingExtraError(InputError):
@@ -72,7 +73,8 @@ class SolverError(RuntimeError):
 
 class ExecutionError(RuntimeError):
     """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line
-    for a person."""
+    for a person.
+    """
 
 
 def brief(message: str) -> str:
@@ -109,7 +111,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word that is most like `word`, "" if none is; long words and lists are cut
-    to bound the work."""
+    to bound the work.
+    """
     short = {name[:60]: name for name in itertools.islice(known, 1000)}
     found = difflib.get_close_matches(word[:60], short, n=1, cutoff=0.5)
     return short[found[0]] if found else ""

@@ -44,7 +44,8 @@ class IntegerProgram:
         self, terms: list[tuple[int, int]], right: int, unit: float = 1.0, equal: bool = False
     ) -> None:
         """Add sum of coefficient * variable >= right (or == right); `unit` is the size of its
-        numbers."""
+        numbers.
+        """
         index = len(self.right)
         for coefficient, column in terms:
             if coefficient:

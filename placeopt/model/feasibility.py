@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def infeasible_reason(problem: PlacementProblem) -> str:
     """Return one line that says why no placement exists, or "" if none of the quick tests proves
-    it."""
+    it.
+    """
     if (problem.colocation < 0).all() and float(problem.resident.sum()) <= float(
         problem.capacity.min()
     ):
@@ -56,7 +57,10 @@ def _why(problem: PlacementProblem, op: int) -> str:
     compatible = (problem.compute[members] >= 0).all(axis=0)
     what = f"op '{problem.op_names[op]}'"
     if len(members) > 1:
-        what = f"colocation group {group} ({len(members)} ops, '{problem.op_names[int(members[0])]}' first)"
+        what = (
+            f"colocation group {group} ({len(members)} ops, "
+            f"'{problem.op_names[int(members[0])]}' first)"
+        )
     if not compatible.any():
         return f"{what}: no device is compatible with all its ops"
     need = int(problem.resident[members].sum())
@@ -69,7 +73,8 @@ def _why(problem: PlacementProblem, op: int) -> str:
 
 def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried
-    once)."""
+    once).
+    """
     resident = problem.units.bytes
     mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
     mask[problem.units.unit] = allowed
@@ -82,7 +87,8 @@ def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str
         if need > room:
             names = ", ".join(problem.device_names[int(d)] for d in np.flatnonzero(devices)[:4])
             return (
-                f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} resident bytes, "
+                f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} "
+                "resident bytes, "
                 f"the capacity there is {room}"
             )
     return ""
@@ -94,7 +100,8 @@ COUNTED_SIZES = 64
 
 def _by_count(problem: PlacementProblem) -> str:
     """Of the ops of at least some size, the devices must hold all, each at most as many as fit of
-    the smallest."""
+    the smallest.
+    """
     sizes = np.sort(problem.units.bytes[problem.units.bytes > 0])
     starts = np.unique(np.searchsorted(sizes, np.unique(sizes)))
     for start in starts[
@@ -104,7 +111,8 @@ def _by_count(problem: PlacementProblem) -> str:
         fit = int(np.searchsorted(together, problem.capacity, side="right").sum())
         if fit < len(together):
             return (
-                f"{len(together)} ops or groups hold at least {int(sizes[start])} resident bytes each, of which at most "
+                f"{len(together)} ops or groups hold at least {int(sizes[start])} resident bytes "
+                "each, of which at most "
                 f"{fit} fit into the devices, counted one device at a time"
             )
     return ""

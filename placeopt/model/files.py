@@ -35,7 +35,8 @@ deep."""
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """For readers, which make millions of small objects and no cycles: looking for some takes most
-    of the time."""
+    of the time.
+    """
     active = gc.isenabled()
     gc.disable()
     try:
@@ -47,7 +48,8 @@ def no_garbage_collection() -> Iterator[None]:
 
 def is_file(path: str | Path) -> bool:
     """Whether there is a file; False also for what cannot be a path (too long, or with a null
-    character)."""
+    character).
+    """
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -97,7 +99,8 @@ def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "fil
 
 def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file") -> str:
     """Return the UTF-8 text of a file (a byte-order mark is dropped); otherwise like
-    `read_bytes`."""
+    `read_bytes`.
+    """
     data = read_bytes(path, max_bytes=max_bytes, what=what)
     try:
         return data.decode("utf-8-sig")
@@ -178,7 +181,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 def says_format(path: str | Path, name: str, within: int) -> bool:
     """Whether a file says, in its first bytes, that it is a JSON of the format `name`; not where it
-    cannot be read."""
+    cannot be read.
+    """
     try:
         with Path(path).open("rb") as file:
             head = file.read(within)

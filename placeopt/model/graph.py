@@ -79,7 +79,8 @@ class SharedTensors(ArrayHolder):
             or (np.diff(consumer_ptr) < 0).any()
         ):
             raise InputError(
-                f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of consumers, "
+                f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of "
+                "consumers, "
                 f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
             )
         for what, array in (("producer", producer), ("consumer", consumer)):
@@ -98,7 +99,8 @@ class SharedTensors(ArrayHolder):
         if same.any():
             at = order[int(same.argmax())]
             raise InputError(
-                f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed twice; list it once"
+                f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed "
+                "twice; list it once"
             )
         if (producer[tensor] > consumer).any():
             _ = self.topological_order  # refuses a cycle; none where every edge leads to a later op
@@ -219,7 +221,10 @@ class OpGraph(SharedTensors):
         self.check_tensors()
 
     def __repr__(self) -> str:
-        return f"<OpGraph '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors, {self.num_edges} edges>"
+        return (
+            f"<OpGraph '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors, "
+            f"{self.num_edges} edges>"
+        )
 
     @cached_property
     def edges(self) -> NDArray[np.int64]:
@@ -307,7 +312,8 @@ def topological_order(
 
 def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:
     """Return the depths of ops whose edges, sorted by source, all lead to later ops: one pass over
-    the edges."""
+    the edges.
+    """
     depth = [0] * num_ops
     for op, other in zip(source, target, strict=True):
         if depth[other] <= depth[op]:

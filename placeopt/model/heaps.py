@@ -75,7 +75,8 @@ def _earlier(key, tensor, destination, a, b):
 @uncounted
 def merge(key, tensor, destination, left, right, a, b):
     """Merge two skew heaps with the roots a and b (-1 is the empty heap), top down; return the
-    root."""
+    root.
+    """
     if a < 0:
         return b
     if b < 0:

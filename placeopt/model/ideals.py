@@ -77,7 +77,8 @@ class Lattice:
 @numba.njit(cache=True, nogil=True)
 def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
     """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is
-    new."""
+    new.
+    """
     h = np.uint64(1469598103934665603)
     for w in range(len(row)):
         h = (h ^ row[w]) * np.uint64(0x9E3779B97F4A7C15)

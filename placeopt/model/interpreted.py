@@ -41,7 +41,8 @@ def interpretable(kernel: Any) -> Any:
 
 def as_python(kernel: Any) -> FunctionType:
     """Return the Python function of a kernel, which calls Python functions where the kernel calls
-    kernels."""
+    kernels.
+    """
     source = kernel.py_func
     namespace = _namespaces.get(source.__module__)
     if namespace is None:

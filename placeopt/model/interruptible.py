@@ -53,7 +53,8 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
 
 def solve_interruptibly(cp_solver: Any, model: Any, callback: Any = None) -> Any:
     """Return `cp_solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise
-    KeyboardInterrupt."""
+    KeyboardInterrupt.
+    """
     cp_solver.parameters.catch_sigint_signal = (
         False  # after CP-SAT's own handler, SIGINT would end the process
     )

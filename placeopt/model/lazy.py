@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package: `homes` says which of its modules each public name
-    lives in."""
+    lives in.
+    """
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -82,7 +82,8 @@ class Objective(Protocol):
         threads: int | None = None,
     ) -> NDArray[np.int64]:
         """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is
-        broken."""
+        broken.
+        """
         ...
 
     def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[int, str]:
@@ -123,7 +124,8 @@ class Objective(Protocol):
 
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
         """What proves `bound`, or as much of it as can be shown, as data; None where there are no
-        witnesses yet."""
+        witnesses yet.
+        """
         ...
 
     def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
@@ -175,7 +177,8 @@ class PlainObjective(ABC):
     ) -> NDArray[np.int64]:
         """Refuse: a solution that is no placement is no row of devices."""
         raise InputError(
-            f"problem '{problem.name}': its solutions are no placements and are evaluated one by one"
+            f"problem '{problem.name}': its solutions are no placements and are evaluated one by "
+            "one"
         )
 
     def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
@@ -272,7 +275,8 @@ class JudgedObjective(PlainObjective):
 
     def judged(self, problem: Any, solution: Any, /) -> int | None:
         """Return the value that the judge finds; None where it finds none of its own, or has
-        compared it already."""
+        compared it already.
+        """
         return None
 
     def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
@@ -333,7 +337,8 @@ def check_objective(problem: Any, where: str) -> None:
 
 def added_objectives(kind: str) -> tuple[str, ...]:
     """Return the names of those that `register_objective` added and that value placements in
-    batches."""
+    batches.
+    """
     return tuple(
         name
         for (known, name), objective in _targets.items()
@@ -352,7 +357,8 @@ def register_objective(objective: Objective) -> None:
     key = objective.kind, objective.name
     if key in _targets and _targets[key] is not objective:
         raise InputError(
-            f"objective '{objective.name}' of {objective.kind} problems is taken; choose another name"
+            f"objective '{objective.name}' of {objective.kind} problems is taken; choose another "
+            "name"
         )
     _targets[key] = objective
 
@@ -387,7 +393,8 @@ def objective_of(problem: Any) -> Objective:
     kind, name = getattr(problem, "problem_kind", None), getattr(problem, "objective", None)
     if not isinstance(kind, str) or not isinstance(name, str):
         raise InputError(
-            f"expected a problem (po.load, po.load_pipeline, po.load_stream), received {type(problem).__name__}"
+            "expected a problem (po.load, po.load_pipeline, po.load_stream), received "
+            f"{type(problem).__name__}"
         )
     return named_objective(kind, name)
 
@@ -401,7 +408,8 @@ def default_solver(problem: Any) -> str:
 
 def compared_solvers(problem: Any) -> tuple[str, ...]:
     """Return the names of the solvers that are compared when none is named, the default among
-    them."""
+    them.
+    """
     return tuple(dict.fromkeys((*objective_of(problem).comparison, default_solver(problem))))
 
 

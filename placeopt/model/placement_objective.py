@@ -1,5 +1,6 @@
 """The base of objectives of a placement: one value in ticks, no choice of execution, bounds one
-after the other."""
+after the other.
+"""
 
 from __future__ import annotations
 

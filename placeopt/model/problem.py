@@ -167,13 +167,15 @@ class PlacementProblem(SharedTensors):
         if (self.compute < INCOMPATIBLE).any():
             op, device = (int(x) for x in np.argwhere(self.compute < INCOMPATIBLE)[0])
             raise InputError(
-                f"compute of op '{self.op_names[op]}' on '{self.device_names[device]}': expected ticks >= 0, "
+                f"compute of op '{self.op_names[op]}' on '{self.device_names[device]}': expected "
+                "ticks >= 0, "
                 f"or -1 for incompatible, received {self.compute[op, device]}"
             )
         nowhere = (self.compute == INCOMPATIBLE).all(axis=1)
         if nowhere.any():
             raise InputError(
-                f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the cluster"
+                f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the "
+                "cluster"
             )
         for key in ("transfer", "resident", "tensor_bytes", "capacity"):
             array = getattr(self, key)
@@ -236,7 +238,8 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def successors(self) -> Edges:
         """Out-edges of each op: (pointer, op, tensor), ordered by (tensor, position in
-        `consumer`)."""
+        `consumer`).
+        """
         return edges_by(self.num_ops, self._edge_source, self.consumer, self.edge_tensor)
 
     @cached_property
@@ -256,7 +259,8 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def units(self) -> Units:
         """Ops that share a device: colocation groups, and single ops otherwise, numbered by their
-        first op."""
+        first op.
+        """
         return group_units(
             unit_of_ops(self.colocation), self.resident, self.compute != INCOMPATIBLE, self.capacity
         )
@@ -289,7 +293,8 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def min_transfer(self) -> NDArray[np.int64]:
         """Ticks of each tensor over its cheapest link between two different devices, shape
-        (num_tensors,)."""
+        (num_tensors,).
+        """
         k = self.num_devices
         if k == 1 or not self.num_tensors:
             return frozen(np.zeros(self.num_tensors, dtype=np.int64))
@@ -299,7 +304,8 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def io_ticks(self) -> NDArray[np.int64]:
         """Ticks to move each tensor between each device and host memory, shape (num_tensors,
-        num_devices)."""
+        num_devices).
+        """
         table = np.zeros((self.num_tensors, self.num_devices), dtype=np.int64)
         pays = self.io_class >= 0
         if self.num_tensors:
@@ -309,7 +315,8 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def identical_devices(self) -> tuple[tuple[int, ...], ...]:
         """Classes of interchangeable devices: swapping two of a class leaves the problem
-        unchanged."""
+        unchanged.
+        """
         classes: list[list[int]] = []
         for device in range(self.num_devices):
             for members in classes:
@@ -334,14 +341,16 @@ class PlacementProblem(SharedTensors):
 
     def __repr__(self) -> str:
         return (
-            f"<PlacementProblem '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors on {self.num_devices} devices, "
+            f"<PlacementProblem '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors on "
+            f"{self.num_devices} devices, "
             f"{self.objective}, ticks of {self.tick_seconds:g} s>"
         )
 
     @cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides the value of a placement, and of the names where ops
-        or devices have any."""
+        or devices have any.
+        """
         arrays = (
             "compute",
             "producer",
@@ -394,7 +403,8 @@ class PlacementProblem(SharedTensors):
         **fields: Any,
     ) -> PlacementProblem:
         """Build a problem from the arrays of the class; the rest default to no memory limit, no
-        colocation."""
+        colocation.
+        """
         return cls(
             name=name,
             compute=np.asarray(compute),

@@ -29,7 +29,8 @@ time."""
 
 def random_states(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
     """Return states for `uniform` and `below`, shape (count, 3); each part is at least 128, as they
-    require."""
+    require.
+    """
     return rng.integers(128, 2**32, (count, 3), dtype=np.int64)
 
 
@@ -55,7 +56,8 @@ def below(s, count):
 @_inner
 def split_uniform(state):
     """Return a float in [0, 1) of 53 bits and advance the state (uint64[1]): SplitMix64 (Steele et
-    al. 2014)."""
+    al. 2014).
+    """
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

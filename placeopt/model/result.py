@@ -86,7 +86,8 @@ class Result(Generic[SolutionT]):
                 object.__setattr__(self, key, int(number))
         if self.value is not None and self.lower_bound > self.value:
             raise SolverError(
-                f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value {self.value} of "
+                f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value "
+                f"{self.value} of "
                 f"'{self.solver}' on '{self.problem}': one of them is wrong"
             )
 
@@ -179,19 +180,22 @@ class Result(Generic[SolutionT]):
 
     def to_frame(self, problem: Any = None) -> Any:
         """Return a pandas DataFrame with a row per op, or per block and micro-batch of a pipeline;
-        see `plot`."""
+        see `plot`.
+        """
         return _view("result_frame")(self, self._problem(problem))
 
     def _problem(self, problem: Any) -> Any:
         known = problem if problem is not None else self.given
         if known is None:
             raise InputError(
-                f"the result of '{self.solver}' was read from a file: give its problem '{self.problem}' too"
+                f"the result of '{self.solver}' was read from a file: give its problem "
+                f"'{self.problem}' too"
             )
         return known
 
 
 def _view(name: str) -> Any:
     """Return a function of the room that draws, which stands above this one and is named, not
-    imported."""
+    imported.
+    """
     return getattr(importlib.import_module("placeopt.plotting.show"), name)

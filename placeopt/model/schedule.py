@@ -32,7 +32,10 @@ class Schedule(ArrayHolder):
             object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
 
     def __repr__(self) -> str:
-        return f"<Schedule: {len(self.device)} ops, {len(self.transfer_tensor)} transfers, makespan {self.makespan} ticks>"
+        return (
+            f"<Schedule: {len(self.device)} ops, {len(self.transfer_tensor)} transfers, "
+            f"makespan {self.makespan} ticks>"
+        )
 
     @property
     def makespan(self) -> int:

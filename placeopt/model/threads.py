@@ -1,5 +1,6 @@
 """Threads that share work among the cores: how many, and how slices of a batch are handed to
-them."""
+them.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ def root(parent, member):
 @uncounted
 def number_sets(parent, label):
     """Write to `label` the number of every member's set, counted from 0 by first members; return
-    how many sets there are."""
+    how many sets there are.
+    """
     count = 0
     for member in range(len(parent)):
         label[member] = -1

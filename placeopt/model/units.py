@@ -47,7 +47,8 @@ def unit_of_ops(colocation: Ints) -> Ints:
 
 def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity: Ints) -> Units:
     """Build units from the unit of each op, its bytes and where it can run, shape (num_ops,
-    num_devices)."""
+    num_devices).
+    """
     count = int(unit.max()) + 1
     member = np.argsort(unit, kind="stable")
     pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
@@ -69,7 +70,8 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity
 
 def join_units(units: Units, cluster: Ints) -> Units:
     """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each
-    unit's cluster."""
+    unit's cluster.
+    """
     op_bytes = np.zeros(len(units.unit), dtype=np.int64)
     op_bytes[units.first_op] = units.bytes
     return group_units(cluster[units.unit], op_bytes, units.allowed[units.unit], units.capacity)

@@ -123,7 +123,8 @@ class ContractedProblem:
     @cached_property
     def largest_load(self) -> int:
         """Ticks that no load exceeds, nor the sum of the largest loads of both passes: everything
-        counts once."""
+        counts once.
+        """
         return int(self.total.max(axis=1).sum()) + int(self.weight.max(axis=1, initial=0).sum())
 
     @cached_property
@@ -137,7 +138,8 @@ class ContractedProblem:
     @cached_property
     def pass_compute(self) -> NDArray[np.int64]:
         """Ticks of each pass that has loads of its own, shape (P, N, G): two for "gpipe", else
-        their sum."""
+        their sum.
+        """
         return self.compute if self.two_pass else self.total[None]
 
     def expand(self, node_device: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -274,7 +276,8 @@ def _build(
         node = int((~allowed.any(axis=1)).argmax())
         names = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
         raise InfeasibleProblemError(
-            f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them"
+            f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can "
+            "run all of them"
         )
     compute = np.zeros((2, size, num_types), dtype=np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))

@@ -80,7 +80,8 @@ def period_value(problem: PlacementProblem, placement: Placement) -> int:
 
 def period_loads(problem: PlacementProblem, placement: Placement) -> NDArray[np.int64]:
     """Return the load of every device in ticks, shape (2, num_devices): forward and backward
-    pass."""
+    pass.
+    """
     k = problem.num_devices
     load = np.zeros((2, k), dtype=np.int64)
     loads_of(

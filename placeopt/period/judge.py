@@ -29,7 +29,8 @@ def period_violations(problem: PlacementProblem, placement: Placement) -> list[s
 
 def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int, int]]:
     """Pairs of ops that a contiguity speaks about: edges between forward ops, for `chain` mirrored
-    ones of orphans too."""
+    ones of orphans too.
+    """
     backward, group = problem.backward.tolist(), problem.colocation.tolist()
     with_forward = {g for g, late in zip(group, backward, strict=True) if not late}
     orphan = [
@@ -61,7 +62,8 @@ def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]
         return []
     on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(follows))
     return [
-        f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no pipeline"
+        f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no "
+        "pipeline"
     ]
 
 
@@ -77,7 +79,8 @@ def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str
         if device[u] != device[v]:
             left[v].add(device[u])
     return [
-        f"contiguity 'convex': a path leaves device '{problem.device_names[device[v]]}' and re-enters it at op "
+        f"contiguity 'convex': a path leaves device '{problem.device_names[device[v]]}' and "
+        "re-enters it at op "
         f"'{problem.op_names[v]}'"
         for v in range(problem.num_ops)
         if device[v] in left[v]

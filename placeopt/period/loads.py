@@ -1,5 +1,6 @@
 """Loads of the devices of a placement, and the constraints of contiguity, as kernels (model in
-`placeopt.period.evaluate`)."""
+`placeopt.period.evaluate`).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def period_arrays(problem: PlacementProblem) -> PeriodArrays:
         return known
     if problem.memory != "static":
         raise InputError(
-            f"problem '{problem.name}': objective '{problem.objective}' expects memory='static', received "
+            f"problem '{problem.name}': objective '{problem.objective}' expects memory='static', "
+            "received "
             f"'{problem.memory}'; set memory='static'"
         )
     edge_from, edge_to = order_edges(problem, problem.contiguity)

@@ -71,7 +71,8 @@ class Period(SteadyObjective):
         self, problem: PlacementProblem, bound: int, method: str, seconds: float
     ) -> Witness:
         """Steps from the supposition that all loads are smaller to a contradiction; transfers are
-        left out."""
+        left out.
+        """
         from placeopt.makespan.proof.witness import load_witness
 
         return load_witness(problem, bound, method)

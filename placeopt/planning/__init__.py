@@ -1,5 +1,6 @@
 """Planning: from a model, devices and a batch to a plan with its bound, its runner-ups and its
-exports."""
+exports.
+"""
 
 from __future__ import annotations
 

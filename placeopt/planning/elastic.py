@@ -94,7 +94,8 @@ def plan_clusters(
         name, _, price = offer.partition("?price=")
         if not price.replace(".", "", 1).isdigit():
             raise InputError(
-                f"offers: expected a cluster and a device's price per hour, as 8xA100?price=3.67, received '{offer}'"
+                "offers: expected a cluster and a device's price per hour, as 8xA100?price=3.67, "
+                f"received '{offer}'"
             )
         problem = plan_problem(model, name, batch, **options)  # type: ignore[arg-type]
         pools = tuple(replace(pool, price=float(price)) for pool in problem.pools)
@@ -180,7 +181,8 @@ def _matching(
     lost: Mapping[str, Sequence[int]],
 ) -> list[tuple[dict[str, str], float]]:
     """Return for each kind which device takes which part, and the parameters that it has to be
-    given."""
+    given.
+    """
     from scipy.optimize import linear_sum_assignment
 
     old, new, found = shards_of_devices(before), shards_of_devices(after), []
@@ -268,7 +270,8 @@ def plan_after_loss(
 
 def _fixed(problem: StepPlanProblem, plan: TrainingPlan, seconds: float) -> Planned | None:
     """Return the best plan with the micro-batch and number of stages of another, None if there is
-    none."""
+    none.
+    """
     if plan.micro_batch not in problem.micro_batches:
         return None
     restricted = problem.replace(micro_batches=(plan.micro_batch,), max_stages=len(plan.stages))

@@ -63,7 +63,8 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
         raise Refused(f"export to {form}: it knows one way to split layers for all stages")
     if len(degrees) > 1:
         raise Refused(
-            f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}"
+            f"export to {form}: it knows one tensor degree for all stages, the plan has "
+            f"{sorted(degrees)}"
         )
     if plan.schedule.startswith("zb") or plan.kept:
         raise Refused(f"export to {form}: it has no schedule {plan.schedule}")
@@ -160,7 +161,8 @@ def megatron_arguments(planned: Planned) -> list[str]:
         ]
         if len(set(sizes[1:-1])) > 1:
             raise Refused(
-                f"export to megatron: stages between the first and the last have to be alike, received {sizes}"
+                "export to megatron: stages between the first and the last have to be alike, "
+                f"received {sizes}"
             )
         if len(sizes) > stages:
             raise Refused(
@@ -192,7 +194,8 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     stages, data, tensor = uniform_degrees(plan, "deepspeed")
     if plan.stages[0].replicas[0].form:
         raise Refused(
-            f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} parallelism"
+            f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} "
+            "parallelism"
         )
     if len(plan.stages) > stages:
         raise Refused(f"export to deepspeed: it has no schedule {plan.schedule}")

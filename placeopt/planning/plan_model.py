@@ -81,7 +81,8 @@ def plan_problem(
         graph, own = load_graph(_one_sample(model) if costs is None else model)
         if isinstance(cluster, tuple):
             raise InputError(
-                "cluster: expected the name of a cluster; devices by pools need a folder of layer tables"
+                "cluster: expected the name of a cluster; devices by pools need a folder of layer "
+                "tables"
             )
         sizes, devices, said = (
             tuple(size for size in SIZES if size <= batch),
@@ -90,7 +91,11 @@ def plan_problem(
         )
         if costs is not None:
             graph, how = with_costs(graph, devices, costs)
-            said = f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and backward passes by roofline"
+            said = (
+                f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and "
+                "backward "
+                "passes by roofline"
+            )
         found, pools = roofline_costs(graph, devices, sizes, known_times=said)
         name = f"{graph.name} on {cluster}"
     else:
@@ -134,7 +139,8 @@ def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str
 
 def _one_sample(model: Any) -> Any:
     """Return the source of a generated graph with a batch of one sample; other sources are what
-    they are."""
+    they are.
+    """
     if not isinstance(model, str) or not model.startswith("gen:") or "batch=" in model:
         return model
     single = f"{model}{'&' if '?' in model else '?'}batch=1"

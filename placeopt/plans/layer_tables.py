@@ -78,7 +78,8 @@ class LayerTable:
         for key, value in self.times.items():
             if value.shape != (self.num_layers, 3):
                 raise InputError(
-                    f"layer table '{self.model}': times of {key}: expected {self.num_layers} layers with 3 "
+                    f"layer table '{self.model}': times of {key}: expected {self.num_layers} "
+                    "layers with 3 "
                     f"times, received shape {value.shape}"
                 )
             if not np.isfinite(value).all() or (value < 0).any():
@@ -165,12 +166,14 @@ class LayerTable:
 
     def times_of(self, kind: str, micro_batch: int, tensor: int) -> NDArray[np.float64] | None:
         """Return the seconds of the layers on devices of a kind in any zone, None where nothing is
-        known."""
+        known.
+        """
         return self.times.get((device_kind(kind), micro_batch, tensor))
 
     def monotone(self) -> LayerTable:
         """Return the table whose forward and backward times never fall with the micro-batch; see
-        the module."""
+        the module.
+        """
         times = {}
         for (kind, size, degree), value in self.times.items():
             larger = [
@@ -244,7 +247,8 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
             )
     if "" not in tables:
         raise InputError(
-            f"file '{folder / 'layer_times.json'}': model '{model}': expected times of plain tensor degrees"
+            f"file '{folder / 'layer_times.json'}': model '{model}': expected times of plain "
+            "tensor degrees"
         )
     return replace(tables.pop(""), forms=tables)
 
@@ -254,7 +258,8 @@ def _degree(key: str, body: Body) -> tuple[int, str]:
     number, _, form = key.partition(":")
     if not number.isdigit() or int(number) < 1 or (form or FORMS[0]) not in FORMS:
         raise InputError(
-            f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received '{key}'"
+            f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received "
+            f"'{key}'"
         )
     return int(number), form
 

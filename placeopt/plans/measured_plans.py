@@ -1,5 +1,6 @@
 """Reader of measured training plans (JSON), in the format of the published ones, as TrainingPlan
-and what was measured."""
+and what was measured.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def read_measured_plan(path: str | Path) -> MeasuredPlan:
     layers, replicas = pipeline.items("layers_per_stage"), pipeline.items("tmp_per_stage")
     if len(layers) != len(replicas) or not layers:
         raise InputError(
-            f"{pipeline.where}: expected as many layers_per_stage as tmp_per_stage, received {len(layers)} "
+            f"{pipeline.where}: expected as many layers_per_stage as tmp_per_stage, received "
+            f"{len(layers)} "
             f"and {len(replicas)}"
         )
     stages = tuple(

@@ -37,7 +37,8 @@ class Network(Protocol):
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second between (kind, devices) and (kind, devices) for messages of `size`
-        bytes."""
+        bytes.
+        """
         ...
 
     def bandwidths(
@@ -91,7 +92,8 @@ class FittedNetwork:
 
     def inside(self, kind: str) -> float:
         """Nothing inside hosts was fitted: the largest rate measured between single devices of two
-        hosts."""
+        hosts.
+        """
         return self._fit((kind, 1), (kind, 1))[3]
 
     def _fit(
@@ -100,7 +102,8 @@ class FittedNetwork:
         fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
         if fit is None:
             raise InputError(
-                f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}"
+                f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x "
+                f"{receiver[0]}"
             )
         return fit
 
@@ -160,7 +163,8 @@ def _fits(
     body: Body, suffix: str, ending: str, far: str
 ) -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
     """Return the fits between the devices of a zone and those of another; the names get a suffix
-    and an ending."""
+    and an ending.
+    """
     fits = {}
     for kind in body.data:
         for count in body.body(kind).data:
@@ -170,7 +174,8 @@ def _fits(
                     value: Any = there.body(far).body(other).items(size)
                     if len(value) != 2 or len(value[0]) != 3:
                         raise InputError(
-                            f"{there.where}: expected [[c0, c1, c2], bytes per second], received {value!r:.60}"
+                            f"{there.where}: expected [[c0, c1, c2], bytes per second], received "
+                            f"{value!r:.60}"
                         )
                     c0, c1, c2 = map(float, value[0])
                     fits[kind + suffix, int(count), other + ending, int(size)] = (

@@ -92,7 +92,8 @@ class _Node:
             options = degrees.bodies(key)
             if len(options) not in (1, 2):
                 raise InputError(
-                    f'{degrees.where}: "{key}": expected one or two choices, received {len(options)}'
+                    f'{degrees.where}: "{key}": expected one or two choices, received '
+                    f"{len(options)}"
                 )
             names = ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
             self.choices[int(key)] = [
@@ -121,7 +122,8 @@ def _repeated(
     nodes: list[_Node], edges: list[tuple[int, int, float]], copies: int, where: str
 ) -> tuple[list[_Node], list[tuple[int, int, float]]]:
     """Lengthen the chain of transformer layers to `copies` by inserting copies of the last one
-    after it."""
+    after it.
+    """
     blocks = [node for node in nodes if "TransformerLayer" in node.name]
     if not blocks or copies < len(blocks):
         raise InputError(

@@ -38,7 +38,8 @@ class ReplicaGroup:
     def __post_init__(self) -> None:
         if self.tensor < 1 or self.count < 1:
             raise InputError(
-                f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, received "
+                f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, "
+                "received "
                 f"{self.tensor} and {self.count}"
             )
 
@@ -101,7 +102,8 @@ class TrainingPlan:
     @property
     def on_devices(self) -> tuple[PlanStage, ...]:
         """The stages that come first on their devices: all but the later ones of interleaved
-        schedules."""
+        schedules.
+        """
         return self.stages[: -(-len(self.stages) // parse_schedule(self.schedule).chunks)]
 
     def devices(self) -> dict[str, int]:

@@ -10,7 +10,8 @@ from placeopt.plans.plan import TrainingPlan
 
 class PlanObjective(JudgedObjective):
     """An objective of plans; subclasses name it and say how a plan is judged, priced and
-    bounded."""
+    bounded.
+    """
 
     kind: ClassVar[str] = "plan"
     bounded: ClassVar[str] = "a plan"

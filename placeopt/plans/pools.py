@@ -1,5 +1,6 @@
 """Devices written as text, for cost files that bring their own kinds:
-`32xA100-40+96xV100-16@us-west1-b?price=2.5`."""
+`32xA100-40+96xV100-16@us-west1-b?price=2.5`.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def _pool(part: str, whole: str) -> DevicePool:
     memory, per_host = options.get("memory"), options.get("per_host")
     if memory is None or per_host is None:
         raise InputError(
-            f"devices '{part}': kind '{kind}' is not among {', '.join(KNOWN)}; add ?memory=GIB&per_host=N"
+            f"devices '{part}': kind '{kind}' is not among {', '.join(KNOWN)}; add "
+            "?memory=GIB&per_host=N"
         )
     return DevicePool(
         kind, int(found[1]), int(per_host), int(memory * GIB), options.get("price", 0.0)

@@ -42,7 +42,8 @@ MOMENT_BYTES = 8.0
 out."""
 
 FORM_SOURCES = {
-    SEQUENCE: "columns of the cost file or, without them, counted: an even share of all activations, collectives as long",
+    SEQUENCE: "columns of the cost file or, without them, counted: an even share of all "
+    "activations, collectives as long",
     EXPERT: "columns of the cost file, or roofline with an all-to-all inside the host",
 }
 """What sequence and expert parallelism are priced by."""
@@ -72,7 +73,10 @@ class Constants:
     state_bytes: float = 32.0
     overhead: float = 1.2
     loss: float = 0.0
-    source: str = f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of {', '.join(MEMORY_FITTED_ON)}"
+    source: str = (
+        f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of "
+        f"{', '.join(MEMORY_FITTED_ON)}"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +98,8 @@ class PredictedStepCosts(TabledStepCosts):
             *((f"splitting by {name}", FORM_SOURCES[name]) for name in self.table.forms),
             (
                 "sharded states",
-                "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as long as the "
+                "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as "
+                "long as the "
                 "all-reduce by a ring, the optimizer a share",
             ),
         )
@@ -172,7 +177,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     def _shared_seconds(self, load: Load, group: ReplicaGroup) -> float:
         """All-reduce of the gradients that all devices of a replica hold: a ring through all of
-        them, host by host."""
+        them, host by host.
+        """
         table, members = self.table.form(group.form), group.count * group.tensor
         if group.tensor not in table.shared or members == 1:
             return 0.0
@@ -181,7 +187,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     def _ring_rate(self, group: ReplicaGroup, part: float) -> float:
         """Bytes per second of one device of a ring: between hosts where there are several
-        replicas."""
+        replicas.
+        """
         if group.count == 1:
             return self.network.inside(group.kind)
         return self.network.bandwidth((group.kind, 1), (group.kind, 1), part)
@@ -267,7 +274,8 @@ class PredictedStepCosts(TabledStepCosts):
 
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes`
-        counts."""
+        counts.
+        """
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:

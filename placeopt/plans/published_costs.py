@@ -92,7 +92,8 @@ class PublishedStepCosts(TabledStepCosts):
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
     ) -> tuple[int, int]:
         """Output of the last layer before the cut, and as gradients the output of the first one
-        behind it."""
+        behind it.
+        """
         sizes = self.table.outputs[[cut - 1, cut]] * self.table.float_bytes * micro_batch
         forward, backward = (float(size) for size in sizes)
         return (

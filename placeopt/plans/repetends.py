@@ -48,7 +48,8 @@ def behind_stages(passes: Sequence[int], links: Sequence[int]) -> list[int]:
 
 def least_pace(periods: Sequence[int], behind: Sequence[int], kept: Sequence[int]) -> int:
     """Return the least P of stages that keep so many micro-batches, NEVER if there is none; see the
-    module."""
+    module.
+    """
     pace = 1
     for i, (period, rest) in enumerate(zip(periods, behind, strict=True)):
         pace = max(pace, -(-(period + rest) // kept[i]))
@@ -62,7 +63,8 @@ def least_pace(periods: Sequence[int], behind: Sequence[int], kept: Sequence[int
 
 def longest_wait(behind: Sequence[int], kept: Sequence[int], pace: int) -> int:
     """Return z of the first stage: from the end of its forward pass to the start of its backward
-    pass."""
+    pass.
+    """
     return max(
         behind[0],
         *((count - 1) * pace + behind[0] - rest for count, rest in zip(kept, behind, strict=True)),
@@ -71,7 +73,8 @@ def longest_wait(behind: Sequence[int], kept: Sequence[int], pace: int) -> int:
 
 def kept_at(periods: Sequence[int], behind: Sequence[int], pace: int) -> list[int]:
     """Return the fewest micro-batches that stages may keep with a period, from the last stage
-    forwards."""
+    forwards.
+    """
     found: list[int] = []
     wait = 0
     for i in range(len(periods) - 1, -1, -1):

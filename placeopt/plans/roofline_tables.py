@@ -201,7 +201,8 @@ class _Work:
 
     def _count_experts(self, graph: OpGraph) -> None:
         """Find experts, the parameters beside them, and the floats that enter and leave them, by
-        layer."""
+        layer.
+        """
         named = (
             [re.findall(EXPERT_NAME, path) for path in graph.layer]
             if graph.layer
@@ -245,7 +246,8 @@ class _Work:
 
     def _op_seconds(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
         """Forward seconds of each op: measured and scaled where they are known, else by
-        roofline."""
+        roofline.
+        """
         roofline = self._roofline(device, micro_batch, tensor)
         found = np.asarray(roofline + device.launch_overhead)
         if device.kind in self.measured:

@@ -28,13 +28,15 @@ def judge_sample_plan(problem: SamplePlanProblem, plan: TrainingPlan) -> list[st
     for u, v in zip(problem.source.tolist(), problem.target.tolist(), strict=True):
         if stage_of[u] > stage_of[v]:
             wrong.append(
-                f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage {stage_of[u]}"
+                f"layer {v} in stage {stage_of[v]} needs layer {u}, which is in the later stage "
+                f"{stage_of[u]}"
             )
     for i in range(len(plan.stages)):
         used, flight = _memory(problem, plan, i)
         if used > problem.capacity:
             wrong.append(
-                f"stage {i} needs {used / problem.units_per_byte:.0f} bytes with {flight} micro-batches in "
+                f"stage {i} needs {used / problem.units_per_byte:.0f} bytes with {flight} "
+                "micro-batches in "
                 f"flight, a device has {problem.capacity / problem.units_per_byte:.0f}"
             )
     return wrong

@@ -87,7 +87,8 @@ class SamplePlanProblem(ArrayHolder):
         n, degrees, edges = len(self.layers), len(self.tensor_degrees), len(self.source)
         if n == 0 or degrees == 0:
             raise InputError(
-                f"plan '{self.name}': expected layers and tensor degrees, received {n} and {degrees}"
+                f"plan '{self.name}': expected layers and tensor degrees, received {n} and "
+                f"{degrees}"
             )
         shapes = {
             "work": (degrees, 2, n),
@@ -119,7 +120,8 @@ class SamplePlanProblem(ArrayHolder):
         )
         if total * self.devices >= MAX_TICKS:
             raise InputError(
-                f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use coarser ticks"
+                f"plan '{self.name}': {total} ticks on {self.devices} devices pass 2^60; use "
+                "coarser ticks"
             )
 
     @property

@@ -102,7 +102,8 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
 
 def least_period(work: BatchWork, data: int) -> int:
     """Return a lower bound on the longest period of any plan with a data degree, NEVER if there is
-    none."""
+    none.
+    """
     if (work.fastest >= NEVER).any():
         return NEVER
     return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
@@ -120,7 +121,8 @@ def _prices(kinds: int) -> list[NDArray[np.int64]]:
 
 def price_mixtures(kinds: int, steps: int) -> NDArray[np.int64]:
     """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind
-    its price is one."""
+    its price is one.
+    """
     if kinds == 1:
         return np.ones((1, 1), dtype=np.int64)
     found = [
@@ -151,7 +153,8 @@ def area_of(
 
 def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple[int, int]:
     """Return bounds on the longest period of a stage, NEVER if there is no plan, and on the
-    fill."""
+    fill.
+    """
     period = least_period(work, data)
     if period >= NEVER:
         return NEVER, 0

@@ -1,5 +1,6 @@
 """JSON of problems about the time of a step, with the cost models that are made of tables; see
-`placeopt.io.codec`."""
+`placeopt.io.codec`.
+"""
 
 from __future__ import annotations
 

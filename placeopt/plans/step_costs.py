@@ -27,7 +27,8 @@ TICK_SECONDS = 1e-9
 
 class LinkShares(NamedTuple):
     """Ticks of the transfers over one cut: what they add to the stage before it and to the stage
-    behind it."""
+    behind it.
+    """
 
     period_before: int
     fill_before: int
@@ -71,7 +72,8 @@ class SpanCosts(Protocol):
         self, load: Load, group: ReplicaGroup
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight
-        adds."""
+        adds.
+        """
         ...
 
 
@@ -123,7 +125,8 @@ class StepCosts(Protocol):
 
     def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
         """Ways in which so many devices of a kind may split layers, "" among them; see
-        `ReplicaGroup`."""
+        `ReplicaGroup`.
+        """
         ...
 
     def layer_ticks(
@@ -141,7 +144,8 @@ class StepCosts(Protocol):
         self, kind: str, tensor: int, micro_batch: int, form: str = ""
     ) -> NDArray[np.int64] | None:
         """Part of `layer_ticks` that only the gradients of weights take, None where nothing is
-        known."""
+        known.
+        """
         ...
 
     def send_ticks(
@@ -171,7 +175,8 @@ class StepCosts(Protocol):
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """All-reduce of the gradients of a stage; with sharded states reduce-scatter, and
-        all-gather of the parameters."""
+        all-gather of the parameters.
+        """
         ...
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:

@@ -1,5 +1,6 @@
 """An independent judge of plans under a cost model of a step: plain Python, from the model's
-numbers per layer."""
+numbers per layer.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
         ranks = count // chunks
         if count % chunks or ranks < 2 or _rounds(problem, plan) % ranks:
             wrong.append(
-                f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} stages on each of at "
+                f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} "
+                "stages on each of at "
                 "least 2 devices, and micro-batches a multiple of these"
             )
         if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
@@ -63,13 +65,15 @@ def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
         or list(plan.kept) != sorted(plan.kept, reverse=True)
     ):
         wrong.append(
-            f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none above the one before"
+            f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none "
+            "above the one before"
         )
     if plan.schedule.startswith("zb") and (
         count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))
     ):
         wrong.append(
-            f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} stages"
+            f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} "
+            "stages"
         )
     return wrong
 
@@ -90,14 +94,16 @@ def _rounds(problem: StepPlanProblem, plan: TrainingPlan) -> int:
 
 def _kept(plan: TrainingPlan, i: int) -> int:
     """Micro-batches kept by a stage of a schedule with one stage per device, however many there
-    are."""
+    are.
+    """
     count = len(plan.stages)
     return {"1f1b": count - i, "zb-h1": count, "zb-h2": 2 * count - 1}[plan.schedule]
 
 
 def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
     """Most micro-batches kept by a stage; interleaved, by going through all passes of its device
-    one by one."""
+    one by one.
+    """
     rounds, chunks = _rounds(problem, plan), _chunks(plan)
     if plan.kept:
         return min(rounds, plan.kept[i])
@@ -169,7 +175,8 @@ def _repetend(
     periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...]
 ) -> tuple[int, int]:
     """Return the least period in which stages can keep so many micro-batches, by halving, and the
-    first micro-batch's time."""
+    first micro-batch's time.
+    """
     low, high = 0, max(1, sum(periods) + sum(passes) + sum(links))
     while high - low > 1:
         middle = (low + high) // 2
@@ -183,7 +190,8 @@ def _waits(
     periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...], pace: int
 ) -> list[int]:
     """Return each stage's wait between forward and backward pass, stage by stage from the last;
-    nothing if one is too long."""
+    nothing if one is too long.
+    """
     found: list[int] = []
     for i in range(len(periods) - 1, -1, -1):
         after = found[0] + passes[i + 1] + links[i] if found else 0
@@ -199,7 +207,8 @@ def _sum_of(row: NDArray[np.int64] | None, stage: PlanStage) -> int:
 
 def _sent(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:
     """Ticks either way of the slowest pair of replicas of stages i - 1 and i with the same
-    number."""
+    number.
+    """
     ends = [
         [(group.kind, group.tensor) for group in stage.replicas for _ in range(group.count)]
         for stage in plan.stages[i - 1 : i + 1]
@@ -231,7 +240,8 @@ def _layers(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
         range(problem.costs.num_layers)
     ):
         return [
-            f"expected stages of consecutive layers 0 .. {problem.costs.num_layers - 1}, received {found}"
+            f"expected stages of consecutive layers 0 .. {problem.costs.num_layers - 1}, received "
+            f"{found}"
         ]
     return []
 
@@ -248,7 +258,8 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
         stage.replicas[0].count == round(stage.data * part / SHARES) for part in range(1, SHARES)
     ):
         wrong.append(
-            f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share of quarters"
+            f"{stage.replicas[0].count} of {stage.data} replicas on '{kinds[0]}': expected a share "
+            "of quarters"
         )
     if stage.recompute and (not problem.recompute or set(stage.recompute) != set(stage.layers)):
         wrong.append(
@@ -269,7 +280,8 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
             *problem.forms,
         ):
             wrong.append(
-                f"{group.tensor} devices '{group.kind}' do not split layers by {group.form or 'tensor parallelism'}"
+                f"{group.tensor} devices '{group.kind}' do not split layers by "
+                f"{group.form or 'tensor parallelism'}"
             )
         elif group.form and len(kinds) > 1:
             wrong.append(
@@ -298,12 +310,14 @@ def _memory(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> list[str]:
         )
         if times is None:
             wrong.append(
-                f"no times of '{group.kind}' at degree {group.tensor} and micro-batch {plan.micro_batch}"
+                f"no times of '{group.kind}' at degree {group.tensor} and micro-batch "
+                f"{plan.micro_batch}"
             )
             continue
         needed, there = problem.costs.memory_bytes(load, group), problem.pool(group.kind).memory
         if needed > there:
             wrong.append(
-                f"{needed} bytes on '{group.kind}' with {load.flight} micro-batches in flight, a device has {there}"
+                f"{needed} bytes on '{group.kind}' with {load.flight} micro-batches in flight, a "
+                f"device has {there}"
             )
     return wrong

@@ -33,7 +33,8 @@ class StepTime(PlanObjective):
         wrong = judge_step_plan(problem, plan)
         if not wrong and judged_step(problem, plan) != self.measured(problem, plan):
             wrong = [
-                f"a step takes {judged_step(problem, plan)} ticks, not {self.measured(problem, plan)}"
+                f"a step takes {judged_step(problem, plan)} ticks, not "
+                f"{self.measured(problem, plan)}"
             ]
         return wrong
 

@@ -1,5 +1,6 @@
 """Price of a plan under a cost model of a step: ticks of every stage and of the step, bytes of
-every stage."""
+every stage.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ def _fill(
     costs: StepCosts, plan: TrainingPlan, load: Load, position: int, schedule: StepSchedule
 ) -> int:
     """Return what the first micro-batch waits for a stage's compute, less the W that fills the
-    gap."""
+    gap.
+    """
     stage, most = plan.stages[position], 0
     for group in stage.replicas:
         ticks = _compute(costs, load, group)
@@ -199,7 +201,8 @@ def pairs_of(
 
 def _transfers(costs: StepCosts, plan: TrainingPlan, i: int) -> tuple[int, int]:
     """Return the slowest forward and backward transfer between the paired replicas of stages i and
-    i + 1."""
+    i + 1.
+    """
     before, behind = plan.stages[i], plan.stages[i + 1]
     found = [
         costs.send_ticks(behind.layers[0], plan.micro_batch, (a.kind, a.tensor), (b.kind, b.tensor))

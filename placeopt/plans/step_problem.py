@@ -47,7 +47,8 @@ class DevicePool:
     def __post_init__(self) -> None:
         if self.count < 0 or self.per_host < 1 or self.memory < 0 or self.price < 0:
             raise InputError(
-                f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per host, "
+                f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per "
+                "host, "
                 f"received {self.count}, {self.memory}, {self.price} and {self.per_host}"
             )
 
@@ -91,24 +92,28 @@ class StepPlanProblem:
     def __post_init__(self) -> None:
         if self.batch < 1 or self.max_stages < 1 or not self.pools:
             raise InputError(
-                f"plan '{self.name}': expected a batch, stages and devices, received a batch of {self.batch}, "
+                f"plan '{self.name}': expected a batch, stages and devices, received a batch of "
+                f"{self.batch}, "
                 f"{self.max_stages} stages and {len(self.pools)} kinds of devices"
             )
         kinds = [pool.kind for pool in self.pools]
         if len(set(kinds)) < len(kinds):
             raise InputError(
-                f"plan '{self.name}': expected one pool of devices per kind, received {', '.join(kinds)}"
+                f"plan '{self.name}': expected one pool of devices per kind, received "
+                f"{', '.join(kinds)}"
             )
         for pool in self.pools:
             if not self.degrees(pool):
                 raise InputError(
-                    f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
+                    f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up "
+                    "to "
                     f"{pool.per_host} devices per host"
                 )
         for form in self.forms:
             if form not in FORMS:
                 raise InputError(
-                    f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, received '{form}'"
+                    f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, "
+                    f"received '{form}'"
                 )
         self._check_schedules()
         known = self.costs.micro_batches(tuple(kinds))
@@ -135,14 +140,16 @@ class StepPlanProblem:
             raise InputError(f"plan '{self.name}': expected a schedule, received none")
         if self.sharded and not self.costs.shards_states:
             raise InputError(
-                f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded optimizer states"
+                f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded "
+                "optimizer states"
             )
         if (
             any(parse_schedule(name).splits_backward for name in self.schedules)
             and not self.costs.splits_backward
         ):
             raise InputError(
-                f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the gradients of "
+                f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the "
+                "gradients of "
                 "weights apart, which zero-bubble schedules move"
             )
 
@@ -152,12 +159,15 @@ class StepPlanProblem:
         kinds = ", ".join(f"{pool.count} {pool.kind}" for pool in self.pools)
         sizes, data = self.micro_batches, self.data_degrees
         return (
-            f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree of "
+            f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree "
+            "of "
             f"{min(data)}..{max(data)} for all, micro-batches of {', '.join(map(str, sizes))}",
             "replicas of a stage of one kind, with a tensor degree inside a host"
             if not self.mixed
-            else "replicas of a stage of one kind or of two in shares of quarters, with a tensor degree each inside a host",
-            f"schedules {', '.join(self.schedules)}; stages recomputed {'or not' if self.recompute else 'never'}; "
+            else "replicas of a stage of one kind or of two in shares of quarters, with a tensor "
+            "degree each inside a host",
+            f"schedules {', '.join(self.schedules)}; stages recomputed "
+            f"{'or not' if self.recompute else 'never'}; "
             f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
             "layers split by tensor"
             + "".join(f" or {form}" for form in self.forms)
@@ -187,7 +197,8 @@ class StepPlanProblem:
             if pool.kind == kind:
                 return pool
         raise InputError(
-            f"devices '{kind}' are not there; {did_you_mean(kind, [pool.kind for pool in self.pools])}"
+            f"devices '{kind}' are not there; "
+            f"{did_you_mean(kind, [pool.kind for pool in self.pools])}"
         )
 
     def rounds(self, micro_batch: int, data: int) -> int:

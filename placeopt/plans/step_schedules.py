@@ -5,7 +5,8 @@ With S stages and n micro-batches of time f + i + w each (forward, gradient of t
 of the weights), equal stages idle for
 
     1f1b                    (S - 1)(f + i + w)                 stage i keeps S - i micro-batches
-    interleaved-1f1b:v      (S / v - 1)(f + i + w)             devices hold v stages each: S / v devices, n a multiple of S / v
+    interleaved-1f1b:v      (S / v - 1)(f + i + w)  devices hold v stages each: S / v devices, n a
+                            multiple of S / v
     zb-h1                   (S - 1)(f + i - w), n >= S         every stage keeps S
     zb-h2                   (S - 1)(f + i - 2 w), n >= 2S - 1  every stage keeps 2S - 1
     repetend                see `placeopt.plans.repetends`     as many as the plan says
@@ -84,7 +85,8 @@ class StepSchedule:
 
     def allows(self, stages: int, rounds: int) -> bool:
         """Whether the schedule exists for this number of stages and of micro-batches per
-        replica."""
+        replica.
+        """
         if self.chunks > 1:
             devices = stages // self.chunks
             return stages % self.chunks == 0 and devices > 1 and rounds % devices == 0
@@ -97,7 +99,11 @@ class StepSchedule:
     def needs(self) -> str:
         """Say which numbers of stages and micro-batches it takes."""
         if self.chunks > 1:
-            return f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches a multiple of these"
+            return (
+                f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches "
+                "a "
+                "multiple of these"
+            )
         return (
             "at least 2 stages and "
             + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1")
@@ -165,7 +171,8 @@ def parse_schedule(name: str) -> StepSchedule:
 
 def _interleaved(devices: int, chunks: int, device: int, rounds: int) -> list[Step]:
     """Passes go round in turns of `devices` micro-batches per stage; one forward, one backward
-    after the warm-up."""
+    after the warm-up.
+    """
     total, lap = rounds * chunks, devices * chunks
 
     def step(slot: int, kind: str) -> Step:

@@ -1,5 +1,6 @@
 """What cost models of a training step share that take layer times from a table: layers,
-micro-batches, degrees."""
+micro-batches, degrees.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class TabledStepCosts:
     """Costs from a table of layers and a network; what `StepCosts` may tell apart is not, unless a
-    subclass does."""
+    subclass does.
+    """
 
     table: LayerTable
     network: Network
@@ -76,6 +78,7 @@ class TabledStepCosts:
 
 def span_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
-    + 1)."""
+    + 1).
+    """
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.triu(total[None] - total[:, None], 1)

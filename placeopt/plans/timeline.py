@@ -34,7 +34,8 @@ FORWARD_PART = 1 / 3
 @dataclass(frozen=True)
 class Pass:
     """One pass: stage, micro-batch, kind (F, B, W), device (a number per stage that comes first on
-    it), start, end in ticks."""
+    it), start, end in ticks.
+    """
 
     stage: int
     micro_batch: int

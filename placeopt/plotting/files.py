@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
     """Write a matplotlib figure; the suffix of `path` chooses PNG, SVG or PDF. The file is replaced
-    at once."""
+    at once.
+    """
     stream = io.BytesIO()
     kind = path.suffix.lstrip(".").lower() or "png"
     # Without a date, the same picture is the same file.

@@ -1,5 +1,6 @@
 """Statistics of a graph's shape, and its picture: the graph itself if small, its level profile if
-large."""
+large.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def levels(graph: OpGraph) -> NDArray[np.int64]:
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:
     """Return ops, tensors, edges, depth, width, parameters, flops, unshaped ops and the count of
-    each op type."""
+    each op type.
+    """
     level = levels(graph)
     return {
         "name": graph.name,
@@ -56,7 +58,8 @@ def graph_statistics(graph: OpGraph) -> dict[str, Any]:
 
 def graph_figure(graph: OpGraph) -> Any:
     """Return a matplotlib figure: ops by level with their edges, or ops per level for more than 150
-    ops."""
+    ops.
+    """
     level = levels(graph)
     if graph.num_ops > MAX_DRAWN:
         return _profile(graph, level)

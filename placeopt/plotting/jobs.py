@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def occupancy(episode: Episode, bins: int = 250) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (bin edges in time units, mean fraction of servers held by each model in each bin:
-    (bins, models))."""
+    (bins, models)).
+    """
     problem = episode.problem
     edges = np.linspace(0, problem.horizon, bins + 1)
     # Server time used up to each edge: a job contributes its overlap with (0, edge), and bins are

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def pack_lanes(start: NDArray[np.int64], finish: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a lane for each interval, as few lanes as possible, so that none overlaps another in
-    its lane."""
+    its lane.
+    """
     lanes = np.zeros(len(start), dtype=np.int64)
     free: list[int] = []
     busy: list[tuple[int, int]] = []

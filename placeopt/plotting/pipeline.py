@@ -1,5 +1,6 @@
 """Pictures of pipeline schedules: a Gantt chart with a lane per pass, the steady state framed, and
-memory over time."""
+memory over time.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def draw_pipeline(
     _add_legend(schedule, gantt, framed, steady=steady is not None)
     unit, size = _unit(schedule)
     gantt.set_title(
-        f"{problem.name}: {schedule.micro_batches} micro-batches, period {float(schedule.period) / size:.4g} {unit}, "
+        f"{problem.name}: {schedule.micro_batches} micro-batches, period "
+        f"{float(schedule.period) / size:.4g} {unit}, "
         f"makespan {schedule.makespan / size:.4g} {unit}, bubble {schedule.bubble_period:.1%}",
         loc="left",
         fontsize=9,
@@ -146,7 +148,8 @@ def _draw_cells(
     inches_per_tick: float,
 ) -> None:
     """Draw a cell for every block that starts before `end`, with the number of its micro-batch
-    where there is room."""
+    where there is room.
+    """
     from matplotlib.patches import Rectangle
 
     problem = schedule.problem
@@ -287,7 +290,8 @@ def _whole_turns(schedule: PipelineSchedule) -> range:
 
 def _steady_state(schedule: PipelineSchedule) -> tuple[int, int] | None:
     """Return from when until when all devices are in whole repetitions, None where there is no such
-    time."""
+    time.
+    """
     turns = _whole_turns(schedule) if schedule.repetend is not None else range(0)
     if not turns:
         return None
@@ -299,7 +303,8 @@ def _steady_state(schedule: PipelineSchedule) -> tuple[int, int] | None:
 
 def _repetition(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, int] | None:
     """Return from when until when a device runs repetition `turn`, None if it runs something else
-    meanwhile."""
+    meanwhile.
+    """
     assert schedule.repetend is not None
     here = list(schedule.problem.on_device[device])
     if not here:
@@ -323,7 +328,8 @@ def _extent(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, in
 
 def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
     """Draw what micro-batches hold on every device; the panel ends a little above the most that is
-    held."""
+    held.
+    """
     problem = schedule.problem
     most = max(schedule.peak_memory)
     unit, size = _memory_unit(schedule, most)
@@ -362,7 +368,8 @@ def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
 
 def _memory_unit(schedule: PipelineSchedule, most: int) -> tuple[str, float]:
     """Return the unit of memory, with a comma before it, and its bytes; none for block tables and
-    shapes."""
+    shapes.
+    """
     timed = schedule.makespan * schedule.problem.tick_seconds >= LEAST_TIMED_SECONDS
     if not timed or most < LEAST_BYTES:
         return "", 1.0

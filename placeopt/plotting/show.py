@@ -92,7 +92,8 @@ def result_frame(result: Result[Any], problem: Any) -> Any:
         return pandas.DataFrame(_pipeline_columns(solution))
     what = "no solution" if solution is None else f"a {type(solution).__name__}"
     raise InputError(
-        f"to_frame: expected a placement or a pipeline's schedule, the result of '{result.solver}' has {what}"
+        f"to_frame: expected a placement or a pipeline's schedule, the result of '{result.solver}' "
+        f"has {what}"
     )
 
 

@@ -45,7 +45,8 @@ class Call:
 @dataclass(frozen=True, eq=False)
 class Program:
     """Calls in an order in which every one finds its inputs; `modules` are the paths of all
-    modules, where known."""
+    modules, where known.
+    """
 
     name: str
     calls: tuple[Call, ...]
@@ -102,7 +103,8 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
 
 def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give every call without a device (-1) that of its first input, else that of its first reader,
-    else device 0."""
+    else device 0.
+    """
     found: list[int] = device.tolist()
     for i, call in enumerate(program.calls):
         if found[i] < 0:

@@ -122,7 +122,8 @@ class OnnxProgram:
     def _type(self, name: str) -> Any:
         if name not in self.types:
             raise InputError(
-                f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes from one device "
+                f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes "
+                "from one device "
                 "to another, is unknown; name it in the model's value_info"
             )
         return self.types[name]
@@ -190,7 +191,8 @@ def _is_constant(node: Any) -> bool:
 
 def reads(node: Any) -> list[str]:
     """Return the tensors that a node reads, those that its nested graphs take from outside
-    included."""
+    included.
+    """
     return [name for name in dict.fromkeys([*node.input, *_captured(node)]) if name]
 
 
@@ -255,7 +257,8 @@ def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
 
 def module_path(name: str) -> str:
     """Return "layers.0.fc1" for a node "/layers/layers.0/fc1/MatMul": what the name says of the
-    torch module it was."""
+    torch module it was.
+    """
     path: list[str] = []
     for part in name.strip("/").split("/")[:-1]:
         if path and part.startswith(f"{path[-1]}."):

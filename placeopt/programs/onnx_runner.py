@@ -70,7 +70,8 @@ class Runner:
         missing = [name for name in self.manifest["inputs"] if name not in feeds]
         if missing:
             raise ValueError(
-                f"input '{missing[0]}' is missing; the model takes {', '.join(self.manifest['inputs'])}"
+                f"input '{missing[0]}' is missing; the model takes "
+                f"{', '.join(self.manifest['inputs'])}"
             )
         return _Run(self, feeds).results()
 

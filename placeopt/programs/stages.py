@@ -59,7 +59,8 @@ def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> l
         for j in call.inputs:
             if found[j] > found[i]:
                 raise InputError(
-                    f"torch-pipeline: op '{call.name}' of stage {found[i]} reads '{program.calls[j].name}' of stage "
+                    f"torch-pipeline: op '{call.name}' of stage {found[i]} reads "
+                    f"'{program.calls[j].name}' of stage "
                     f"{found[j]}; solve with --objective period --contiguity chain"
                 )
     return found
@@ -147,7 +148,8 @@ class _Cutter:
 
     def _split_point(self, number: int) -> str:
         """Return the outermost module that begins with the stage, if the program runs stage after
-        stage there."""
+        stage there.
+        """
         calls = self.program.program.calls
         first = next(
             (i for i, s in enumerate(self.numbers) if s == number and not calls[i].free), -1
@@ -170,7 +172,8 @@ class _Cutter:
 
 def _follow_device(graph: Any) -> None:
     """Make tensors on the device of the stage's inputs where the captured module names the device
-    it ran on."""
+    it ran on.
+    """
     source = next(
         (node for node in graph.nodes if node.op == "placeholder" and _is_tensor(node)), None
     )

@@ -76,7 +76,8 @@ def torch_program(
         exported, name = _load(Path(source)), Path(source).stem
         if exported.example_inputs is None:
             raise InputError(
-                f"{source}: the archive holds no example inputs; export the module again with torch.export"
+                f"{source}: the archive holds no example inputs; export the module again with "
+                "torch.export"
             )
         arguments, named = exported.example_inputs
         example = TorchModel(None, tuple(arguments), dict(named))
@@ -145,7 +146,8 @@ def _cuda_count() -> int:
 
 def with_devices(node: Any, device: Any) -> bool:
     """Make a call's device arguments `device`, by position or by name; return whether it has
-    any."""
+    any.
+    """
     import torch
 
     found = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, torch.device)]
@@ -156,7 +158,8 @@ def with_devices(node: Any, device: Any) -> bool:
 
 def _inline_regions(module: Any) -> None:
     """Replace every region that only sets a mode by its ops; where it stops gradients, its results
-    still do."""
+    still do.
+    """
     import torch
 
     graph = module.graph
@@ -189,7 +192,8 @@ def _inline_regions(module: Any) -> None:
 
 def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any, Any]) -> Any:
     """Return the copy of an op of a region; what the region itself stores moves into the module
-    around it."""
+    around it.
+    """
     target = inside.target
     if inside.op == "get_attr":
         target = inner_name(region.name, str(target).replace(".", "_"))

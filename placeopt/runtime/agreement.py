@@ -57,7 +57,8 @@ def simulate(calibration: Calibration, graph: OpGraph, placement: Placement, mod
 
 def agreement(rows: Sequence[Comparison], mode: str) -> Agreement:
     """Summarise comparisons; a workload with fewer than three placements has no rank
-    correlation."""
+    correlation.
+    """
     from scipy.stats import kendalltau
 
     if not rows:

@@ -83,7 +83,8 @@ class Calibration:
         self, overhead: float = 1.0, latency: float = 1.0, bandwidth: float = 1.0
     ) -> Calibration:
         """Return the calibration with the engine's overhead, and the fitted link's constants, times
-        these factors."""
+        these factors.
+        """
         found = self.with_overhead(self.overhead * overhead)
         if self.link is None:
             return found
@@ -254,7 +255,8 @@ def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]
 
 def _signature(graph: OpGraph, op: int, step: Step) -> Any:
     """What decides how long an op takes: kernel, type, shapes, and the work of a calibrated
-    kernel."""
+    kernel.
+    """
     sizes = tuple(
         x.shape if isinstance(x, Constant) else int(graph.tensor_bytes[x]) for x in step.operands
     )
@@ -270,7 +272,8 @@ def _signature(graph: OpGraph, op: int, step: Step) -> Any:
 
 def trimmed_mean(values: NDArray[np.float64], share: float = 0.1) -> float:
     """Mean without the smallest and the largest tenth: robust, and right for sums, which a median
-    is not."""
+    is not.
+    """
     ordered = np.sort(values)
     cut = int(share * len(ordered))
     return float(ordered[cut : len(ordered) - cut].mean())

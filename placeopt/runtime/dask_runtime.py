@@ -107,7 +107,8 @@ class DaskRuntime:
             )
         if self.retries < 0 or not self.timeout > 0:
             raise InputError(
-                f"Dask runtime: expected retries >= 0 and timeout > 0, received {self.retries}, {self.timeout}"
+                f"Dask runtime: expected retries >= 0 and timeout > 0, received {self.retries}, "
+                f"{self.timeout}"
             )
 
     # --- the cluster
@@ -137,7 +138,8 @@ class DaskRuntime:
 
     def cluster(self) -> Cluster:
         """Return the workers as the cost model sees them; nominal constants (calibration.py fits
-        them)."""
+        them).
+        """
         return worker_cluster(self.num_devices, name=f"{self.num_devices} Dask workers")
 
     def pids(self) -> tuple[int, ...]:
@@ -187,7 +189,8 @@ class DaskRuntime:
         )
         if self.address is not None and any(count != 1 for count in threads.values()):
             raise InputError(
-                "Dask runtime: a device is a worker with one thread; start them with: dask worker --nthreads 1"
+                "Dask runtime: a device is a worker with one thread; start them with: dask worker "
+                "--nthreads 1"
             )
         return addresses[: self.num_devices]
 
@@ -200,7 +203,8 @@ class DaskRuntime:
             if time.monotonic() > end:
                 where = f"at '{self.address}'" if self.address else "started here"
                 raise ExecutionError(
-                    f"Dask runtime: expected {self.num_devices} workers {where}, found {len(addresses)}; "
+                    f"Dask runtime: expected {self.num_devices} workers {where}, found "
+                    f"{len(addresses)}; "
                     "start more, or use fewer devices"
                 )
             time.sleep(0.1)
@@ -252,7 +256,8 @@ class DaskRuntime:
                 self._installed = frozenset()
                 if attempt == self.retries:
                     raise ExecutionError(
-                        f"graph '{self._name}': {error}; the execution was given up after {attempt + 1} attempt(s)"
+                        f"graph '{self._name}': {error}; the execution was given up after "
+                        f"{attempt + 1} attempt(s)"
                     ) from None
         raise AssertionError  # not reached: the loop returns or raises
 
@@ -324,7 +329,8 @@ class DaskRuntime:
                 raise _WorkerLostError(lost)
             if todo and time.monotonic() > end:
                 raise ExecutionError(
-                    f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing after "
+                    f"graph '{self._name}': {len(todo)} of {len(futures)} results are missing "
+                    "after "
                     f"{self.timeout:g} s; give the runtime a longer timeout"
                 )
 
@@ -395,7 +401,8 @@ def _worker_table(dask_scheduler: Any = None) -> list[tuple[str, str, int]]:
 
 class _Tasks:
     """The tasks of one execution: ops, outputs of ops that have several, and arrivals of
-    tensors."""
+    tensors.
+    """
 
     def __init__(
         self,
@@ -454,7 +461,8 @@ class _Tasks:
 
     def submit(self, client: Any) -> dict[str, Any]:
         """Hand all tasks to the scheduler at once; return the futures of those nobody else waits
-        for."""
+        for.
+        """
         from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
         annotations = {"workers": self.address.__getitem__, "priority": self.priority.__getitem__}

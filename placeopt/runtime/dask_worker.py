@@ -67,7 +67,8 @@ def own_session() -> None:
 
 def step_back() -> None:
     """Let this thread, which computes, give way to the one that talks to the engine, as hardware
-    queues would."""
+    queues would.
+    """
     if sys.platform == "linux" and not getattr(_polite, "done", False):
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
@@ -90,7 +91,8 @@ class TransferLog(deque[dict[str, Any]]):
 
 def install(token: str, plan: ExecutionPlan, dask_worker: Any = None) -> None:
     """Keep a plan, and only this one; make transfers one tensor each, with times by the host's
-    clock."""
+    clock.
+    """
     own_session()
     if token not in _plans:
         _plans.clear()
@@ -139,7 +141,8 @@ def collect(
     run: str, dask_worker: Any = None
 ) -> tuple[list[tuple[int, int, int]], list[tuple[str, int, int]]]:
     """Return and forget the ops (op, start, finish) and transfers (key, start, finish) of a run, in
-    nanoseconds."""
+    nanoseconds.
+    """
     transfers = [
         (str(key), row["start_ns"], row["finish_ns"])
         for row in dask_worker.transfer_incoming_log

@@ -68,8 +68,10 @@ def _calibrated(table: OpTable, index: int, flops_per_second: float) -> Rule:
         flops = round(max(known, default=0) * graph.tick_seconds * flops_per_second)
     if flops > MAX_FLOPS or moved > MAX_BYTES:
         raise InputError(
-            f"graph '{graph.name}': op '{graph.op_names[index]}' has {flops:.3g} flops and moves {moved:.3g} bytes, "
-            f"too much to be executed here (at most {MAX_FLOPS:.0e} and {MAX_BYTES:.0e}); use a smaller graph"
+            f"graph '{graph.name}': op '{graph.op_names[index]}' has {flops:.3g} flops and moves "
+            f"{moved:.3g} bytes, "
+            f"too much to be executed here (at most {MAX_FLOPS:.0e} and {MAX_BYTES:.0e}); use a "
+            "smaller graph"
         )
     outputs = tuple(table.result(tensor) for tensor in table.outputs[index])
     return "calibrated", {"flops": flops, "bytes": moved, "outputs": outputs}, table.inputs[index]

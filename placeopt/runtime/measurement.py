@@ -1,5 +1,6 @@
 """What a run on a real system takes and gives back: the `Runtime` protocol and the
-`Measurement`."""
+`Measurement`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Runtime(Protocol):
         self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
     ) -> Measurement:
         """Execute `graph` under `placement`, `repeat` times; with `check`, compare the results with
-        a serial run."""
+        a serial run.
+        """
         ...
 
 
@@ -134,18 +136,21 @@ def check_placement(
     graph: OpGraph, placement: Placement, num_devices: int, repeat: int
 ) -> Placement:
     """Return the placement with ranks (those of a topological order where it has none), or refuse
-    it."""
+    it.
+    """
     if repeat < 1:
         raise InputError(f"repeat: expected at least 1, received {repeat}")
     if len(placement.device) != graph.num_ops:
         raise InputError(
-            f"placement: expected {graph.num_ops} ops of graph '{graph.name}', received {len(placement.device)}"
+            f"placement: expected {graph.num_ops} ops of graph '{graph.name}', received "
+            f"{len(placement.device)}"
         )
     outside = (placement.device < 0) | (placement.device >= num_devices)
     if outside.any():
         op = int(outside.argmax())
         raise InputError(
-            f"placement of op '{graph.op_names[op]}': expected a device in 0..{num_devices - 1} of the runtime, "
+            f"placement of op '{graph.op_names[op]}': expected a device in 0..{num_devices - 1} of "
+            "the runtime, "
             f"received {int(placement.device[op])}; use a runtime with more devices"
         )
     if placement.priority is not None:

@@ -119,7 +119,8 @@ class ModuleTasks:
         missing = [name for name in index if name not in {node.name for node in program.nodes}]
         if missing:
             raise InputError(
-                f"graph '{graph.name}': op '{missing[0]}' is no call of module '{program.program.name}'"
+                f"graph '{graph.name}': op '{missing[0]}' is no call of module "
+                f"'{program.program.name}'"
             )
         self.fixed = self._fixed(index)
         self.op_of = self._ops(index)
@@ -144,7 +145,8 @@ class ModuleTasks:
 
     def _ops(self, index: Mapping[str, int]) -> dict[Any, int]:
         """Op that every node which is not fixed runs with: its own, its first input's, else its
-        first reader's."""
+        first reader's.
+        """
         fixed, found = set(self.fixed), dict[Any, int]()
         nodes = [node for node in self.program.nodes if node not in fixed]
         for node in nodes:

@@ -36,7 +36,8 @@ EPSILON = 1e-6
 
 def constant(name: str, shape: Sequence[int], dtype: str, scale: float) -> Array:
     """Return the array that a name stands for: weights or an input of the model, the same in every
-    process."""
+    process.
+    """
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     array = rng.standard_normal(
         tuple(shape), dtype=np.float64 if dtype == "float64" else np.float32
@@ -63,7 +64,8 @@ def _linear(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
 
 def _scores(o: Options, query: Array, key: Array) -> Array:
     """Scores of every head: (length, heads * width) x (keys, heads * width) -> (heads, length,
-    keys)."""
+    keys).
+    """
     heads = o["heads"]
     q = query.reshape(query.shape[0], heads, -1).transpose(1, 0, 2)
     k = key.reshape(key.shape[0], heads, -1).transpose(1, 2, 0)
@@ -72,7 +74,8 @@ def _scores(o: Options, query: Array, key: Array) -> Array:
 
 def _mix(o: Options, weight: Array, value: Array) -> Array:
     """Mix the values of every head: (heads, length, keys) x (keys, heads * width) -> (length, heads
-    * width)."""
+    * width).
+    """
     heads, length, _ = weight.shape
     v = value.reshape(value.shape[0], heads, -1).transpose(1, 0, 2)
     return np.ascontiguousarray(np.matmul(weight, v).transpose(1, 0, 2)).reshape(length, -1)
@@ -87,7 +90,8 @@ def _windows(
     fill: float,
 ) -> Array:
     """View the windows of an image: (batch, channels, height', width', kernel height, kernel
-    width)."""
+    width).
+    """
     (kh, kw), (ph, pw) = kernel, padding
     below = max(0, (out[0] - 1) * stride + kh - x.shape[2] - ph)
     right = max(0, (out[1] - 1) * stride + kw - x.shape[3] - pw)
@@ -99,7 +103,8 @@ def _windows(
 
 def _conv(o: Options, x: Array, weights: Array, *bias: Array) -> Array:
     """Two-dimensional convolution: gather the windows as a matrix (im2col), then one product per
-    group."""
+    group.
+    """
     batch, filters, height, width = o["shape"]
     groups = o["groups"]
     windows = _windows(x, o["kernel"], o["stride"], o["padding"], (height, width), 0.0)
@@ -193,7 +198,8 @@ def _exp_shifted(o: Options, x: Array, top: Array) -> Array:
 
 def _mask(o: Options, x: Array) -> Array:
     """Scale scores and hide the keys after the query; `first` is query position minus key position
-    at (0, 0)."""
+    at (0, 0).
+    """
     queries, keys = x.shape[-2:]
     later = np.arange(keys)[None, :] > np.arange(queries)[:, None] + o["first"]
     return np.where(later, x.dtype.type(MASKED), x * x.dtype.type(o["factor"]))
@@ -250,7 +256,8 @@ def _softmax(o: Options, x: Array, *total: Array) -> Array:
 
 def _rms_norm(o: Options, x: Array, *total: Array) -> Array:
     """Divide by the root of the mean square; `total` is the sum of the mean squares of `parts`
-    blocks of a row."""
+    blocks of a row.
+    """
     mean = total[0] / x.dtype.type(o["parts"]) if total else _over_rows({"function": "square"}, x)
     return x / np.sqrt(mean + x.dtype.type(EPSILON))
 
@@ -292,7 +299,8 @@ def _embedding(o: Options, table: Array, *tokens: Array) -> Array:
 
 def _calibrated(o: Options, *inputs: Array) -> list[Array]:
     """Do `flops` by matrix products, move `bytes` through a buffer, and fill outputs that depend on
-    the inputs."""
+    the inputs.
+    """
     flops, moved = o["flops"], o["bytes"]
     left, right, out, source, target = _buffers()
     whole, rest = divmod(flops, 2 * BLOCK**3)

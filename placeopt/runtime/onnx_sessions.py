@@ -41,7 +41,8 @@ inside parts."""
 @dataclass(frozen=True, eq=False)
 class Parts:
     """A model cut by a placement: the coarse graph and placement, and the calls and device of every
-    part."""
+    part.
+    """
 
     graph: OpGraph
     placement: Placement
@@ -144,7 +145,8 @@ class OnnxSessions(NamedDevices):
 
 def whole_session(program: OnnxProgram, threads: int = 1, profile: str = "") -> Any:
     """Return a session of the whole model; with `profile`, one that writes its operators' times to
-    files so called."""
+    files so called.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -183,12 +185,14 @@ def feeds_of(
                 given = {name: data[name] for name in data.files}
         except (OSError, ValueError) as error:
             raise InputError(
-                f"inputs: expected an .npz file of arrays, received '{file}' ({one_line(str(error))})"
+                f"inputs: expected an .npz file of arrays, received '{file}' "
+                f"({one_line(str(error))})"
             ) from error
         missing = [name for name in program.inputs if name not in given]
         if missing:
             raise InputError(
-                f"inputs '{file}': input '{missing[0]}' of the model is missing; it holds {', '.join(given)}"
+                f"inputs '{file}': input '{missing[0]}' of the model is missing; it holds "
+                f"{', '.join(given)}"
             )
         return {name: given[name] for name in program.inputs}
     from onnx import helper
@@ -214,7 +218,8 @@ def _shape(name: str, declared: Any, dims: Mapping[str, int]) -> list[int]:
             shape.append(int(dims[title]))
         else:
             raise InputError(
-                f"dimension '{title}' of input '{name}' has no value; give --dim {title}=8, or --inputs FILE.npz"
+                f"dimension '{title}' of input '{name}' has no value; give --dim {title}=8, or "
+                "--inputs FILE.npz"
             )
     return shape
 

@@ -1,5 +1,6 @@
 """Measuring the ops of the user's own model: ONNX Runtime's profiler, or torch.profiler around
-every call."""
+every call.
+"""
 
 from __future__ import annotations
 

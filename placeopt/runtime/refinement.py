@@ -90,7 +90,8 @@ class Measured:
 
     def __call__(self, devices: ArrayLike, ranks: ArrayLike | None = None) -> float:
         """Return the median of the executions of a candidate, or its first if that lost the
-        race."""
+        race.
+        """
         placement = self.placement(devices, ranks)
         assert placement.priority is not None
         times = self._times.setdefault(
@@ -195,7 +196,8 @@ def duel(
     measure: Measured, start: Placement, candidate: Placement, pairs: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Measure two placements in turn; stop early only in favour of the start, which no error can
-    make worse."""
+    make worse.
+    """
     seconds = np.zeros((pairs, 2))
     for i in range(pairs):
         for side in (0, 1) if i % 2 == 0 else (1, 0):  # neither always runs first

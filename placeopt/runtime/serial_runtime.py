@@ -1,5 +1,6 @@
 """Serial execution in this process: one op after the other, the reference that every engine is
-compared with."""
+compared with.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def worker_cluster(
     num_devices: int, *, name: str = "workers", latency: float = 1e-3, bandwidth: float = 1e9
 ) -> Cluster:
     """Return k equal CPU workers, one transfer at a time per ordered pair; constants are nominal,
-    not measured."""
+    not measured.
+    """
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
     zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
@@ -89,7 +91,8 @@ def execute(
     graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]
 ) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
     """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape
-    (2, num_ops)."""
+    (2, num_ops).
+    """
     constants: dict[Constant, NDArray[Any]] = {}
     make_constants(plan, range(graph.num_ops), constants)
     readers = Counter(x for step in plan.steps for x in step.operands)
@@ -127,7 +130,8 @@ class SerialRuntime:
         self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False
     ) -> Measurement:
         """Execute the graph `repeat` times; there is nothing to check a serial execution
-        against."""
+        against.
+        """
         placement = check_placement(graph, placement, self.num_devices, repeat)
         if id(graph) not in self._plans:
             self._plans = {id(graph): (graph, make_plan(graph))}

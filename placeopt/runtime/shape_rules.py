@@ -1,5 +1,6 @@
 """Rules for ops of general graphs: the kernel, options and operands that explain an op's kind,
-shapes, weights and flops."""
+shapes, weights and flops.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def _broadcasts(shapes: list[Shape], out: Shape) -> bool:
 
 def _vector(size: int, out: Shape) -> Shape | None:
     """Shape of `size` learned values that broadcast to `out`: along the last axis, or the channels
-    of an image."""
+    of an image.
+    """
     if size and size == out[-1]:
         return (size,)
     if len(out) == 4 and size == out[1]:
@@ -248,7 +250,8 @@ def _window(
 
 def _padding(length: int, out: int, kernel: int, stride: int) -> int:
     """Smallest padding in front with which `out` windows exist, -1 if windows would be left
-    over."""
+    over.
+    """
     if (length - kernel) // stride + 1 > out:
         return -1
     return max(0, -(-((out - 1) * stride + kernel - length) // 2))

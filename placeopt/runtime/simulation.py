@@ -1,5 +1,6 @@
 """The simulated side of a real run: the same ranks, and the measured run as a timeline in the
-problem's ticks."""
+problem's ticks.
+"""
 
 from __future__ import annotations
 

@@ -132,11 +132,13 @@ class SimulatorTuning:
         for name in ("evaluations", "generations", "samples", "elite", "finalists", "final"):
             if getattr(self, name) < 1:
                 raise InputError(
-                    f"tuning the simulator: {name} must be at least 1, received {getattr(self, name)}"
+                    f"tuning the simulator: {name} must be at least 1, received "
+                    f"{getattr(self, name)}"
                 )
         if self.elite > self.samples:
             raise InputError(
-                f"tuning the simulator: expected elite <= samples, received {self.elite} and {self.samples}"
+                f"tuning the simulator: expected elite <= samples, received {self.elite} and "
+                f"{self.samples}"
             )
 
     def run(
@@ -149,7 +151,8 @@ class SimulatorTuning:
         given: Sequence[Placement] = (),
     ) -> Tuned:
         """Learn on `runtime`, beginning with the constants of `calibration`; placements that are
-        `given` run in the final."""
+        `given` run in the final.
+        """
         rng = np.random.default_rng(seed)
         mean, deviation = np.zeros(3), np.full(3, SPREAD)
         found: dict[bytes, Candidate] = {}
@@ -198,7 +201,8 @@ class SimulatorTuning:
         )
         if result.solution is None:
             raise InputError(
-                f"tuning the simulator: {result.solver} found no placement of {graph.name}: {result.message}"
+                f"tuning the simulator: {result.solver} found no placement of {graph.name}: "
+                f"{result.message}"
             )
         return Candidate(with_ranks(problem, result.solution), factors)
 

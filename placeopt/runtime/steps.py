@@ -1,5 +1,6 @@
 """What an execution consists of: steps with operands in order, constants, and the ops as the rules
-see them."""
+see them.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ class OpTable:
 
     def dtype(self, tensor: int) -> str:
         """Float type of a tensor's elements; "" where its shape is unknown or does not explain its
-        size."""
+        size.
+        """
         if not self.graph.shapes:
             return ""
         size = math.prod(self.graph.shapes[tensor])
@@ -130,7 +132,8 @@ class OpTable:
 
     def result(self, tensor: int) -> tuple[Shape, str]:
         """Shape and dtype of a tensor as it is executed: plain bytes where nothing better is
-        known."""
+        known.
+        """
         dtype = self.dtype(tensor)
         if dtype:
             return self.graph.shapes[tensor], dtype

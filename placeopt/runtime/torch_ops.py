@@ -1,5 +1,6 @@
 """Torch versions of the kernels; one that has none is computed by numpy on the host, slowly but
-right."""
+right.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def run_kernel(
     name: str, options: Options, operands: list[Tensor], device: torch.device
 ) -> list[Tensor]:
     """Execute a kernel on the device of its operands; `device` is where a kernel without operands
-    leaves its outputs."""
+    leaves its outputs.
+    """
     kernel = TORCH_KERNELS.get(name)
     if kernel is not None:
         found = kernel(options, *operands)

@@ -89,7 +89,8 @@ class Condensed(NamedTuple):
 
     def contract(self, choice: Ints) -> Ints | None:
         """Return a choice of the old problem as one of this, None where it uses what was
-        removed."""
+        removed.
+        """
         decided = self.fixed >= 0
         if (choice[decided] != self.fixed[decided]).any():
             return None
@@ -114,7 +115,8 @@ class _Target(NamedTuple):
 
 class Draft(NamedTuple):
     """Nodes and edges before they are condensed: edges in any order and direction, perhaps
-    parallel."""
+    parallel.
+    """
 
     node_ptr: Ints
     cost: Ints
@@ -129,7 +131,8 @@ class Draft(NamedTuple):
 
 def usage_unit(problem: ShardingProblem) -> int:
     """Return the unit in which a draft counts usage: 1, or more where sums up to a limit would not
-    fit into 64 bits."""
+    fit into 64 bits.
+    """
     if not problem.limited:
         return 1
     return (
@@ -142,7 +145,8 @@ def usage_unit(problem: ShardingProblem) -> int:
 
 def times_of(problem: ShardingProblem) -> Ints:
     """Return the time points of a draft: those at which a node begins that is live at all, if there
-    is a limit."""
+    is a limit.
+    """
     return np.unique(problem.interval[_live(problem), 0])
 
 
@@ -249,7 +253,8 @@ def as_draft(compact: Compact) -> Draft:
 
 def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
     """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many
-    those are."""
+    those are.
+    """
     rank = np.full(count, -1, dtype=np.int64)
     rank[node] = np.arange(len(node))
     ends = np.sort(rank[edge].reshape(-1, 2), axis=1)
@@ -264,7 +269,8 @@ def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
 @entry
 def _peel(pointer, neighbour):
     """Return the nodes in the order in which they become leaves, then those that never do; and the
-    number of the former."""
+    number of the former.
+    """
     n = len(pointer) - 1
     degree = np.empty(n, dtype=np.int64)
     order = np.empty(n, dtype=np.int64)
@@ -299,7 +305,8 @@ def _peel(pointer, neighbour):
 
 def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:
     """Return the old edges in an order that puts parallel ones together, and the new pairs of those
-    that remain."""
+    that remain.
+    """
     ends = new_node[draft.edge].reshape(-1, 2)
     low, high = ends.min(axis=1), ends.max(axis=1)
     order = np.lexsort((high, low))
@@ -321,7 +328,8 @@ def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
 @entry
 def _fill(draft, new_node, fixed, order, target):
     """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what
-    is decided wholly."""
+    is decided wholly.
+    """
     offset = 0
     e = -1
     node_ptr, strategy, edge = target.node_ptr, target.strategy, target.edge
@@ -358,7 +366,8 @@ def _times(
     draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints
 ) -> tuple[Ints, ...]:
     """Return usages, capacities, the time points of nodes that remain, and which time points
-    remain: those that can bind."""
+    remain: those that can bind.
+    """
     count = len(draft.capacity)
     choices = np.diff(node_ptr)
     usage = draft.usage[kept]

@@ -107,7 +107,10 @@ def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
         problem.interval, np.maximum.reduceat(problem.usage, problem.node_ptr[:-1])
     ).peak
     if most > stated:
-        expected = f"a limit below 2^62, or one that no choice passes ({most}); count usages in larger units"
+        expected = (
+            f"a limit below 2^62, or one that no choice passes ({most}); count usages in "
+            "larger units"
+        )
         raise body.wrong("usage_limit", expected, stated)
 
 
@@ -128,7 +131,8 @@ def to_contest(problem: ShardingProblem) -> dict[str, Any]:
 
 def _text(path: str | Path, where: str, max_bytes: int) -> str:
     """Return the text of a file, decompressed where it is gzip; never more than `max_bytes` of
-    it."""
+    it.
+    """
     data = read_bytes(path, max_bytes=max_bytes)
     try:
         if data.startswith(_GZIP):
@@ -188,5 +192,6 @@ def _same(
     if wrong.size:
         i = int(wrong[0])
         raise InputError(
-            f'{body.where}: "{key}[{i}]": expected {what} ({int(expected[i])}), received {show(int(found[i]))}'
+            f'{body.where}: "{key}[{i}]": expected {what} ({int(expected[i])}), received '
+            f"{show(int(found[i]))}"
         )

@@ -1,5 +1,6 @@
 """Cost and usage of a choice of strategies, exactly: sums are taken in two words of 32 bits where
-64 may not do."""
+64 may not do.
+"""
 
 from __future__ import annotations
 

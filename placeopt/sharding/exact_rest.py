@@ -122,7 +122,8 @@ def _pairs(
     model: Any, c: Compact, use: dict[int, Any], pairs: NDArray[np.bool_]
 ) -> list[tuple[Any, int]]:
     """Add one literal per pair that survives, as many in a row or column as its strategy is
-    used."""
+    used.
+    """
     terms = []
     for e, (u, v) in enumerate(c.edge.tolist()):
         rows = [x for x in range(int(c.node_ptr[u]), int(c.node_ptr[u + 1])) if x in use]

@@ -121,7 +121,8 @@ def sharding_model(
     """
     if not graph.shapes:
         raise InputError(
-            f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, torch.export "
+            f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, "
+            "torch.export "
             "or a generator"
         )
     if graph.backward.any():
@@ -333,7 +334,8 @@ class _Builder:
 
     def _intervals(self) -> list[list[int]]:
         """A tensor lives from its op to its last reader; in training until the op's turn on the way
-        back."""
+        back.
+        """
         count = self.graph.num_ops
         end = 2 * count if self.training else count
         found = []

@@ -1,5 +1,6 @@
 """The judge of a choice of strategies: plain Python integers, one sweep over time, no code shared
-with the evaluator."""
+with the evaluator.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) -> list[str]:
     """Return in words every node with a strategy that does not exist, and every stretch of time
-    over the limit."""
+    over the limit.
+    """
     strategies = solution.strategy.tolist()
     first = problem.node_ptr.tolist()
     count = len(first) - 1
@@ -37,7 +39,8 @@ def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) ->
         now += changes[time]
         if now > limit:
             found.append(
-                f"time points {time} to {times[i + 1] - 1}: usage {now}, more than the limit of {limit}"
+                f"time points {time} to {times[i + 1] - 1}: usage {now}, more than the limit of "
+                f"{limit}"
             )
     return found
 

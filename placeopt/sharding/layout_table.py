@@ -1,5 +1,6 @@
 """What a choice of strategies means: a table of ops and weights with their layouts, memory per
-device, and reference layouts."""
+device, and reference layouts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
     """Return one row per op and weight: its strategy, its layout for torch and for JAX, bytes per
-    device."""
+    device.
+    """
     graph, chosen = model.graph, solution.strategy.tolist()
     usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
     rows: list[dict[str, Any]] = []
@@ -101,7 +103,8 @@ def _distance(
     model: ShardingModel, op: int, strategy: OpStrategy, wanted: list[Layout]
 ) -> tuple[float, ...]:
     """Order strategies as Megatron would: the batch split first, then no change of layout, then
-    shared work."""
+    shared work.
+    """
     batch = sum(way.outputs[:1] != (0,) or way.weight != REPLICATE for way in strategy.ways[:-1])
     axes = model.axes[-1:]
     changes = sum(

@@ -79,7 +79,8 @@ def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
     if count != cluster.num_devices:
         shown = "x".join(map(str, sizes))
         raise InputError(
-            f"mesh {shown}: expected {count} devices, the cluster '{cluster.name}' has {cluster.num_devices}"
+            f"mesh {shown}: expected {count} devices, the cluster '{cluster.name}' has "
+            f"{cluster.num_devices}"
         )
     axes = []
     for axis, size in enumerate(sizes):
@@ -102,7 +103,8 @@ def share(layout: Layout, axes: tuple[Axis, ...]) -> int:
 
 def change_seconds(size: float, before: Layout, after: Layout, axes: tuple[Axis, ...]) -> float:
     """Return the seconds to change the layout of a tensor of `size` bytes; infinity where that is
-    impossible."""
+    impossible.
+    """
     if before == after:
         return 0.0
     if any(b != a and a == PARTIAL for b, a in zip(before, after, strict=True)):
@@ -137,7 +139,8 @@ def torch_placements(layout: Layout) -> str:
 
 def partition_spec(layout: Layout, rank: int) -> str:
     """Return a layout as JAX writes it: P('x', None); partial sums, which it has no word for, are
-    named behind it."""
+    named behind it.
+    """
     entries = []
     for dimension in range(rank):
         names = [AXIS_NAMES[i] for i, place in enumerate(layout) if place == dimension]

@@ -45,7 +45,8 @@ class TotalCost(JudgedObjective):
         if profile.peak <= problem.usage_limit:
             return ""
         return (
-            f"the smallest usages add up to {profile.peak} at time {int(profile.time[profile.peak_index])}, "
+            f"the smallest usages add up to {profile.peak} at time "
+            f"{int(profile.time[profile.peak_index])}, "
             f"more than the limit of {problem.usage_limit}"
         )
 
@@ -61,7 +62,8 @@ class TotalCost(JudgedObjective):
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
         """Return the highest usage, the limit (None without one) and the strategies, for the
-        command line."""
+        command line.
+        """
         peak = usage_profile(problem, solution).peak
         limit = problem.usage_limit if problem.limited else None
         return {"usage_peak": peak, "usage_limit": limit, "strategies": solution.strategy.tolist()}

@@ -97,7 +97,8 @@ class Form(NamedTuple):
 
 def ways_of(form: Form) -> list[Way]:
     """Return the ways of an op, to replicate it first; each placement still has to divide its
-    dimension."""
+    dimension.
+    """
     count = len(form.inputs)
     whole = Way(
         "replicate",
@@ -130,7 +131,8 @@ def ways_of(form: Form) -> list[Way]:
 
 def _linear(form: Form) -> list[Way]:
     """Y[.., n] = X[.., k] W[k, n]: rows of X, columns of W (column parallel), terms of the sum (row
-    parallel)."""
+    parallel).
+    """
     last = len(form.outputs[0]) - 1
     rest = len(form.inputs) - 1
     rows = [
@@ -153,7 +155,8 @@ def _linear(form: Form) -> list[Way]:
 
 def _convolution(form: Form) -> list[Way]:
     """Batch, output channels (the weight's first dimension), input channels (its second: partial
-    sums)."""
+    sums).
+    """
     count = len(form.inputs)
     none = (REPLICATE,) * count
     first, second = ((0, *none[1:]), (1, *none[1:])) if count else ((), ())
@@ -166,7 +169,8 @@ def _convolution(form: Form) -> list[Way]:
 
 def _embedding(form: Form) -> list[Way]:
     """Rows of the output, columns of the table, rows of the table (partial sums); a second output
-    is the table."""
+    is the table.
+    """
     last = len(form.outputs[0]) - 1
     none = (REPLICATE,) * len(form.inputs)
     tables = len(form.outputs) - 1
@@ -189,7 +193,8 @@ def _embedding(form: Form) -> list[Way]:
 
 def _product(form: Form) -> list[Way]:
     """C[.., m, n] = A[.., m, k] B[.., k, n], or B[.., n, k]: batch dimensions, m, n and the terms
-    k."""
+    k.
+    """
     out = form.outputs[0]
     if len(out) < 2:
         return []
@@ -261,7 +266,8 @@ def _move(form: Form) -> list[Way]:
 
 def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
     """Return (dimension of the input, dimension of the output) pairs that hold the same entries in
-    the same order."""
+    the same order.
+    """
     pairs, used = [], set[int]()
     left = []
     for d, size in enumerate(given):
@@ -282,7 +288,8 @@ def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
 
 def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
     """Every dimension of the result; operands are aligned at their last dimension, as in
-    broadcasting."""
+    broadcasting.
+    """
     out = form.outputs[0]
     found = []
     for d in range(len(out) - int(frozen_last)):

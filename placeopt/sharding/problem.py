@@ -98,7 +98,8 @@ class ShardingProblem(ArrayHolder):
         few = np.flatnonzero(np.diff(self.node_ptr) < 1)
         if few.size or self.node_ptr[0] != 0:
             raise InputError(
-                f"{where}: node {int(few[0]) if few.size else 0} has no strategy; give it at least one"
+                f"{where}: node {int(few[0]) if few.size else 0} has no strategy; give it at least "
+                "one"
             )
         total = int(self.node_ptr[-1])
         for key, shape in (("cost", (total,)), ("usage", (total,)), ("interval", (n, 2))):
@@ -127,7 +128,8 @@ class ShardingProblem(ArrayHolder):
         loops = np.flatnonzero(self.edge[:, 0] == self.edge[:, 1])
         if loops.size:
             raise InputError(
-                f"{where}: edge {int(loops[0])} joins node {int(self.edge[loops[0], 0])} with itself; "
+                f"{where}: edge {int(loops[0])} joins node {int(self.edge[loops[0], 0])} with "
+                "itself; "
                 "add its costs to those of the node"
             )
         sizes = np.diff(self.node_ptr)

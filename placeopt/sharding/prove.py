@@ -1,5 +1,6 @@
 """Lower bounds on the cost of every feasible choice, cheapest first, until the time is over or one
-reaches a value."""
+reaches a value.
+"""
 
 from __future__ import annotations
 

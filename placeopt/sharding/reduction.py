@@ -103,7 +103,8 @@ def composed(outer: Condensed, inner: Condensed) -> Condensed:
 @entry
 def consistent(c, alive, most):
     """Remove from `alive` what has a neighbour with which every pair costs `most` or more; return
-    whether any choice is left."""
+    whether any choice is left.
+    """
     n = len(c.node_ptr) - 1
     for v in range(n):
         if not alive[c.node_ptr[v] : c.node_ptr[v + 1]].any():
@@ -146,7 +147,8 @@ def consistent(c, alive, most):
 @entry
 def replaced(c, alive, most, work):
     """Remove from `alive` the strategies that another one of their node replaces whatever the
-    neighbours choose."""
+    neighbours choose.
+    """
     left = work
     for v in range(len(c.node_ptr) - 1):
         start, stop = c.node_ptr[v], c.node_ptr[v + 1]
@@ -191,7 +193,8 @@ def _replaces(c, alive, most, v, other, x):
 
 def followers_moved(compact: Compact, most: int) -> Draft | None:
     """Return the problem with the edges of followers moved to those that they follow, None if there
-    are none."""
+    are none.
+    """
     leader, link = _leaders(compact, most, MOST_GROWTH)
     if (leader < 0).all():
         return None
@@ -282,7 +285,8 @@ def _fill_maps(c, order, following, most):
 @entry
 def _move_tables(c, edge, edge_ptr, follower, following, most, cost, table):
     """Write the tables between roots, those of followers with their roots, and costs of what has
-    become one node."""
+    become one node.
+    """
     _, _, root, map_ptr, maps = following
     for e in range(len(edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]

@@ -335,7 +335,8 @@ def _pass_on(b, table, at, target):
 @inner
 def _value(f, board, count, price):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of
-    usage)."""
+    usage).
+    """
     cost = priced = 0.0
     for i in range(count):
         v = board.order[i]

@@ -95,7 +95,8 @@ class TreeSearch:
 
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the
-        prices."""
+        prices.
+        """
         at = self.rng.integers(
             0 if most <= LOCAL_SIZE else self._inner, len(self._roots), size=count
         )
@@ -114,7 +115,8 @@ class TreeSearch:
 
     def round(self, limit: int) -> int:
         """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their
-        number."""
+        number.
+        """
         most = TREE_SIZES[self._turn % len(TREE_SIZES)]
         scale = SCALES[self._turn // len(TREE_SIZES) % len(SCALES)]
         if self.urgent and scale == 1.0:

@@ -59,7 +59,8 @@ TURN_STEPS, TURN_MOVES = 10, 500
 
 class Remainder(NamedTuple):
     """What remains of a problem; what every other choice costs at least, without its offset; a
-    bound of all choices."""
+    bound of all choices.
+    """
 
     condensed: Condensed
     others: int
@@ -91,7 +92,8 @@ def what_survives(
     compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int
 ) -> Condensed | None:
     """Return what the reductions leave of the strategies and pairs that survive, None if no choice
-    of less than `upper`."""
+    of less than `upper`.
+    """
     strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
     raised = compact._replace(
         cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
@@ -155,7 +157,8 @@ class TwoSided:
 
     def start(self, choice: Ints | None = None) -> None:
         """Make the first steps of the bound and the first choice, unless one of the problem is
-        given."""
+        given.
+        """
         if self.trivial:
             return
         inner = None if choice is None else self.condensed.contract(choice)
@@ -198,7 +201,8 @@ class TwoSided:
 
     def exchange(self) -> None:
         """Give the search the prices and perhaps a better choice, and the bound the cost of the
-        best one."""
+        best one.
+        """
         if self.search is None:
             return
         self.search.prices = prices_of_nodes(self.compact, self.dual.prices)
@@ -229,7 +233,8 @@ class TwoSided:
 
     def _aim(self, choice: Ints) -> None:
         """Aim the bound at the best cost, or at a guess: what a choice costs without what is all
-        but forbidden."""
+        but forbidden.
+        """
         if self.search is not None:
             guess = GUESS * self.search.cost_below(choice, self._forbidden) + 1
             self.dual.aim(self.search.best_cost, guess)
@@ -297,7 +302,8 @@ class TwoSided:
 
     def _reopen_if_empty(self) -> None:
         """Work on the whole problem if it is proved that every choice uses what is all but
-        forbidden."""
+        forbidden.
+        """
         empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
         if empty and self.search is not None and self.search.best_cost > self._others:
             best = self.solution()

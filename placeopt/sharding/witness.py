@@ -44,7 +44,8 @@ PATIENCE = 500
 
 class Sums(NamedTuple):
     """A witness over the problem itself: units of 2^-cost_bits, and of 2^-(cost_bits + price_bits)
-    for prices."""
+    for prices.
+    """
 
     cost_bits: int
     price_bits: int
@@ -137,7 +138,8 @@ def _carried_over(
 
 def merged_tables(problem: ShardingProblem) -> Tables:
     """Return the costs of every pair of nodes (u < v) with edges between them, as Python integers:
-    rows are u's strategies."""
+    rows are u's strategies.
+    """
     tables: Tables = {}
     sizes = problem.num_choices
     for (u, v), start in zip(problem.edge.tolist(), problem.edge_ptr[:-1].tolist(), strict=True):
@@ -153,7 +155,8 @@ def merged_tables(problem: ShardingProblem) -> Tables:
 
 def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables, sums: Sums) -> int:
     """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why
-    it holds."""
+    it holds.
+    """
     total = -sum(price for _, price in sums.prices) * problem.usage_limit >> sums.price_bits
     starts, node = problem.node_ptr.tolist(), []
     for v, (first, last) in enumerate(problem.interval.tolist()):

@@ -54,7 +54,8 @@ class SearchSolver(ABC):
 
     def kernels_at_once(self, problem: Any) -> tuple[str, ...] | None:
         """Groups of kernels without which it cannot begin; the others may be interpreted. None for
-        all, as by default."""
+        all, as by default.
+        """
         return None
 
     def solve(

@@ -190,7 +190,8 @@ _first_run = _FirstRun()
 
 def kernels_of(objective: Any, solvers: Iterable[Any] = (), *, bounds: bool = False) -> list[str]:
     """Return the groups that an objective, its bounds and some solvers call, without
-    repetitions."""
+    repetitions.
+    """
     names = [
         *getattr(objective, "kernels", ()),
         *(getattr(objective, "bound_kernels", ()) if bounds else ()),
@@ -294,10 +295,12 @@ def _compiling(
     meanwhile: Callable[[], object] | None,
 ) -> Iterator[None]:
     """Begin to compile groups in other processes, and go on when those that are needed are
-    compiled, and loaded."""
+    compiled, and loaded.
+    """
     workers = _num_workers(groups)
     tell(
-        f"compiling kernels, once after an installation: about {sum(g.seconds for g in needed) / workers:.0f} s on "
+        "compiling kernels, once after an installation: about "
+        f"{sum(g.seconds for g in needed) / workers:.0f} s on "
         f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)"
     )
     started = time.perf_counter()
@@ -339,7 +342,8 @@ def compile_cold(
     groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None
 ) -> None:
     """Compile groups in other processes; `done` is told the name of each and its seconds. Ctrl-C
-    ends them."""
+    ends them.
+    """
     if groups:
         with _Workers(groups, _num_workers(groups), done) as compiling:
             compiling.wait()
@@ -364,7 +368,8 @@ def run_first(group: KernelGroup) -> None:
 
 def cached(group: KernelGroup) -> bool:
     """Whether every kernel of a group that Python calls is in numba's cache, compiled for this
-    processor."""
+    processor.
+    """
     return all(
         _in_cache(kernel)
         for module in group.modules
@@ -387,7 +392,8 @@ def entries(module: Any) -> list[Any]:
 
 def _in_cache(kernel: Any) -> bool:
     """Whether a kernel has a compiled version, loaded or on disk; False where numba does not
-    say."""
+    say.
+    """
     if kernel.signatures:
         return True
     try:
@@ -415,7 +421,8 @@ def _say_on_stderr(words: str) -> None:
 
 class _Workers:
     """Processes that compile groups of kernels, each taking the next one when it is done; Ctrl-C
-    ends them."""
+    ends them.
+    """
 
     def __init__(
         self, groups: list[KernelGroup], count: int, done: Callable[[str, float], object]
@@ -452,7 +459,8 @@ class _Workers:
 
     def wait(self, needed: Iterable[KernelGroup] | None = None) -> None:
         """Wait for some groups and load each as it comes, or for all; in steps in which a signal is
-        noticed."""
+        noticed.
+        """
         left = None if needed is None else list(needed)
         while any(thread.is_alive() for thread in self._threads) and left != []:
             for group in [group for group in left or () if ready([group.name])]:
@@ -468,7 +476,8 @@ class _Workers:
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
         """Hand a process one group after the other; one that fails is left to whoever calls its
-        kernels."""
+        kernels.
+        """
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
@@ -487,7 +496,8 @@ class _Workers:
 
 def serve() -> None:
     """Compile the groups named on the standard input, line by line, and answer with a line each (a
-    worker's main)."""
+    worker's main).
+    """
     waiting: list[str] = []
     arrived = threading.Semaphore(0)
 
@@ -509,7 +519,8 @@ def serve() -> None:
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
     """Let one process compile a group, the others wait and load it: several may start at the same
-    time."""
+    time.
+    """
     try:
         import fcntl
     except ImportError:

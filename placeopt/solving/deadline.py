@@ -100,7 +100,8 @@ def left_behind() -> bool:
 
 def wait_for_left_behind() -> None:
     """Wait for searches left behind: the interpreter's end would take compiled code away under
-    them."""
+    them.
+    """
     end = time.monotonic() + LAST_WAIT
     while left_behind() and time.monotonic() < end:
         time.sleep(0.05)

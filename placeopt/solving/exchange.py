@@ -99,7 +99,8 @@ class Exchange:
 
 class Follower(Exchange):
     """The exchange of a search for a part of another search's problem: they share nothing but their
-    end."""
+    end.
+    """
 
     def __init__(self, whole: Whole) -> None:
         super().__init__()

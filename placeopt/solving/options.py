@@ -136,13 +136,15 @@ def check_options(solver: Any, name: str) -> None:
         wanted = _wrong_type(field.default, value)
         if wanted or not declared.accepts(value):
             raise InputError(
-                f"{name} option {key}: expected {wanted or declared.expected}, received {value!r:.60}"
+                f"{name} option {key}: expected {wanted or declared.expected}, received "
+                f"{value!r:.60}"
             )
 
 
 def _wrong_type(default: Any, value: Any) -> str:
     """Return the expected type in words if a value is not of the type of a plain default, else
-    ""."""
+    "".
+    """
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     if isinstance(default, int):

@@ -160,7 +160,8 @@ class PluginTracker(Generic[SolutionT]):
 
     def stop(self) -> bool:
         """Whether the search has to end now; a claim that meets the incumbent ends it too, as far
-        as it is concerned."""
+        as it is concerned.
+        """
         if self.exchange is not None:
             self.exchange.meet(self)
         value = self.__whole.value
@@ -264,7 +265,8 @@ class PluginTracker(Generic[SolutionT]):
 
     def beside(self, problem: Any, budget: Budget) -> Tracker[Any]:
         """Return a tracker for the search of another problem, a part of this one, say: it ends with
-        this search."""
+        this search.
+        """
         own: Tracker[Any] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
         return own
@@ -303,7 +305,8 @@ def adopt(face: PluginTracker[Any], result: Any) -> None:
 
 def lent(value: Any) -> Any:
     """Return a copy of a problem or a solution for others: they share arrays that cannot change,
-    and nothing else."""
+    and nothing else.
+    """
     return _lent(value, {})
 
 
@@ -398,7 +401,8 @@ _MAKE_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 def _class_here(cls: type) -> type | None:
     """Return the nearest base that a module of this package has under its name, `cls` itself for
-    one; None if none is."""
+    one; None if none is.
+    """
     for base in cls.__mro__:
         found: Any = (
             sys.modules.get(base.__module__)

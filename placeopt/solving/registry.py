@@ -1,5 +1,6 @@
 """The registry of solvers: names, lazily imported, so that listing them imports none of the heavy
-libraries."""
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class SolverSpec:
     @property
     def accepted(self) -> tuple[str, ...]:
         """Names of the objectives that the solver takes, those included that users have
-        registered."""
+        registered.
+        """
         named = tuple(name for name in self.objectives if name != ANY_OTHER)
         return (
             named if len(named) == len(self.objectives) else (*named, *added_objectives(self.kind))
@@ -106,7 +108,7 @@ def register(
             raise InputError(
                 f"solver name '{name}' is taken by {known.target}; choose another name"
             )
-        words = summary or (cls.__doc__ or "").strip().split("\n")[0]
+        words = summary or _summary_of(cls)
         _registered[kind, name] = SolverSpec(name, target, kind, objectives, words)
         _classes[target] = cls
         return cls
@@ -115,6 +117,11 @@ def register(
 
 
 _classes: dict[str, type] = {}
+
+
+def _summary_of(cls: type) -> str:
+    """Return the first paragraph of a class's docstring, in one line."""
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def specs(kind: str | None = None) -> dict[str, SolverSpec]:
@@ -128,7 +135,8 @@ def specs(kind: str | None = None) -> dict[str, SolverSpec]:
 
 def _known() -> dict[str, SolverSpec]:
     """Return the solvers of placeopt and those registered in this process; no entry point is looked
-    up."""
+    up.
+    """
     found: dict[str, SolverSpec] = {}
     for module in SPEC_MODULES:
         for spec in getattr(importlib.import_module(module), "SPECS", ()):
@@ -160,7 +168,8 @@ def is_ours(solver: Any) -> bool:
 
 def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
     """Return the solvers of other packages; the folders of installed packages are read again when
-    one has changed."""
+    one has changed.
+    """
     return _entry_points_in(tuple((folder, _changed(folder)) for folder in sys.path))
 
 
@@ -180,7 +189,8 @@ def _entry_points_in(
 
 def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
     """Describe a solver of another package; its class may carry `kind`, `objectives`, `paper`,
-    `use` and a docstring."""
+    `use` and a docstring.
+    """
     try:
         cls = point.load()
         return SolverSpec(
@@ -188,7 +198,7 @@ def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
             point.value,
             str(getattr(cls, "kind", "placement")),
             tuple(getattr(cls, "objectives", ("makespan",))),
-            (cls.__doc__ or "").strip().split("\n")[0],
+            _summary_of(cls),
             paper=str(getattr(cls, "paper", "")),
             use=str(getattr(cls, "use", "")),
         )
@@ -221,7 +231,8 @@ def solver_class(name: str, kind: str = "placement") -> type:
         )
         if spec is None:
             raise InputError(
-                f"solver '{name}' is not known for {kind} problems; {did_you_mean(name, sorted(table))}"
+                f"solver '{name}' is not known for {kind} problems; "
+                f"{did_you_mean(name, sorted(table))}"
             )
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
@@ -241,7 +252,8 @@ def _attribute(target: str) -> Any:
 
 def solver_version(name: str, kind: str = "placement") -> str:
     """Return the version of a solver: its class attribute `version`, else the version of the
-    package it comes from."""
+    package it comes from.
+    """
     cls = solver_class(name, kind)
     declared = getattr(cls, "version", None)
     if isinstance(declared, str | int | float):
@@ -293,7 +305,8 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
 
 def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
     """Return the objectives of a type of problem that a configured solver takes; None if it does
-    not say."""
+    not say.
+    """
     target = f"{type(solver).__module__}:{type(solver).__qualname__}"
     found = [spec for spec in _known().values() if spec.target == target]
     if not found:

@@ -281,7 +281,8 @@ def check_accepts(solver: Any, problem: Any) -> None:
             else f"takes no {objective.kind} problem"
         )
         raise Refused(
-            f"solver '{solver.name}' {takes}, received '{objective.name}' of problem '{problem.name}'"
+            f"solver '{solver.name}' {takes}, received '{objective.name}' of problem "
+            f"'{problem.name}'"
         )
 
 
@@ -340,7 +341,8 @@ def _search(
 
 def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
     """Call the `search` of a solver of another package, or the `solve` of one that keeps to the
-    protocol only."""
+    protocol only.
+    """
     if hasattr(solver, "search"):
         solver.search(face.problem, face)
     else:
@@ -356,13 +358,15 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
 
 def search_beside(solver: Any, tracker: Tracker[Any]) -> None:
     """Run a search on a tracker that its caller keeps: the other side of one solve, which judges
-    what it takes over."""
+    what it takes over.
+    """
     _search(solver, tracker, objective_of(tracker.problem), None, measured=False)
 
 
 def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
     """Return what a search had found before it failed, judged; None if that is nothing that
-    holds."""
+    holds.
+    """
     tracker.stop_reason = "interrupted"
     try:
         return None if tracker.value is None else _conclude(tracker, objective, measured)
@@ -397,12 +401,15 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         finished = _finish(tracker, objective, solution, measured)
     if finished.value is None or finished.violations:
         raise SolverError(
-            f"solver '{tracker.solver}' found a solution that is not valid: {finished.violations[0]}"
+            f"solver '{tracker.solver}' found a solution that is not valid: "
+            f"{finished.violations[0]}"
         )
     if finished.value < tracker.lower_bound:
         raise SolverError(
-            f"solver '{tracker.solver}' on '{tracker.problem.name}': the lower bound {tracker.lower_bound} "
-            f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one of them is wrong"
+            f"solver '{tracker.solver}' on '{tracker.problem.name}': the lower bound "
+            f"{tracker.lower_bound} "
+            f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one "
+            "of them is wrong"
         )
     tracker.offer(finished.value, solution)
     tracker.trace = [

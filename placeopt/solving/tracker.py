@@ -106,7 +106,8 @@ class Tracker(Generic[SolutionT]):
     @property
     def seconds_left(self) -> float:
         """Seconds left in the budget for searching, infinity without a time limit, never
-        negative."""
+        negative.
+        """
         return (
             float("inf")
             if self.budget.seconds is None
@@ -178,7 +179,8 @@ class Tracker(Generic[SolutionT]):
 
     def beside(self, problem: Any, budget: Budget) -> Tracker[SolutionT]:
         """Return a tracker for the search of another problem, a part of this one, say: it ends with
-        this search."""
+        this search.
+        """
         own: Tracker[SolutionT] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
         return own
@@ -203,7 +205,8 @@ class Tracker(Generic[SolutionT]):
 
     def close(self) -> None:
         """Take over what parts that have not ended have found, then take nothing more from this
-        search or any of them."""
+        search or any of them.
+        """
         for part in list(self.parts):
             part.close()
             self.adopt_claims(part)

@@ -1,12 +1,12 @@
 """Quick lower bounds on the period of every split.
 
 area : let T be the period, and r_S the devices of stage S. Its load is at least work(S) / r_S, so
-r_S T >= work(S), which is at
-       least the ticks of its ops on their fastest devices. The r_S add up to at most the usable
-       devices: T is at least all of these ticks shared equally, rounded up.
+       r_S T >= work(S), which is at least the ticks of its ops on their fastest devices. The r_S
+       add up to at most the usable devices: T is at least all of these ticks shared equally,
+       rounded up.
 op   : the stage of an op has at most as many devices as replicas are allowed, all of one type that
-can run the op, so T is at least
-       the op's ticks there divided by the most such devices, the least over the types.
+       can run the op, so T is at least the op's ticks there divided by the most such devices, the
+       least over the types.
 """
 
 from __future__ import annotations

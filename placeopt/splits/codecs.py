@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def holds_split(source: Any) -> bool:
     """Whether a source is a file that says, in its first bytes, that it is a SplitProblem saved by
-    placeopt."""
+    placeopt.
+    """
     if not isinstance(source, str | Path) or str(source).startswith(("gen:", "onnx:", "torch:")):
         return False
     return says_format(source, "placeopt/split", within=256)
@@ -39,7 +40,7 @@ def _decode_problem(body: Body) -> SplitProblem:
         max_replicas=body.integer("max_replicas", 1),
         groups=body.integer("groups", 1),
         overlap=body.flag("overlap"),
-        sync=body.optional_integers("sync"),
+        sync=body.optional_integers("sync"),  # type: ignore[arg-type]
         uplink=body.optional_integers("uplink"),  # type: ignore[arg-type]
         name=body.text("name", ""),
     )

@@ -43,7 +43,8 @@ def split_loads(problem: SplitProblem, split: Split) -> Loads:
 
 def crossings(problem: SplitProblem, part: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
     """Whether each tensor crosses the border of each part of the ops, shape (num_tensors,
-    count)."""
+    count).
+    """
     base = problem.placement
     inside = np.zeros((base.num_tensors, count), dtype=np.bool_)
     tensor = np.arange(base.num_tensors)

@@ -1,5 +1,6 @@
 """The judge of a split: every violation in words, and its period by plain counting; no code shared
-with the evaluation."""
+with the evaluation.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +58,16 @@ def _devices(problem: SplitProblem, split: Split) -> Iterator[str]:
     kind = {device: g for g, devices in enumerate(problem.types) for device in devices}
     for at, stage in enumerate(split.stages):
         if len(stage.devices) > problem.max_replicas:
-            yield f"stage {at} has {len(stage.devices)} devices; at most {problem.max_replicas} may share one"
+            yield (
+                f"stage {at} has {len(stage.devices)} devices; at most {problem.max_replicas} "
+                "may share one"
+            )
         if len({kind[device] for device in stage.devices}) > 1:
-            yield f"stage {at}: its devices {', '.join(names[device] for device in stage.devices)} are not alike"
+            yield (
+                f"stage {at}: its devices "
+                f"{', '.join(names[device] for device in stage.devices)} "
+                "are not alike"
+            )
         unused = [device for device in stage.devices if device not in problem.group_of]
         if unused:
             yield f"stage {at}: device '{names[unused[0]]}' is in no group"
@@ -67,7 +75,10 @@ def _devices(problem: SplitProblem, split: Split) -> Iterator[str]:
             yield f"stage {at}: its devices lie in several groups"
         for op in stage.ops:
             if int(problem.placement.compute[op, stage.devices[0]]) < 0:
-                yield f"op '{problem.placement.op_names[op]}' cannot run on '{names[stage.devices[0]]}'"
+                yield (
+                    f"op '{problem.placement.op_names[op]}' cannot run on "
+                    f"'{names[stage.devices[0]]}'"
+                )
     order = [problem.group_of.get(stage.devices[0], -1) for stage in split.stages]
     if order != sorted(order):
         yield f"the stages lie in the groups {order} by turns; a group holds consecutive stages"
@@ -81,7 +92,8 @@ def _memory(problem: SplitProblem, split: Split) -> Iterator[str]:
         for device in stage.devices:
             if held > int(base.capacity[device]):
                 yield (
-                    f"stage {at}: '{base.device_names[device]}' holds {held} bytes, its capacity is "
+                    f"stage {at}: '{base.device_names[device]}' holds {held} bytes, its capacity "
+                    "is "
                     f"{int(base.capacity[device])}"
                 )
 
@@ -93,10 +105,16 @@ def _order(problem: SplitProblem, split: Split) -> Iterator[str]:
     together: dict[int, int] = {}
     for op, group in enumerate(base.colocation.tolist()):
         if group >= 0 and stage_of[together.setdefault(group, op)] != stage_of[op]:
-            yield f"ops '{base.op_names[together[group]]}' and '{base.op_names[op]}' must share a stage"
+            yield (
+                f"ops '{base.op_names[together[group]]}' and '{base.op_names[op]}' must share a "
+                "stage"
+            )
     for u, v in ordered_pairs(base, "chain"):
         if stage_of[u] > stage_of[v]:
-            yield f"the edge from '{base.op_names[u]}' to '{base.op_names[v]}' leads from stage {stage_of[u]} back to {stage_of[v]}"
+            yield (
+                f"the edge from '{base.op_names[u]}' to '{base.op_names[v]}' leads from stage "
+                f"{stage_of[u]} back to {stage_of[v]}"
+            )
 
 
 def judged_period(problem: SplitProblem, split: Split) -> int:

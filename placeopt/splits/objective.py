@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 class SplitPeriod(JudgedObjective):
     """Ticks per sample of a pipeline whose stages may have replicas, groups of devices and
-    overlapped transfers."""
+    overlapped transfers.
+    """
 
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "split"

@@ -5,16 +5,16 @@ horizon; it then holds at least `width` servers for at least its shortest comple
 arrival the running jobs hold at most S servers. Relaxing where on the grid the servers are, and
 allowing fractions of jobs, gives the linear program
 
-    max sum x_jd   s.t.   sum_d x_jd <= 1,   sum_{(j, d) running at a_k} width_jd x_jd <= S  for
-    every arrival k,
+    max sum x_jd  s.t.  sum_d x_jd <= 1,
+                        sum_{(j, d) running at a_k} width_jd x_jd <= S  for every arrival k,
 
 whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any
 prices y >= 0 of a server at an arrival prove it (weak duality): S sum_k y_k + sum_j max(0, max_d (1
 - width_jd * what the servers cost while it runs)). HiGHS only suggests the prices; they are rounded
-  to multiples of a power of two and the bound is
-evaluated in integers, so that nothing has to be trusted. With integer x (CP-SAT) the bound
-is tighter; with a block of the grid chosen for every job it is the exact clairvoyant optimum under
-the uniform rule (free choice of the block, of which first fit is one), for short streams.
+to multiples of a power of two and the bound is evaluated in integers, so that nothing has to be
+trusted. With integer x (CP-SAT) the bound is tighter; with a block of the grid chosen for every job
+it is the exact clairvoyant optimum under the uniform rule (free choice of the block, of which first
+fit is one), for short streams.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def offline_bound(
         problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"
     ):
         raise InputError(
-            f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, received "
+            f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, "
+            "received "
             f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
     completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
@@ -119,7 +120,8 @@ def offline_bound(
 
 def hopeless_jobs(problem: JobStreamProblem) -> int:
     """Return how many jobs no degree can complete by their deadline and the horizon, even on an
-    empty cluster."""
+    empty cluster.
+    """
     return int(np.count_nonzero(~_completes(problem).any(axis=1)))
 
 
@@ -142,7 +144,8 @@ def completing_options(problem: JobStreamProblem) -> Options:
 
 def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDArray[np.float64]:
     """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS
-    has none in time."""
+    has none in time.
+    """
     from scipy.optimize import linprog
     from scipy.sparse import csr_matrix, vstack
 

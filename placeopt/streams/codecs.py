@@ -41,7 +41,8 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def _made(cls: type, body: Body) -> Any:
     """Return the dataclass that `_plain` wrote; fields that are missing keep their defaults, types
-    are those of these."""
+    are those of these.
+    """
     values = {}
     for field in fields(cls):
         if not body.has(field.name):
@@ -136,7 +137,8 @@ def _decode_episode(body: Body) -> Episode:
     columns = {key: body.integers(key) for key in _EPISODE_ARRAYS}
     if len(rows) not in (0, size) or any(len(column) != size for column in columns.values()):
         raise InputError(
-            f"{body.where}: expected {size} values of {', '.join(_EPISODE_ARRAYS)} and rows of servers"
+            f"{body.where}: expected {size} values of {', '.join(_EPISODE_ARRAYS)} and rows of "
+            "servers"
         )
     if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
         raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")

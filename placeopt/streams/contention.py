@@ -114,12 +114,14 @@ def contended_step_time(
         servers = tuple(int(server) for server in block)
         if config.rule != "uniform" or len(set(servers)) != degree:
             raise InputError(
-                f"contended step: a block needs the uniform rule and {degree} distinct servers, received "
+                f"contended step: a block needs the uniform rule and {degree} distinct servers, "
+                "received "
                 f"{len(set(servers))} under '{config.rule}'"
             )
         if min(servers) < 0 or max(servers) >= topology.num_servers:
             raise InputError(
-                f"contended step: servers must be in 0..{topology.num_servers - 1}, received {servers}"
+                f"contended step: servers must be in 0..{topology.num_servers - 1}, received "
+                f"{servers}"
             )
         splits = split_counts(profile.forward * 1e3, degree, config.rule, config.quantum)
         job = split_job(

@@ -1,5 +1,6 @@
 """What the simulator's kernel reads and writes: job types, arrivals, a degree policy, and what
-happened to each job."""
+happened to each job.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ PACKED_AHEAD = (*range(1, 11), 12, 14, 16, 18, 20)
 
 def num_features(num_degrees: int) -> int:
     """Return the number of features of a cluster: free servers at each look, and packable ones for
-    each larger degree."""
+    each larger degree.
+    """
     return len(LOOKS_AHEAD) + len(PACKED_AHEAD) * (num_degrees - 1)
 
 

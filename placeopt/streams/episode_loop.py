@@ -142,7 +142,8 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
 @uncounted
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil
-    (0 to 1)."""
+    (0 to 1).
+    """
     total, lost = 0, 0
     for d in range(len(jobs.degrees)):
         size = jobs.degrees[d]
@@ -193,7 +194,8 @@ def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
 @uncounted
 def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     """The published heuristics: return an index among the degrees that do not exceed the free
-    servers, or -1."""
+    servers, or -1.
+    """
     valid = 0
     while valid < len(jobs.degrees) and jobs.degrees[valid] <= job.num_free:
         valid += 1
@@ -213,7 +215,8 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
 @uncounted
 def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-untyped-def]
     """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost
-    and work left."""
+    and work left.
+    """
     future = work.future
     lost, time, at = 0.0, now, start
     for _ in range(policy.depth):
@@ -275,7 +278,8 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
 @uncounted
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     """Return the servers in blocks of `size` that first fit packs side by side into `work.open`
-    (kept)."""
+    (kept).
+    """
     _copy(work.open, work.room)
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
@@ -293,7 +297,8 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
 @uncounted
 def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
     """Mark the servers that are free at a time in `work.open`; return whether they are those in
-    `work.before`."""
+    `work.before`.
+    """
     work.open[:] = 0
     for s in range(len(free_at)):
         work.open[s >> 6] |= np.uint64(free_at[s] <= time) << np.uint64(s & 63)
@@ -338,7 +343,8 @@ def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[n
 @uncounted
 def _value(policy, row, unit):  # type: ignore[no-untyped-def]
     """Return the network's estimate of the jobs that a cluster so described will still complete, up
-    to a constant."""
+    to a constant.
+    """
     _copy(policy.bias, unit)
     value = 0.0
     for f in range(len(row)):
@@ -354,7 +360,8 @@ def _value(policy, row, unit):  # type: ignore[no-untyped-def]
 @uncounted
 def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped-def]
     """Whether a job can start with degree `d` and end in time and before the horizon; `work.trial`
-    marks its servers."""
+    marks its servers.
+    """
     if jobs.width[job.model, d] > job.num_free or not _in_time(jobs.jct, job, d):
         return False
     if job.now + jobs.jct[job.model, d] > horizon:
@@ -366,7 +373,8 @@ def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped
 @uncounted
 def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, after which this job and the value of the cluster left
-    are most."""
+    are most.
+    """
     _describe(jobs, policy, job.now, horizon, free_at, work.feature, work)
     best, best_value = -1, policy.discount * _value(policy, work.feature, work.unit)
     for d in range(len(jobs.degrees)):
@@ -396,7 +404,8 @@ def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-un
 @entry
 def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type: ignore[no-untyped-def]
     """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves)
-    if that has rows."""
+    if that has rows.
+    """
     free_at = np.full(len(work.free), -1, np.int64)
     for j in range(len(stream.arrival)):
         now = stream.arrival[j]
@@ -423,7 +432,8 @@ def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type
 @uncounted
 def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no-untyped-def]
     """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what
-    becomes of it."""
+    becomes of it.
+    """
     outcome.degree[j], outcome.jct[j], outcome.held[j] = 0, 0, 0
     if d < 0:
         outcome.cause[j] = _why_nothing(jobs, job, free_at, work)
@@ -450,7 +460,8 @@ def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no
 @uncounted
 def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the
-    policy refused."""
+    policy refused.
+    """
     answer = DEADLINE
     for d in range(len(jobs.degrees)):
         if not _in_time(jobs.jct, job, d):

@@ -52,7 +52,8 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
             )
         if jct[job] > deadline[job]:
             wrong.append(
-                f"{name} started, although it takes {jct[job]} ticks and its deadline is {deadline[job]}"
+                f"{name} started, although it takes {jct[job]} ticks and its deadline is "
+                f"{deadline[job]}"
             )
         done = now + jct[job] <= problem.horizon
         if cause[job] != (0 if done else 4):
@@ -63,7 +64,8 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
         for server in servers:
             if free_at[server] > now:
                 wrong.append(
-                    f"{name} starts at {now} on server {server}, which another job holds until {free_at[server]}"
+                    f"{name} starts at {now} on server {server}, which another job holds until "
+                    f"{free_at[server]}"
                 )
         idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
         wrong += [
@@ -112,11 +114,13 @@ def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
     size = problem.num_jobs
     if episode.servers.shape == (0, problem.jobs.topology.num_servers):
         return [
-            "the episode does not say which servers each job held: simulate(..., record_servers=True)"
+            "the episode does not say which servers each job held: simulate(..., "
+            "record_servers=True)"
         ]
     if episode.servers.shape != (size, problem.jobs.topology.num_servers):
         return [
-            f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} servers, the problem "
+            f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} "
+            "servers, the problem "
             f"of {size} jobs on {problem.jobs.topology.num_servers}"
         ]
     for key in ("cause", "degree", "jct"):
@@ -145,7 +149,8 @@ class _Layout:
 
     def check(self, model: int, degree: int, servers: list[int], idle: int) -> list[str]:
         """Say why a job split with `degree` cannot hold these servers while those of `idle` are
-        free."""
+        free.
+        """
         held = sum(1 << server for server in servers)
         if self.uniform and held not in self.masks(degree):
             return [f"its {len(servers)} servers are no block of {degree}"]
@@ -158,7 +163,8 @@ class _Layout:
 
     def place(self, model: int, degree: int, idle: int) -> int | None:
         """Return the servers that the ops of a job get among the idle ones, None if one does not
-        fit."""
+        fit.
+        """
         if self.table.profiles[model].memory.sum() <= self.table.topology.memory:
             # Whatever a server holds of the job, there is room for more: an op is on a parent's
             # servers if there is
@@ -206,7 +212,8 @@ class _Layout:
 
     def fresh_sizes(self, model: int, degree: int) -> tuple[int, ...]:
         """Return the sizes of the blocks that a job needs beside the servers its ops take over from
-        parents."""
+        parents.
+        """
         if (model, degree) not in self.fresh:
             profile, splits = self.table.profiles[model], self.split(model, degree)
             alone = (

@@ -112,7 +112,8 @@ def build_split_job(
     profile: JobProfile, degree: int, topology: RampTopology, config: LookaheadConfig
 ) -> SplitJob | None:
     """Return the job split with `degree` and placed on an empty cluster, None where it does not
-    fit."""
+    fit.
+    """
     splits = split_counts(profile.forward * 1e3, degree, config.rule, config.quantum)
     servers = place_on_empty(profile, splits, degree, config.rule, topology)
     return None if servers is None else split_job(profile, splits, servers)
@@ -205,7 +206,8 @@ def collective_time(size: float, servers: tuple[int, ...], topology: RampTopolog
 
 def _adding_time(data: float, devices: int, topology: RampTopology) -> float:
     """Return the time of adding up `devices` vectors of `data` bytes in all, at the roofline of a
-    server."""
+    server.
+    """
     rounds = math.ceil(math.log2(devices))
     intensity = rounds / (2 * (devices + 1))
     operations = rounds * data / (2 * devices)
@@ -247,7 +249,8 @@ def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
 @inner
 def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
     """Complete an edge; note its target if nothing else is missing there. Return how many ops have
-    landed."""
+    landed.
+    """
     if job.sync[edge]:
         return count
     op = job.target[edge]

@@ -32,7 +32,8 @@ class Blocking(JudgedObjective):
 
     def usual_methods(self, seconds: float) -> tuple[str, ...]:
         """Return the bounds that any stream allows: "deadline" at once, "lp" unless `seconds` is
-        0."""
+        0.
+        """
         return ("deadline", "lp") if seconds > 0 else ("deadline",)
 
     def prove(

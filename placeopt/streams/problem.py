@@ -94,7 +94,8 @@ class JobTable:
     @cached_property
     def lookahead(self) -> dict[str, dict[int, float]]:
         """Completion time of every (model, degree) in time units; degrees that do not fit are left
-        out."""
+        out.
+        """
         scale = self.tick_seconds
         return {
             name: {u: int(t) * scale for u, t in zip(self.degrees, row, strict=True) if t >= 0}
@@ -210,14 +211,16 @@ class JobStreamProblem(ArrayHolder):
         if int(self.arrival.min()) < 0:
             job = int(np.argmax(self.arrival < 0))
             raise InputError(
-                f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, before 0"
+                f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, "
+                "before 0"
             )
         late = np.flatnonzero(np.diff(self.arrival) < 0)
         if late.size:
             job = int(late[0]) + 1
             raise InputError(
                 f"stream '{self.name}': arrivals out of order: job {job} arrives at "
-                f"{self._units(self.arrival[job])}, job {job - 1} at {self._units(self.arrival[job - 1])}; sort them"
+                f"{self._units(self.arrival[job])}, job {job - 1} at "
+                f"{self._units(self.arrival[job - 1])}; sort them"
             )
         if int(self.deadline.min()) < 0:
             job = int(np.argmax(self.deadline < 0))
@@ -259,12 +262,16 @@ class JobStreamProblem(ArrayHolder):
     @cached_property
     def offered_load(self) -> float:
         """Sequential work per server and time: 1 saturates a cluster that splits jobs without
-        loss."""
+        loss.
+        """
         work = float(self.jobs.arrays.sequential[self.model].astype(np.float64).sum())
         return work / (self.num_jobs * self.mean_gap * self.jobs.topology.num_servers)
 
     def __repr__(self) -> str:
-        return f"<JobStreamProblem '{self.name}': {self.num_jobs} jobs on {self.jobs.topology.num_servers} servers>"
+        return (
+            f"<JobStreamProblem '{self.name}': {self.num_jobs} jobs on "
+            f"{self.jobs.topology.num_servers} servers>"
+        )
 
     @cached_property
     def hash(self) -> str:

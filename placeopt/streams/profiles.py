@@ -61,7 +61,8 @@ class JobProfile(ArrayHolder):
             if not np.isfinite(array).all() or (array < 0).any():
                 bad = int(np.argmax(~np.isfinite(array) | (array < 0)))
                 raise InputError(
-                    f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received {array[bad]}"
+                    f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received "
+                    f"{array[bad]}"
                 )
             object.__setattr__(self, key, frozen(array))
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
@@ -136,7 +137,8 @@ class JobProfile(ArrayHolder):
 
     def without_input(self) -> JobProfile:
         """Return the profile with the ops that load data (no parent, no backward time) made
-        free."""
+        free.
+        """
         source = np.array([not parents for parents in self.parents]) & (self.backward == 0)
         return replace(self, forward=np.where(source, 0.0, self.forward))
 
@@ -152,7 +154,8 @@ class JobProfile(ArrayHolder):
         ids = [node.node_id for node in profile.nodes]
         if ids != list(range(1, len(ids) + 1)):
             raise InputError(
-                f"job type '{profile.name}': node ids must be 1..{len(ids)}, received {ids[0]}..{ids[-1]}"
+                f"job type '{profile.name}': node ids must be 1..{len(ids)}, received "
+                f"{ids[0]}..{ids[-1]}"
             )
         rank = np.argsort(np.array(profile.file_order or ids, dtype=np.int64) - 1)
         return cls(
@@ -191,7 +194,8 @@ class JobProfile(ArrayHolder):
         name = graph.name if name is None else name
         if not (np.isfinite(backward_ratio) and backward_ratio >= 0):
             raise InputError(
-                f"job type '{name}': backward_ratio must be a number >= 0, received {backward_ratio}"
+                f"job type '{name}': backward_ratio must be a number >= 0, received "
+                f"{backward_ratio}"
             )
         keep = np.flatnonzero(~graph.backward)
         if device is not None:
@@ -255,7 +259,8 @@ def load_profiles(
 
     if folder is not None and not Path(folder).is_dir():
         raise InputError(
-            f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by --profiles"
+            f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by "
+            "--profiles"
         )
     found = []
     for model in models:
@@ -286,7 +291,8 @@ def _graph_profile(
         if not (folder / model).is_file():
             known = sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower())
             raise InputError(
-                f"model '{model}' is not among the profiles in '{folder}'; known: {', '.join(known) or 'none'}"
+                f"model '{model}' is not among the profiles in '{folder}'; known: "
+                f"{', '.join(known) or 'none'}"
             )
         source = str(folder / model)
     graph, _ = load_graph(source)

@@ -110,7 +110,8 @@ class DegreePolicy:
         order = np.full(shape, -1, dtype=np.int64) if self.order is None else self.order
         if order.shape != shape or order.max() >= shape[1]:
             raise InputError(
-                f"degree policy '{self.name}': the order must have shape {shape}, received {order.shape}"
+                f"degree policy '{self.name}': the order must have shape {shape}, received "
+                f"{order.shape}"
             )
         constant = 0
         if self.name == "constant-degree":
@@ -150,18 +151,21 @@ class DegreePolicy:
 
 def network_size(num_features: int, hidden: int) -> int:
     """Return the number of weights of a value network: of each feature, of each hidden unit its
-    output, bias and features."""
+    output, bias and features.
+    """
     return num_features + hidden * (num_features + 2)
 
 
 def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.float64], ...]:
     """Return the weights of the features, and the outputs, biases and features of the hidden units,
-    of `size` features."""
+    of `size` features.
+    """
     flat = np.zeros(size) if weights is None else weights
     hidden = (len(flat) - size) // (size + 2)
     if flat.shape != (network_size(size, max(0, hidden)),):
         raise InputError(
-            f"degree policy 'policy-degree': expected {size} weights and {size + 2} more per hidden unit, received {flat.shape}"
+            f"degree policy 'policy-degree': expected {size} weights and {size + 2} more per "
+            f"hidden unit, received {flat.shape}"
         )
     linear, output, bias, rest = np.split(flat, np.cumsum([size, hidden, hidden]))
     return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).T.copy()
@@ -194,7 +198,11 @@ class Episode(ArrayHolder):
             object.__setattr__(self, key, frozen(getattr(self, key)))
 
     def __repr__(self) -> str:
-        return f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} jobs blocked>"
+        return (
+            f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} "
+            "jobs "
+            "blocked>"
+        )
 
     @property
     def blocked(self) -> int:
@@ -277,7 +285,8 @@ def _run(
     recorded: int,
 ) -> tuple[Episode, NDArray[np.float64]]:
     """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
-    or none."""
+    or none.
+    """
     size, degrees = problem.num_jobs, len(problem.jobs.degrees)
     outcome = Outcome(
         np.zeros(size, np.int8),
@@ -342,7 +351,8 @@ def random_state(seed: int) -> NDArray[np.uint64]:
 @dataclass(frozen=True)
 class Summary:
     """Figures of a policy over several episodes: means, and 95 % intervals of the mean blocking
-    rate."""
+    rate.
+    """
 
     policy: str
     episodes: int
@@ -382,7 +392,8 @@ class Summary:
 
 def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a
-    single value."""
+    single value.
+    """
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
@@ -392,7 +403,8 @@ def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def _student(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few
-    degrees)."""
+    degrees).
+    """
     exact = {
         1: 12.7062,
         2: 4.3027,
@@ -414,6 +426,7 @@ def record_episode(
     problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
 ) -> tuple[Episode, NDArray[np.float64]]:
     """Run one episode; return it and the features of the cluster that each job leaves behind,
-    (jobs, features)."""
+    (jobs, features).
+    """
     servers = np.zeros((0, problem.jobs.topology.num_servers), np.bool_)
     return _run(problem, policy, seed, servers, recorded=problem.num_jobs)

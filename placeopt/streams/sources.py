@@ -113,7 +113,8 @@ class StreamSpec:
             raise InputError(f"stream '{self.name}': jobs must be >= 1, received {self.jobs}")
         if self.arrivals not in ("fixed", "poisson"):
             raise InputError(
-                f"stream '{self.name}': arrivals must be fixed or poisson, received '{self.arrivals}'"
+                f"stream '{self.name}': arrivals must be fixed or poisson, received "
+                f"'{self.arrivals}'"
             )
         for key in ("interval", "horizon"):
             value = getattr(self, key)
@@ -125,14 +126,16 @@ class StreamSpec:
 
     def betas(self, draw: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return (values, probabilities) of the deadline fractions; `draw` as in
-        `beta_distribution`."""
+        `beta_distribution`.
+        """
         try:
             value = float(self.beta)
         except ValueError:
             return beta_distribution(self.beta, draw)
         if not 0 < value <= 10:
             raise InputError(
-                f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received {self.beta}"
+                f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received "
+                f"{self.beta}"
             )
         return np.array([value]), np.ones(1)
 
@@ -351,7 +354,8 @@ def _read_trace(path: Path) -> list[_Row]:
             header = [name.strip() for name in reader.fieldnames or ()]
             if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
                 raise InputError(
-                    f"trace '{path}': expected the header arrival,model,deadline or arrival,model,beta, "
+                    f"trace '{path}': expected the header arrival,model,deadline or "
+                    "arrival,model,beta, "
                     f"received '{','.join(header)}'"
                 )
             reader.fieldnames = header
@@ -366,7 +370,8 @@ def _read_trace(path: Path) -> list[_Row]:
     for i, (before, after) in enumerate(pairwise(rows), start=3):
         if after.arrival < before.arrival:
             raise InputError(
-                f"trace '{path}', line {i}: arrivals out of order: {after.arrival:g} after {before.arrival:g}; sort them"
+                f"trace '{path}', line {i}: arrivals out of order: {after.arrival:g} after "
+                f"{before.arrival:g}; sort them"
             )
     return rows
 

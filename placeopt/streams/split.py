@@ -183,7 +183,8 @@ def _dependencies(
     profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]
 ) -> Iterator[_Edges]:
     """Yield the edges between sub-ops of different nodes; nodes count forward ops, then backward
-    ops."""
+    ops.
+    """
     num_ops = profile.num_ops
 
     def connect(a: int, b: int, size: float, group: int) -> _Edges:
@@ -204,7 +205,8 @@ def _dependencies(
 
 def _carried(profile: JobProfile, splits: tuple[int, ...], u: int, v: int, source: int) -> float:
     """Return the bytes of an edge between sub-ops of u and v; `source` is where an unsplit edge
-    starts."""
+    starts.
+    """
     memory, rank, su, sv = profile.memory, profile.rank, splits[u], splits[v]
     if su > 1 and sv > 1:
         return float(memory[u if rank[u] < rank[v] else v]) / (su * sv)

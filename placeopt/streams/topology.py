@@ -140,7 +140,8 @@ class RampTopology:
     @cached_property
     def degrees(self) -> tuple[int, ...]:
         """Degrees that policies may choose: 1 and the even numbers up to `max_degree` that have a
-        block."""
+        block.
+        """
         limit = min(self.max_degree, self.num_servers)
         return tuple(
             u for u in range(1, limit + 1) if (u == 1 or u % 2 == 0) and self.block_shapes(u)

@@ -121,7 +121,8 @@ warmed: set[str] = set()
 
 def row_of(problem: PlacementProblem, method: Method) -> dict[str, Any]:
     """Return mean, best and worst value of the seeds, the best bound that a run proved, and the
-    mean of the seconds."""
+    mean of the seconds.
+    """
     solver, options, budget, seeds = method
     if "evaluations" in budget and solver not in warmed:
         warmed.add(solver)
@@ -163,7 +164,8 @@ def at_equal_time(
     rows: dict[Key, dict[str, Any]], runs: dict[Key, dict[str, Any]]
 ) -> Iterator[tuple[Key, Method]]:
     """Yield what is missing in equal_time.csv: each method with the evaluations that the processor
-    seconds allow."""
+    seconds allow.
+    """
     for graph, devices in TIMED_GRAPHS:
         seconds = float(runs[graph, devices, CLOCK]["cpu"])
         for name in TIMED:

@@ -50,7 +50,8 @@ def main() -> None:
 
 def heft(n: int = 5000, k: int = 8) -> dict[str, object]:
     """Return the milliseconds of processor time of HEFT, compiled and in plain Python, which give
-    the same schedule."""
+    the same schedule.
+    """
     problem = layered(n, k)
     heft_plan(Context(layered(50, k)))
     plan, (_, _, finish) = heft_plan(Context(problem)), schedule(problem)
@@ -170,8 +171,10 @@ def write_page(rows: list[dict[str, object]]) -> None:
         [
             "# Evaluator speed",
             "",
-            "Time of one evaluation (makespan of a placement, exact event-driven execution), best of several rounds, on one core",
-            "of a shared virtual machine with two. Random graphs and placements: the hard case for caches and branch prediction.",
+            "Time of one evaluation (makespan of a placement, exact event-driven execution), best "
+            "of several rounds, on one core",
+            "of a shared virtual machine with two. Random graphs and placements: the hard case for "
+            "caches and branch prediction.",
             "",
             "```bash",
             "python results/evaluator/study.py",
@@ -191,9 +194,12 @@ def write_page(rows: list[dict[str, object]]) -> None:
             "",
             "## What limits it",
             "",
-            f"One placement evaluated again and again takes {one[1]:.0f} us, 64 different ones take {one[64]:.0f} us each. The",
-            "arithmetic is the same, but the processor has learned the branches of the first. So about half of the time of an",
-            "evaluation is mispredicted branches (which op becomes ready, which queue it enters, what ends next), not work.",
+            f"One placement evaluated again and again takes {one[1]:.0f} us, 64 different ones "
+            f"take {one[64]:.0f} us each. The",
+            "arithmetic is the same, but the processor has learned the branches of the first. So "
+            "about half of the time of an",
+            "evaluation is mispredicted branches (which op becomes ready, which queue it enters, "
+            "what ends next), not work.",
             "",
         ]
     )

@@ -2,8 +2,10 @@
 s each.
 
     git worktree add --detach EARLIER 2f0eb8a
-    python results/exact/sixty.py after                    # this version, each instance in a process of its own
-    python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after the other
+    python results/exact/sixty.py after                    # this version, each instance in a
+                                                           process of its own
+    python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after
+                                                           the other
 
 Instances are those of results/exact, results/benchmark and results/scaling, without the 139
 published optima (all proved, stage `optima` of study.py), and Llama graphs: Doppler's, and sharded
@@ -198,7 +200,8 @@ def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
 
 def gap(row: Row, side: str) -> float | None:
     """Return the gap in per cent that a row shows for "before" (by the better bound) or "after";
-    None where not measured."""
+    None where not measured.
+    """
     value, proved = row.get(f"{side} value"), row.get(f"{side} bound")
     if value in (None, ""):
         return None

@@ -69,7 +69,8 @@ def doppler_graphs() -> Iterator[Job]:
 
 def doppler_seeds() -> Iterator[Job]:
     """Doppler's graphs on 4 devices by the default solver, ten other seeds each, 20 s each at most;
-    ticks * 1e-10."""
+    ticks * 1e-10.
+    """
     for name in ("chain_mm", "ffnn", "llama_block"):
         problem = doppler(DATA, name, 4, "none")
         for seed in range(1, 11):
@@ -84,7 +85,8 @@ def by_default(problem: PlacementProblem, seed: int, seconds: float, unit: float
 
 def wide() -> Iterator[Job]:
     """Layered graphs of 400 layers, 256 wide, on 64 devices: the bound in 10 s at most, and list
-    heuristics; CPU seconds."""
+    heuristics; CPU seconds.
+    """
     for seed in (1, 2, 3):
         source = f"gen:layered?layers=400&width=256&seed={seed}"
         yield source, lambda s=source: wide_row(po.load(s, "uniform:64"))
@@ -92,7 +94,8 @@ def wide() -> Iterator[Job]:
 
 def wide_row(problem: PlacementProblem) -> Row:
     """Return the bound of a large graph and how far above it heuristics end, each with its CPU
-    seconds."""
+    seconds.
+    """
     warm_up(problem.objective)
     began = time.process_time()
     proved = po.bound(problem, seconds=10)
@@ -200,7 +203,8 @@ def load_dnn(folder: str, name: str, objective: str, **fields: Any) -> Placement
 
 def chain() -> Iterator[Job]:
     """Chain optima by ideal-dp, each in a process of its own: CPU seconds and peak memory beyond
-    the imports."""
+    the imports.
+    """
     for name, (optimum, _, _) in PERIOD.items():
         yield name, lambda n=name, o=optimum: {**in_own_process(n), "authors_program": o}
 
@@ -222,7 +226,8 @@ def in_own_process(name: str) -> Row:
 
 def one_chain(name: str) -> None:
     """Print value, status, CPU seconds, MB after the imports and a compiling run, and MB beyond
-    that."""
+    that.
+    """
     warm = load_dnn("throughput", "layer_bert24_inference", "period")
     make_solver("ideal-dp").solve(warm, Budget(), seed=0)
     problem = load_dnn("throughput", name, "period")
@@ -237,7 +242,8 @@ def one_chain(name: str) -> None:
 
 def pipeline() -> Iterator[Job]:
     """Splits without contiguity by cp-sat, with proven bounds, 60 s (300 s where a plain model
-    leaves a gap)."""
+    leaves a gap).
+    """
     for name, (_, best, bound) in PERIOD.items():
         problem = load_dnn("throughput", name, "period", contiguity="none")
         seconds = 300 if name in HARD else 60
@@ -253,7 +259,8 @@ def pipeline() -> Iterator[Job]:
 
 def latency() -> Iterator[Job]:
     """Latency of one sample with one slot per accelerator by cp-sat, 100 s each, and that of the
-    split of the least load."""
+    split of the least load.
+    """
     for name, (greedy, best, bound) in LATENCY.items():
         problem = load_dnn("latency", name, "latency")
         yield (
@@ -273,7 +280,8 @@ SPLITS = ("ideal-dp", "pipedream", "metis", "split-local-search")
 
 def splits() -> Iterator[Job]:
     """Every throughput instance: the expert's split where there is one, and the baselines; 30 s
-    each, period in the file's unit."""
+    each, period in the file's unit.
+    """
     for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
         yield path.stem, lambda p=path: split_row(p)
 
@@ -296,7 +304,8 @@ def split_row(path: Path) -> Row:
 
 def replicas() -> Iterator[Job]:
     """Every throughput graph with replicated stages, devices in two groups, and transfers beside
-    computation; 60 s each."""
+    computation; 60 s each.
+    """
     for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
         yield path.stem, lambda p=path: replica_row(p)
 
@@ -312,7 +321,8 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
 
 def replica_row(path: Path) -> Row:
     """Return the best period with each extension over pipelines of ideals, and whether it is
-    proved; no weights are exchanged."""
+    proved; no weights are exchanged.
+    """
     problem = po.load(path, objective="period", contiguity="chain")
     row: Row = {}
     for name, fields in EXTENSIONS.items():
@@ -338,7 +348,8 @@ def replica_row(path: Path) -> Row:
 
 def slots() -> Iterator[Job]:
     """Latency of one sample on every given instance, with one and two slots per accelerator, 30 s
-    each."""
+    each.
+    """
     for path in sorted((DATA / "dnn-partitioning" / "latency").glob("*.json")):
         for number in (1, 2):
             problem = po.load(path, objective="latency", slots=number)
@@ -403,7 +414,8 @@ def draw_tables() -> None:
                 for row in rows
             )
             parts.append(
-                f"{proved} of {len(rows)} proved equal to the published value; {seconds.sum():.1f} s together, "
+                f"{proved} of {len(rows)} proved equal to the published value; {seconds.sum():.1f} "
+                "s together, "
                 f"median {np.median(seconds):.3f} s, longest {seconds.max():.2f} s. The slowest:\n"
             )
             rows = sorted(rows, key=lambda row: -float(row["seconds"]))[:8]

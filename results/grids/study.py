@@ -71,7 +71,8 @@ def measured(part: str, folder: Path) -> list[dict[str, Any]]:
 
 def overhead(folder: Path, jobs: int, backend: str) -> dict[str, object]:
     """Return the milliseconds between finished cells that do next to nothing, once all workers are
-    up."""
+    up.
+    """
     study = Study(
         name=f"short-{backend}-{jobs}",
         instances=["gen:vgg16"],
@@ -102,7 +103,8 @@ def overhead(folder: Path, jobs: int, backend: str) -> dict[str, object]:
 
 def grid(folder: Path, jobs: int) -> dict[str, float]:
     """Return the wall seconds of a grid of searches of about a second each, starting the workers
-    included."""
+    included.
+    """
     study = Study(
         name=f"long-{jobs}",
         instances=["gen:layered?layers=20&width=20&seed=1"],
@@ -124,7 +126,8 @@ def grid(folder: Path, jobs: int) -> dict[str, float]:
 
 def report_time(folder: Path) -> dict[str, float]:
     """Return wall and CPU seconds of the report of 10^5 runs: 50 instances, 4 solvers, 500
-    seeds."""
+    seeds.
+    """
     folder.mkdir()
     rng = np.random.default_rng(0)
     with (folder / "runs.jsonl").open("w") as file:
@@ -161,7 +164,8 @@ def report_time(folder: Path) -> dict[str, float]:
 
 def sync_time(path: Path) -> float:
     """Return the milliseconds of one appended and synced line, which every cell costs whatever runs
-    it."""
+    it.
+    """
     line = b"x" * 700 + b"\n"
     times = []
     with path.open("ab", buffering=0) as file:
@@ -179,7 +183,8 @@ def write_page(
     """Write README.md from the rows of the parts."""
     report = {key: float(value) for key, value in reports[0].items()}
     lines = [
-        f"| {r['backend']} | {r['jobs']} | {r['seconds']} | {r['first_cell_seconds']} | {r['ms_per_cell']} | {r['solver_ms']} | "
+        f"| {r['backend']} | {r['jobs']} | {r['seconds']} | {r['first_cell_seconds']} | "
+        f"{r['ms_per_cell']} | {r['solver_ms']} | "
         f"{r['overhead_ms']} |"
         for r in short
     ]
@@ -197,11 +202,15 @@ def write_page(
             "",
             "## Overhead per cell",
             "",
-            f"{SHORT} cells that do next to nothing (round-robin on VGG-16). Wall time between finished cells after the",
-            "first tenth, less the solver's own runtime divided by the jobs: dispatch, the guard against hanging solvers, checking the",
-            f"result, and a line synced to disk ({report['sync_ms']:.2f} ms alone). Target: under 5 ms on loky.",
+            f"{SHORT} cells that do next to nothing (round-robin on VGG-16). Wall time between "
+            "finished cells after the",
+            "first tenth, less the solver's own runtime divided by the jobs: dispatch, the guard "
+            "against hanging solvers, checking the",
+            f"result, and a line synced to disk ({report['sync_ms']:.2f} ms alone). Target: under "
+            "5 ms on loky.",
             "",
-            "| back end | jobs | all cells, s | first cell, s | ms a cell | solver, ms | overhead, ms |",
+            "| back end | jobs | all cells, s | first cell, s | ms a cell | solver, ms | overhead, "
+            "ms |",
             "|---|---|---|---|---|---|---|",
             *lines,
             "",
@@ -213,12 +222,14 @@ def write_page(
             "|---|---|---|",
             *(f"| {r['jobs']:.0f} | {r['wall']:.1f} | {r['solver']:.1f} |" for r in (one, two)),
             "",
-            f"Two jobs finish the grid {one['wall'] / two['wall']:.2f} times as fast as one; each cell runs "
+            f"Two jobs finish the grid {one['wall'] / two['wall']:.2f} times as fast as one; each "
+            "cell runs "
             f"{two['solver'] / one['solver']:.2f} times as long beside another.",
             "",
             f"## Report of {ROWS:,} runs",
             "",
-            f"50 instances, 4 solvers, 500 seeds, 5 trace points a run: {report['wall']:.1f} s ({report['cpu']:.1f} CPU s), with",
+            f"50 instances, 4 solvers, 500 seeds, 5 trace points a run: {report['wall']:.1f} s "
+            f"({report['cpu']:.1f} CPU s), with",
             f"tables, three charts in two formats and the HTML page. Target: under 10 s{word}.",
             "",
         ]

@@ -101,7 +101,8 @@ Row = dict[str, Any]
 
 def row_of(problem: PlacementProblem, solver: str, options: Row, seeds: int) -> Row:
     """Return the mean makespan of some seeds, half its 95 % interval, the best and the worst, and
-    the processor seconds."""
+    the processor seconds.
+    """
     with Clock() as clock:
         runs = [
             make_solver(solver, **options)
@@ -122,7 +123,8 @@ def row_of(problem: PlacementProblem, solver: str, options: Row, seeds: int) -> 
 
 def given_rows(problem: PlacementProblem) -> dict[str, Row]:
     """Return the values that need no samples: the bound, one device, the expert, min-cut, the seed
-    and the best heuristic."""
+    and the best heuristic.
+    """
     singles = [value_on(problem, device) for device in range(problem.num_devices)]
     found = {
         name: make_solver(name).solve(problem, po.Budget()).objective

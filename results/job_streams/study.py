@@ -1,8 +1,10 @@
 """Job streams: blocking rates of degree policies, beside the published ones and a bound on any
 policy.
 
-    python results/job_streams/study.py            # all parts, then tables and pictures (about 45 minutes on 2 cores)
-    python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV files
+    python results/job_streams/study.py            # all parts, then tables and pictures (about 45
+                                                   minutes on 2 cores)
+    python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV
+                                                   files
 
 Parts: published (split rule and units as published), learned (policies learned on each
 distribution, judged on all, both rules), uniform (split rule {1, u}), consistent (consistent
@@ -162,7 +164,8 @@ def poisson_consistent():
 
 def short():
     """Clairvoyant optimum of streams of 40 jobs by CP-SAT, beside the linear bound and the
-    policies."""
+    policies.
+    """
     rows = []
     for beta in BETAS:
         problem = stream(beta, jobs=40)
@@ -194,7 +197,8 @@ def short():
 
 def speed():
     """Processor seconds of one 1001-job episode, and of 1000 episodes on one and two threads, with
-    the wall time."""
+    the wall time.
+    """
     rows = []
 
     def one_episode(label, problem, policy, repeats):
@@ -251,7 +255,8 @@ def speed():
 
 def learned():
     """The policies learned on each distribution, judged on the streams of all four; rows that are
-    there are kept."""
+    there are kept.
+    """
     rows = read_rows("learned")
     done = {(row["rule"], row["learned_on"]) for row in rows}
     for rule in ("published", "uniform"):
@@ -268,7 +273,8 @@ def learned():
 
 def learned_on(home, rule, judged):
     """Return a row for the policy learned on one distribution, and one for its seed, for each set
-    of streams."""
+    of streams.
+    """
     problem, start = stream(home, rule), time.process_time()
     tracker = Tracker("policy-degree", problem, Budget())
     base = FeasibleFirst(fragmentation=0.0, training=4, steps=30).tune(problem, tracker)
@@ -314,7 +320,8 @@ def read_rows(part):
 
 def with_learned(part):
     """Return the rows of a part, before the bound those of the policies learned on the distribution
-    they are judged on."""
+    they are judged on.
+    """
     rows = read_rows(part)
     own = [
         row
@@ -373,7 +380,8 @@ def across(lines):
         ]:
             lines += [
                 "",
-                f"## `policy-degree`, {rule} split rule: learned on one distribution, judged on all",
+                f"## `policy-degree`, {rule} split rule: learned on one distribution, judged on "
+                "all",
                 "",
             ]
             lines += table(
@@ -389,7 +397,8 @@ def reductions(lines):
         "",
         "## Reduction against maximum parallelisation",
         "",
-        "(blocking of max-degree - blocking) / blocking of max-degree; the published abstract says up to 56.2 %.",
+        "(blocking of max-degree - blocking) / blocking of max-degree; the published abstract says "
+        "up to 56.2 %.",
         "",
         "| | A | B | C | D |",
         "|---|---|---|---|---|",
@@ -481,7 +490,8 @@ def report():
             "|---|---|---|---|",
         ]
         lines += [
-            f"| {row['what']} | {row['processor_seconds']} | {row['wall_seconds']} | {row['cores']} |"
+            f"| {row['what']} | {row['processor_seconds']} | {row['wall_seconds']} | "
+            f"{row['cores']} |"
             for row in rows
         ]
     lookahead = stream("A", units="consistent").jobs.lookahead
@@ -503,7 +513,8 @@ def report():
 
 def draw_distributions(part, rows):
     """Bars per distribution with confidence intervals; PAC-ML's checkpoints and the offline bound
-    as lines."""
+    as lines.
+    """
     cells = grid(rows)
     names = [
         n

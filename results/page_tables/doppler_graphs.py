@@ -27,7 +27,8 @@ def columns(source: Source, file: str = RUNS) -> dict[Graph, list[Line]]:
 
 def lines_of(runs: dict[Graph, list[Line]], extra: str) -> list[list[str]]:
     """Return a line for every method: its means with half of their intervals, the least in bold;
-    runs; a column's span."""
+    runs; a column's span.
+    """
     least = {key: min(floats(rows, "mean")) for key, rows in runs.items()}
     lines = []
     for i, row in enumerate(next(iter(runs.values()))):
@@ -49,7 +50,8 @@ def with_interval(row: Line, least: float) -> str:
 
 def graphs(source: Source) -> list[str]:
     """Mean makespans of every method on every graph at equal evaluations, the best in bold, and the
-    bound."""
+    bound.
+    """
     runs = columns(source)
     bound = ["proven bound", "", "", *(value(max(floats(rows, "bound"))) for rows in runs.values())]
     heads = [
@@ -94,18 +96,21 @@ def heuristic(rows: list[Line]) -> float:
 
 def misses(source: Source) -> list[str]:
     """Where no method meets the bound, where no policy meets the best heuristic, and how far
-    learning from scratch gets."""
+    learning from scratch gets.
+    """
     lines, runs = [], columns(source)
     for (graph, devices), rows in runs.items():
         bound, best = max(floats(rows, "bound")), min(floats(rows, "best"))
         if best > bound * (1 + 1e-6):
             lines.append(
-                f"{graph} on {devices}: the best of all methods keeps a gap of {percent(1 - bound / best)} to the bound."
+                f"{graph} on {devices}: the best of all methods keeps a gap of "
+                f"{percent(1 - bound / best)} to the bound."
             )
         learned = min(floats(learners(rows), "mean"))
         if learned > heuristic(rows):
             lines.append(
-                f"{graph} on {devices}: the best policy ends at {value(learned)}, a heuristic alone at "
+                f"{graph} on {devices}: the best policy ends at {value(learned)}, a heuristic "
+                "alone at "
                 f"{value(heuristic(rows))}."
             )
     above = [
@@ -121,7 +126,8 @@ def misses(source: Source) -> list[str]:
         for method in (f"{CLOCK}, whole episodes", "the same, nothing learns")
     )
     lines.append(
-        "Whole episodes whose policies learn by policy gradient end above those whose policies do not (nothing learns) on "
+        "Whole episodes whose policies learn by policy gradient end above those whose policies do "
+        "not (nothing learns) on "
         f"{sum(x > y for x, y in zip(whole, still, strict=True))} of {len(whole)} graphs."
     )
     return bullets(lines)
@@ -145,7 +151,8 @@ FRONT = (
 
 def front(source: Source) -> list[str]:
     """The published list of methods, the best heuristic, the best of all, and the bound: a line for
-    every graph."""
+    every graph.
+    """
     lines = []
     for (graph, devices), rows in columns(source).items():
         means = means_of(rows)

@@ -65,7 +65,8 @@ def compared(source: Source) -> list[str]:
                 "the same of Inception-V3",
                 "-",
                 f"did not finish ({seconds(program[2])} s, {value(program[3])} MB)",
-                f"{seconds(float(inception['cpu_seconds']))} CPU s, {value(float(inception['extra_mb']))} MB",
+                f"{seconds(float(inception['cpu_seconds']))} CPU s, "
+                f"{value(float(inception['extra_mb']))} MB",
             ],
             [
                 "latency of ResNet-50's layers on 14 accelerators",
@@ -76,7 +77,8 @@ def compared(source: Source) -> list[str]:
             [
                 "BERT-12's operators on 6 accelerators, any split, period",
                 "-",
-                f"plain CP-SAT {value(float(bert['plain_cp_sat']))}, bound {value(float(bert['plain_cp_sat_bound']))}",
+                f"plain CP-SAT {value(float(bert['plain_cp_sat']))}, bound "
+                f"{value(float(bert['plain_cp_sat_bound']))}",
                 certified(bert),
             ],
             [
@@ -104,14 +106,16 @@ def certified(row: dict[str, str]) -> str:
 
 def blocking(source: Source, rule: str, policy: str) -> list[float]:
     """Return the blocking rates of a policy on the distributions of deadlines on which it was
-    measured."""
+    measured.
+    """
     found = (source.streams(rule, beta=beta, policy=policy) for beta in LETTERS)
     return [float(row["blocking"]) for rows in found for row in rows]
 
 
 def runs(source: Source, solver: str, *, capped: bool = False) -> list[Line]:
     """Return the times of a solver on the shapes on 4 devices: capped as the authors' code was, or
-    not."""
+    not.
+    """
     rows = source.rows("pipeline/capped.csv", solver=solver)
     return [
         next(row for row in rows if row["shape"] == shape and (row["capacity"] != "none") == capped)

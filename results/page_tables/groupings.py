@@ -85,17 +85,21 @@ def misses(source: Source) -> list[str]:
     best = [min(ratio(cells, method) for method in names) for cells in found.values()]
     return bullets(
         [
-            f"Without a heuristic's placement to begin with, a learner ends below the best heuristic on {len(learned)} of {len(found)} "
+            "Without a heuristic's placement to begin with, a learner ends below the best "
+            f"heuristic on {len(learned)} of {len(found)} "
             f"workloads{named(learned)}.",
-            f"`dual-policy` from edge zeroing ends below the best heuristic by more than half of its interval on {len(clear)} of "
-            f"{len(found)}{named(clear)}; the best of all methods is at {span(best, times)} times the bound.",
+            "`dual-policy` from edge zeroing ends below the best heuristic by more than half of "
+            f"its interval on {len(clear)} of "
+            f"{len(found)}{named(clear)}; the best of all methods is at {span(best, times)} times "
+            "the bound.",
         ]
     )
 
 
 def below(found: dict[str, Cells], methods: Sequence[str]) -> list[str]:
     """Return the workloads on which one of some methods has a lower mean than the best
-    heuristic."""
+    heuristic.
+    """
     return [
         name
         for name, cells in found.items()

@@ -41,7 +41,8 @@ def tasks(source: Source) -> list[str]:
                 "makespans of small task graphs",
                 f"{len(optima)} optima",
                 "-",
-                f"{len(proved)} proved, {seconds(sum(float(row['seconds']) for row in optima))} s together",
+                f"{len(proved)} proved, {seconds(sum(float(row['seconds']) for row in optima))} s "
+                "together",
                 "met",
                 "`python results/exact/study.py optima`",
             ],
@@ -94,10 +95,13 @@ def plans(source: Source) -> list[str]:
         HEADS,
         [
             [
-                f"steps of {len(errors(source))} training plans, measured by others, predicted: median error",
+                f"steps of {len(errors(source))} training plans, measured by others, predicted: "
+                "median error",
                 f"{percent(source.reference('measured plans', 'median error of the step time', '36 plans'))} (the data's authors, on 36)",
-                f"the authors' formula as we read it: {percent(median(errors(source, 'published')))}",
-                f"{percent(median(errors(source)))}; {percent(median(errors(source, fitted=False)))} on the "
+                "the authors' formula as we read it: "
+                f"{percent(median(errors(source, 'published')))}",
+                f"{percent(median(errors(source)))}; "
+                f"{percent(median(errors(source, fitted=False)))} on the "
                 f"{len(errors(source, fitted=False))} plans that its constants were not fitted on",
                 "-",
                 f"{command} measured`",
@@ -117,7 +121,8 @@ def plans(source: Source) -> list[str]:
                 f"{command} piper`",
             ],
             [
-                "OPT-350M on 32 + 96, 80 + 240, 128 + 384 A100 and V100, the published step time, steps/s",
+                "OPT-350M on 32 + 96, 80 + 240, 128 + 384 A100 and V100, the published step time, "
+                "steps/s",
                 "-",
                 "the authors' planner: " + listed(floats(mixed, "reference")),
                 listed(floats(mixed, "steps_per_second")) + " (stages of one kind of device each)",
@@ -138,9 +143,11 @@ def sharding_misses(source: Source) -> list[str]:
     ]
     return bullets(
         [
-            f"In 120 s on two busy cores the sum of (best known / ours) is {times(sum(ratio.values()))} of {len(rows)}; below the best "
+            "In 120 s on two busy cores the sum of (best known / ours) is "
+            f"{times(sum(ratio.values()))} of {len(rows)}; below the best "
             f"known are {', '.join(below) or 'none'}.",
-            f"Gaps above 2 %: {', '.join(open_) or 'none'}; the mean gap is {percent(mean(float(row['gap']) for row in rows))}, stored "
+            f"Gaps above 2 %: {', '.join(open_) or 'none'}; the mean gap is "
+            f"{percent(mean(float(row['gap']) for row in rows))}, stored "
             f"{percent(mean(float(row['published_gap']) for row in rows))}.",
         ]
     )
@@ -164,7 +171,8 @@ def sharding(source: Source) -> list[str]:
                 "ASPLOS 2025 contest, nine instances",
                 "best known values and bounds",
                 "-",
-                f"at the best known: {', '.join(best)}; within 4 %: {', '.join(near)}; {above} bounds above the stored ones",
+                f"at the best known: {', '.join(best)}; within 4 %: {', '.join(near)}; {above} "
+                "bounds above the stored ones",
                 f"gaps of {span(floats(rows, 'gap'), percent)}",
                 "`python results/sharding/study.py`",
             ],
@@ -182,7 +190,8 @@ def sharding(source: Source) -> list[str]:
 
 def benchmark_gaps(source: Source) -> dict[str, float]:
     """Return the gap of every instance of the generated benchmark, from value and bound (the gaps
-    there are rounded)."""
+    there are rounded).
+    """
     return {
         row["instance"]: 1 - float(row["lower bound"]) / float(row["value (ticks)"])
         for row in source.rows("benchmark/best-known.csv")
@@ -207,8 +216,10 @@ def own(source: Source) -> list[str]:
                 "[benchmark](benchmark/README.md)",
             ],
             [
-                f"simulated against measured makespan on Dask, {mode['placements']} placements (*measured*)",
-                f"median error {percent(float(mode['median error']))}, Kendall tau {times(float(mode['tau, all']))}",
+                f"simulated against measured makespan on Dask, {mode['placements']} placements "
+                "(*measured*)",
+                f"median error {percent(float(mode['median error']))}, Kendall tau "
+                f"{times(float(mode['tau, all']))}",
                 "-",
                 "`python results/real_execution/study.py`",
             ],

@@ -1,5 +1,6 @@
 """Tables of results/README.md about placements: Doppler, Post, Liu et al., HSDAG, Tarnawski et
-al."""
+al.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def learned(source: Source, method: str) -> float:
 
 def possible(source: Source) -> float:
     """Return by how much the proved optimum is below the critical path's mean on the Llama
-    block."""
+    block.
+    """
     row = source.row("policy/doppler.csv", graph="llama_block", method="critical path, best of 50")
     return 1 - float(row["bound"]) / float(row["mean"])
 
@@ -48,8 +50,10 @@ def doppler_misses(source: Source) -> list[str]:
         [
             "On the Llama block the policy from the critical path learns "
             f"{percent(learned(source, 'dual-policy, critical-path seed'))} where "
-            f"the authors print {percent(source.reference('Doppler', 'improvement over critical path', 'llama_block'))} and the "
-            f"optimum is {percent(possible(source))}; from edge zeroing it ends at {value(mean)}, the best "
+            "the authors print "
+            f"{percent(source.reference('Doppler', 'improvement over critical path', 'llama_block'))} and the "
+            f"optimum is {percent(possible(source))}; from edge zeroing it ends at {value(mean)}, "
+            "the best "
             f"heuristic alone at {value(alone)}.",
         ]
     )
@@ -70,7 +74,8 @@ def doppler(source: Source) -> list[str]:
             [
                 "makespans of the chain, the FFNN, the Llama block, 4 devices",
                 "-",
-                f"critical path, best of 50: {other[0]}; cross-entropy, 24 000 evaluations: {other[1]}",
+                f"critical path, best of 50: {other[0]}; cross-entropy, 24 000 evaluations: "
+                f"{other[1]}",
                 "; ".join(certified(row) for row in exact)
                 + " in "
                 + listed(floats(exact, "seconds"), seconds)
@@ -85,7 +90,8 @@ def doppler(source: Source) -> list[str]:
                 )
                 + " (measured on GPUs)",
                 f"cross-entropy {percent(learned(source, 'cross-entropy, scratch'))}",
-                f"from critical path {percent(learned(source, 'dual-policy, critical-path seed'))}; from edge zeroing "
+                "from critical path "
+                f"{percent(learned(source, 'dual-policy, critical-path seed'))}; from edge zeroing "
                 f"{percent(learned(source, 'dual-policy, edge-zeroing seed'))}, mostly the seed's",
                 percent(possible(source)),
                 "`python results/policy/study.py`",
@@ -96,7 +102,8 @@ def doppler(source: Source) -> list[str]:
 
 def medians(source: Source) -> dict[tuple[str, str], float]:
     """Return the median makespan of every (problem, method), the method without what stands in
-    brackets."""
+    brackets.
+    """
     return {
         (row["problem"], row["method"].split(" (")[0]): float(row["median"])
         for row in source.rows("search/table.csv")
@@ -114,7 +121,8 @@ def post_misses(source: Source) -> list[str]:
     )
     return bullets(
         [
-            f"The joint method needs at most half of the samples on only {sum(x <= 0.5 for x in ratios)} of {len(ratios)} "
+            "The joint method needs at most half of the samples on only "
+            f"{sum(x <= 0.5 for x in ratios)} of {len(ratios)} "
             f"workloads; the best heuristic, without a sample, ends as low or lower on {lower}."
         ]
     )
@@ -130,7 +138,8 @@ def post(source: Source) -> list[str]:
                 "joint cross-entropy and PPO against PPO alone",
                 "fewer samples",
                 "-",
-                f"fewer on {sum(x < 1 for x in ratios)} of {len(ratios)} workloads, at most half on {sum(x <= 0.5 for x in ratios)}",
+                f"fewer on {sum(x < 1 for x in ratios)} of {len(ratios)} workloads, at most half "
+                f"on {sum(x <= 0.5 for x in ratios)}",
                 "-",
                 "`python results/search/study.py`",
             ],
@@ -155,9 +164,11 @@ def models(source: Source) -> list[str]:
         [
             [
                 "HSDAG: models on CPU and accelerator, over the CPU",
-                f"up to {percent(source.reference('HSDAG', 'improvement over the CPU'))} (measured)",
+                f"up to {percent(source.reference('HSDAG', 'improvement over the CPU'))} "
+                "(measured)",
                 "-",
-                f"{span(gain['dual-policy'][0], percent)} (simulated, other hardware; the best heuristic alone "
+                f"{span(gain['dual-policy'][0], percent)} (simulated, other hardware; the best "
+                "heuristic alone "
                 f"{span(gain['best_heuristic'][0], percent)})",
                 span(gain["bound"][0], percent),
                 "`python results/policy/study.py`",
@@ -166,8 +177,10 @@ def models(source: Source) -> list[str]:
                 "Liu et al.: NMT on 2 and 4 GPUs, over the expert",
                 percent(source.reference("Liu et al.", "improvement over the expert", "NMT")),
                 "-",
-                f"`dual-policy` {listed(gain['dual-policy'][1], percent)}; `grouper-placer` {listed(gain['grouper-placer'][1], percent)} "
-                f"(simulated; both start from edge zeroing; the best heuristic alone {listed(gain['best_heuristic'][1], percent)})",
+                f"`dual-policy` {listed(gain['dual-policy'][1], percent)}; `grouper-placer` "
+                f"{listed(gain['grouper-placer'][1], percent)} "
+                "(simulated; both start from edge zeroing; the best heuristic alone "
+                f"{listed(gain['best_heuristic'][1], percent)})",
                 listed(gain["bound"][1], percent),
                 "`python results/policy/study.py`",
             ],
@@ -186,8 +199,10 @@ def splits_misses(source: Source) -> list[str]:
     below = [1 - float(row["bound"]) / float(row["plain_cp_sat_bound"]) for row in worse]
     return bullets(
         [
-            f"Splits without contiguity: {sum(row['status'] != 'optimal' for row in rows)} of {len(rows)} are not proved; on "
-            f"{', '.join(row['instance'] for row in worse)} the bound is {listed(below, percent)} below a plain model's.",
+            f"Splits without contiguity: {sum(row['status'] != 'optimal' for row in rows)} of "
+            f"{len(rows)} are not proved; on "
+            f"{', '.join(row['instance'] for row in worse)} the bound is {listed(below, percent)} "
+            "below a plain model's.",
         ]
     )
 
@@ -216,7 +231,8 @@ def splits(source: Source) -> list[str]:
             f"optimal pipeline of ideals, {title}",
             "-",
             theirs,
-            f"{seconds(float(chain[name]['cpu_seconds']))} CPU s, {value(float(chain[name]['extra_mb']))} MB",
+            f"{seconds(float(chain[name]['cpu_seconds']))} CPU s, "
+            f"{value(float(chain[name]['extra_mb']))} MB",
             "met",
             "`python results/exact/study.py chain`",
         ]
@@ -224,12 +240,14 @@ def splits(source: Source) -> list[str]:
             (
                 "gnmt",
                 "GNMT inference",
-                f"the authors' C++: {seconds(program['gnmt'][0])} CPU s, {value(program['gnmt'][1])} MB",
+                f"the authors' C++: {seconds(program['gnmt'][0])} CPU s, "
+                f"{value(program['gnmt'][1])} MB",
             ),
             (
                 "inceptionv3",
                 "Inception-V3 inference",
-                f"the authors' C++: not finished after {seconds(program['inceptionv3'][0])} s, {value(program['inceptionv3'][1])} MB",
+                f"the authors' C++: not finished after {seconds(program['inceptionv3'][0])} s, "
+                f"{value(program['inceptionv3'][1])} MB",
             ),
         )
     ]
@@ -240,8 +258,8 @@ def splits(source: Source) -> list[str]:
             [
                 "splits without contiguity, ten graphs",
                 "-",
-                f"plain CP-SAT, 150 to 200 s: {plain} proved; ResNet-50, Inception-V3 (two), BERT-12: "
-                + listed(floats(hard, "plain_cp_sat")),
+                f"plain CP-SAT, 150 to 200 s: {plain} proved; ResNet-50, Inception-V3 (two), "
+                "BERT-12: " + listed(floats(hard, "plain_cp_sat")),
                 f"{sum(row['status'] == 'optimal' for row in free)} proved; "
                 + listed(floats(hard, "value")),
                 f"gaps of {span(gaps, percent)}",
@@ -300,7 +318,8 @@ def wide(source: Source) -> list[str]:
     rows = []
     for row in source.rows("exact/wide.csv"):
         gaps = [
-            f"{percent(float(row[f'{name} gap_percent']) / 100)} in {value(float(row[f'{name} seconds']))} s"
+            f"{percent(float(row[f'{name} gap_percent']) / 100)} in "
+            f"{value(float(row[f'{name} seconds']))} s"
             for name in ("etf", "heft", "cpop")
         ]
         rows.append(
@@ -346,7 +365,8 @@ EXTENSIONS = (
 
 def extensions(source: Source) -> list[str]:
     """Periods with replicas, groups of devices and overlapped transfers; a star where it is not
-    proved."""
+    proved.
+    """
     rows = []
     for row in source.rows("exact/replicas.csv"):
         star = {key: "" if row[f"{key}_proved"] == "True" else " *" for key, _ in EXTENSIONS}

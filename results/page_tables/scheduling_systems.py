@@ -32,7 +32,8 @@ COMMAND = "`python results/pipeline/study.py`"
 
 def periods(source: Source, sizes: tuple[int, ...]) -> tuple[list[Line], list[Line], list[Line]]:
     """Return the cells of minimum periods: those proved, those proved infeasible, and the
-    others."""
+    others.
+    """
     rows = [row for size in sizes for row in source.rows(f"pipeline/periods{size}.csv")]
     proved = [row for row in rows if row["status"] == "proved"]
     infeasible = [row for row in rows if row["status"].startswith("infeasible")]
@@ -50,7 +51,8 @@ def open_cells(source: Source, sizes: tuple[int, ...]) -> str:
     """Return the periods that are not proved."""
     return (
         "; ".join(
-            f"{row['shape']} on {row['devices']} at {row['capacity']}: [{value(float(row['bound']))}, {value(float(row['period']))}]"
+            f"{row['shape']} on {row['devices']} at {row['capacity']}: "
+            f"[{value(float(row['bound']))}, {value(float(row['period']))}]"
             for row in periods(source, sizes)[2]
         )
         or "met"
@@ -59,7 +61,8 @@ def open_cells(source: Source, sizes: tuple[int, ...]) -> str:
 
 def cpu_of(source: Source, devices: int, solver: str) -> list[float]:
     """Return the CPU seconds of a solver without a memory cap, shape by shape; on 4 devices the
-    medians of several runs."""
+    medians of several runs.
+    """
     if devices == 4:
         return [float(row["cpu"]) for row in runs(source, solver)]
     return [
@@ -93,13 +96,15 @@ def speed_up(source: Source, model: str | None = None) -> list[float]:
 
 def faster_without_pipeline(source: Source) -> list[str]:
     """Return the models on which tensor parallelism alone, with replicas, is faster than the best
-    pipeline."""
+    pipeline.
+    """
     mine = {
         (row["model"], row["devices"], row["method"]): float(row["throughput"])
         for row in models(source)
     }
     return [
-        f"{name} on {size} ({value(mine[name, size, 'tensor parallel'])} against {value(found)} samples/s)"
+        f"{name} on {size} ({value(mine[name, size, 'tensor parallel'])} against {value(found)} "
+        "samples/s)"
         for (name, size, method), found in mine.items()
         if method == "best pipeline" and mine.get((name, size, "tensor parallel"), 0.0) > found
     ]
@@ -144,14 +149,18 @@ def tessel_misses(source: Source) -> list[str]:
     wide, row = gaps_of_cuts(source)[-1]
     return bullets(
         [
-            f"Training throughput over 1F1B is {span(speed_up(source), times)} times, far below the printed "
+            f"Training throughput over 1F1B is {span(speed_up(source), times)} times, far below "
+            "the printed "
             f"{times(source.reference('Tessel', 'training throughput over 1F1B', '4 to 32 devices'))}: 1F1B is tuned too, and sizes "
             "are such that it fits.",
-            "Whole models: gaps and ratios hold for the cut that was found, which a time limit decides; no claim over all cuts. The "
+            "Whole models: gaps and ratios hold for the cut that was found, which a time limit "
+            "decides; no claim over all cuts. The "
             f"widest for its cut is {percent(wide)} ({row['model']} on {row['devices']} devices).",
             "Tensor parallelism within hosts beats every pipeline found on "
-            f"{'; '.join(faster_without_pipeline(source)) or 'none'}; in the launch files' sizes a baseline beats what is searched on "
-            f"{', '.join(lost_as_launched(source)) or 'none'}. A request alone is answered sooner than by any pipeline in "
+            f"{'; '.join(faster_without_pipeline(source)) or 'none'}; in the launch files' sizes a "
+            "baseline beats what is searched on "
+            f"{', '.join(lost_as_launched(source)) or 'none'}. A request alone is answered sooner "
+            "than by any pipeline in "
             f"{sooner_without_pipeline(source)}.",
             f"Not proved: {open_cells(source, (16, 32))}.",
         ]
@@ -171,7 +180,8 @@ def tessel(source: Source) -> list[str]:
                 "search for a repetend without a memory cap, 4 devices: " + ", ".join(SHAPES),
                 "-",
                 f"the authors' code in its fast mode: {fast} CPU s",
-                f"medians of three: `repetend` {listed(cpu_of(source, 4, 'repetend'), seconds)} CPU s; `tessel` "
+                f"medians of three: `repetend` {listed(cpu_of(source, 4, 'repetend'), seconds)} "
+                "CPU s; `tessel` "
                 f"{listed(cpu_of(source, 4, 'tessel'), seconds)}",
                 "met",
                 COMMAND,
@@ -218,7 +228,8 @@ def tessel(source: Source) -> list[str]:
             ],
             [
                 "training throughput over 1F1B, 4 to 32 devices",
-                f"up to {times(source.reference('Tessel', 'training throughput over 1F1B', '4 to 32 devices'))} times (measured)",
+                "up to "
+                f"{times(source.reference('Tessel', 'training throughput over 1F1B', '4 to 32 devices'))} times (measured)",
                 "-",
                 f"{span(speed_up(source), times)} times (simulated)",
                 f"for the cut that was found: gaps of {span(per_cut, percent)}",
@@ -226,7 +237,8 @@ def tessel(source: Source) -> list[str]:
             ],
             [
                 "latency in a full pipeline against a plain one",
-                f"up to {percent(source.reference('Tessel', 'inference latency below a plain pipeline'))} lower (measured)",
+                "up to "
+                f"{percent(source.reference('Tessel', 'inference latency below a plain pipeline'))} lower (measured)",
                 "-",
                 f"lower: {named(lower_latency(source))}; others not (simulated)",
                 "-",
@@ -238,7 +250,8 @@ def tessel(source: Source) -> list[str]:
 
 def caps(source: Source) -> list[str]:
     """CPU seconds of searches under the memory cap that the authors' code was given, and without
-    one."""
+    one.
+    """
     rows = []
     for at, shape in enumerate(SHAPES):
         row = [shape, runs(source, "repetend", capped=True)[at]["capacity"]]
@@ -261,7 +274,8 @@ def caps(source: Source) -> list[str]:
 
 def same_placement(source: Source) -> list[str]:
     """Periods on the same placement: the known schedule, and the search with its memory and with
-    any."""
+    any.
+    """
     rows = []
     for row in source.rows("pipeline/placements.csv"):
         known, same, free = (
@@ -334,7 +348,8 @@ PUBLISHED = ("1F1B", "GPipe", "Chimera", "tensor parallel", "1F1B+ on M", "repet
 
 def launched(source: Source) -> list[str]:
     """The sizes and vocabularies of the released launch files: what does not fit, and the ratio
-    where it does."""
+    where it does.
+    """
     rows = []
     for size in SIZES:
         for model in ("GPT", "mT5"):
@@ -380,7 +395,8 @@ def lost_as_launched(source: Source) -> list[str]:
 
 def sooner_without_pipeline(source: Source) -> str:
     """Return in how many cases a single request is answered soonest by tensor parallelism, on one
-    host."""
+    host.
+    """
     won = total = 0
     for size in (4, 8):
         rows = source.rows(f"pipeline/inference{size}.csv")
@@ -420,7 +436,8 @@ STEPS = ("step_ms", "channel_step_ms", "blocking_step_ms", "blocking_searched_st
 
 def transfers(source: Source) -> list[str]:
     """Steps of the same orders where transfers only take time, take a channel, or block both
-    devices."""
+    devices.
+    """
     rows = []
     for size in (4, 8):
         for model in MODELS:
@@ -465,7 +482,8 @@ def requests(source: Source) -> list[str]:
                     f"{model} on {size}",
                     shared,
                     *(
-                        f"{value(float(mine[name]['least_latency_ms']))}, {value(float(mine[name]['throughput']))}"
+                        f"{value(float(mine[name]['least_latency_ms']))}, "
+                        f"{value(float(mine[name]['throughput']))}"
                         for name in ("V", "T", shared)
                     ),
                 ]
@@ -504,7 +522,8 @@ def streams_misses(source: Source) -> list[str]:
     missing = f" (not measured on {', '.join(unmeasured)})" if unmeasured else ""
     return bullets(
         [
-            f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}, the "
+            "Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint "
+            f"on {', '.join(lost) or 'none'}, the "
             f"learned `policy-degree` on {', '.join(behind) or 'none'}{missing}.",
             *better_elsewhere(source),
         ]
@@ -513,7 +532,8 @@ def streams_misses(source: Source) -> list[str]:
 
 def better_elsewhere(source: Source) -> list[str]:
     """Where a policy learned on another distribution blocks fewer jobs than the one learned on the
-    streams' own."""
+    streams' own.
+    """
     lines = []
     for letter in LETTERS:
         rows = source.rows(
@@ -523,7 +543,8 @@ def better_elsewhere(source: Source) -> list[str]:
         best = min(rows, key=lambda row: float(row["blocking"]), default=None)
         if own and best and float(best["blocking"]) < own[0]:
             lines.append(
-                f"On {letter} the policy learned on {best['learned_on']} blocks less ({value(float(best['blocking']))}) "
+                f"On {letter} the policy learned on {best['learned_on']} blocks less "
+                f"({value(float(best['blocking']))}) "
                 f"than the one learned there ({value(own[0])})."
             )
     return lines

@@ -42,7 +42,8 @@ class Source:
 
     def streams(self, rule: str, **where: object) -> list[Line]:
         """Return rows of job streams under a split rule, with those of policies learned on the
-        distribution itself."""
+        distribution itself.
+        """
         own = self.rows("job_streams/learned.csv", rule=rule, **where)
         return [
             *self.rows(f"job_streams/{rule}.csv", **where),

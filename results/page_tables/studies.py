@@ -65,7 +65,8 @@ def exact(source: Source) -> list[str]:
             [
                 "published optimal makespans",
                 f"{len(optima)} values, stored by their authors",
-                f"{sum(row['status'] == 'optimal' for row in optima)} proved, {seconds(sum(spent))} s together, longest "
+                f"{sum(row['status'] == 'optimal' for row in optima)} proved, "
+                f"{seconds(sum(spent))} s together, longest "
                 f"{seconds(max(spent))} s",
                 "0",
                 "`optima`",
@@ -171,20 +172,23 @@ def exact_misses(source: Source) -> list[str]:
     """What is left open."""
     hard = [source.row("exact/pipeline.csv", instance=name) for name in OPEN]
     bounds = [
-        f"{row['instance']} {value(float(row['bound']))} ({value(float(row['plain_cp_sat_bound']))})"
+        f"{row['instance']} {value(float(row['bound']))} "
+        f"({value(float(row['plain_cp_sat_bound']))})"
         for row in hard
         if row["status"] != "optimal"
     ]
     return bullets(
         [
-            f"Splits without contiguity: not proved are, with our bounds (a plain model's): {'; '.join(bounds)}."
+            "Splits without contiguity: not proved are, with our bounds (a plain model's): "
+            f"{'; '.join(bounds)}."
         ]
     )
 
 
 def minute(source: Source) -> list[str]:
     """The gap of `solve` in 60 s, beside what an earlier version proves by `solve` and by `bound`,
-    60 s each."""
+    60 s each.
+    """
     rows = source.rows("exact/sixty.csv")
 
     def cells(row: dict[str, str], side: str) -> tuple[float | None, list[str]]:
@@ -278,7 +282,8 @@ def pipeline(source: Source) -> list[str]:
                 "several micro-batches per repetend, 4 devices",
                 "-",
                 "; ".join(
-                    f"{row['shape']} at {row['capacity']}: {row['any_k']} with K = {row['any_k_size']} (K = 1: "
+                    f"{row['shape']} at {row['capacity']}: {row['any_k']} with K = "
+                    f"{row['any_k_size']} (K = 1: "
                     f"{value(float(row['period']))})"
                     for row in several
                 ),
@@ -298,7 +303,8 @@ def pipeline(source: Source) -> list[str]:
                 )
                 + " times, measured on V100",
                 "; ".join(f"{model} {span(speed_up(source, model), times)}" for model in MODELS),
-                f"for the cut that was found only: {span([gap for gap, _ in gaps_of_cuts(source)], percent)}",
+                "for the cut that was found only: "
+                f"{span([gap for gap, _ in gaps_of_cuts(source)], percent)}",
             ],
             [
                 "inference latency against a plain pipeline (**simulated**)",
@@ -491,8 +497,10 @@ def streams_more(source: Source) -> list[str]:
             for key in ("exact", "lp", "rollout", "max-degree")
         }
         lines.append(
-            f"{len(rows)} streams of {rows[0]['jobs']} jobs, {letter}: the clairvoyant optimum is {value(total['exact'])} blocked "
-            f"jobs (proved), the linear bound {value(total['lp'])}, `rollout` {value(total['rollout'])}, maximum parallelisation "
+            f"{len(rows)} streams of {rows[0]['jobs']} jobs, {letter}: the clairvoyant optimum is "
+            f"{value(total['exact'])} blocked "
+            f"jobs (proved), the linear bound {value(total['lp'])}, `rollout` "
+            f"{value(total['rollout'])}, maximum parallelisation "
             f"{value(total['max-degree'])}."
         )
     return bullets(lines)
@@ -525,9 +533,12 @@ def plan_errors(source: Source) -> list[str]:
         [
             [
                 f"step time of {len(errors(source))} measured plans, odd ones kept",
-                f"printed: median error {percent(source.reference('measured plans', 'median error of the step time', '36 plans'))} on 36",
-                f"median {percent(median(errors(source)))}, mean {percent(mean(errors(source)))}; on the "
-                f"{len(errors(source, fitted=False))} not fitted {percent(median(errors(source, fitted=False)))} and "
+                "printed: median error "
+                f"{percent(source.reference('measured plans', 'median error of the step time', '36 plans'))} on 36",
+                f"median {percent(median(errors(source)))}, mean {percent(mean(errors(source)))}; "
+                "on the "
+                f"{len(errors(source, fitted=False))} not fitted "
+                f"{percent(median(errors(source, fitted=False)))} and "
                 f"{percent(mean(errors(source, fitted=False)))}",
                 "`measured`",
             ],
@@ -540,7 +551,8 @@ def plan_errors(source: Source) -> list[str]:
             ],
             *(
                 [
-                    f"OPT-350M, the published step time, steps/s: {'; '.join(row['name'] for row in rows)}",
+                    "OPT-350M, the published step time, steps/s: "
+                    f"{'; '.join(row['name'] for row in rows)}",
                     "run here: " + listed(floats(rows, "reference")),
                     listed(floats(rows, "steps_per_second"))
                     + f", gaps of {span(floats(rows, 'gap'), percent)}, "
@@ -561,28 +573,33 @@ def plan_errors(source: Source) -> list[str]:
             [
                 "GPT, mT5, Flava on 4 to 32 V100",
                 "-",
-                f"{sum(row['status'] == 'optimal' for row in models)} of {len(models)} proved best of the space searched",
+                f"{sum(row['status'] == 'optimal' for row in models)} of {len(models)} proved best "
+                "of the space searched",
                 "`models`",
             ],
             [
                 "the same with interleaved, zero-bubble and repetend schedules, sharded states",
                 "-",
-                f"{sum(float(row['gap'] or 1) <= 0.001 for row in wide)} of {len(wide)} within 0.1 % of the bound, "
+                f"{sum(float(row['gap'] or 1) <= 0.001 for row in wide)} of {len(wide)} within 0.1 "
+                "% of the bound, "
                 f"{span(floats(wide, 'cpu'), seconds)} CPU s",
                 "`schedules`",
             ],
             [
                 "tiny random problems with some of everything",
                 "brute force over all plans",
-                f"{int(sum(floats(random, 'problems')))} problems, {int(sum(floats(random, 'plans')))} plans: "
-                f"{int(sum(floats(random, 'search_differs')))} values or bounds and {int(sum(floats(random, 'judge_differs')))} prices "
+                f"{int(sum(floats(random, 'problems')))} problems, "
+                f"{int(sum(floats(random, 'plans')))} plans: "
+                f"{int(sum(floats(random, 'search_differs')))} values or bounds and "
+                f"{int(sum(floats(random, 'judge_differs')))} prices "
                 "differ",
                 "`random`",
             ],
             [
                 "GPT-2 exported, 2 stages x 2 replicas on gloo",
                 "losses of one process",
-                f"equal to {float(source.row('plans/gpt2.csv')['largest_difference']):.1e} in three steps",
+                f"equal to {float(source.row('plans/gpt2.csv')['largest_difference']):.1e} in "
+                "three steps",
                 "`gpt2`",
             ],
         ],
@@ -600,7 +617,8 @@ def benchmark(source: Source) -> list[str]:
     tight = [sum(gap <= limit for gap in gaps.values()) for limit in (0.0002, 0.001)]
     return bullets(
         [
-            f"{tight[0]} of {len(gaps)} end within 0.02 % of the bound, {tight[1]} within 0.1 %; mean gaps: {solvers}.",
+            f"{tight[0]} of {len(gaps)} end within 0.02 % of the bound, {tight[1]} within 0.1 %; "
+            f"mean gaps: {solvers}.",
             "The widest: " + ", ".join(f"`{name}` {percent(gaps[name])}" for name in wide) + ".",
         ]
     )
@@ -654,7 +672,8 @@ def execution(source: Source) -> list[str]:
 
 def tuning(source: Source) -> list[str]:
     """What a simulator whose constants were learned on the real system gives, in turn with every
-    other placement."""
+    other placement.
+    """
 
     def three(row: dict[str, str], key: str) -> str:
         return f"{float(row[key]):.3f}" if row[key] else "-"

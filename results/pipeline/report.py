@@ -67,7 +67,8 @@ def period_tables(rows: list[dict[str, str]]) -> list[str]:
     lines = [
         "## Minimum period, one micro-batch per repetend, training",
         "",
-        "In ticks; every number is proved minimal unless a range [bound, found] is given; `-`: no micro-batch fits. "
+        "In ticks; every number is proved minimal unless a range [bound, found] is given; `-`: no "
+        "micro-batch fits. "
         "In brackets: CPU seconds of search and proof.",
         "",
     ]
@@ -84,7 +85,8 @@ def period_tables(rows: list[dict[str, str]]) -> list[str]:
     more = [row for row in rows if row["any_k"]]
     if more:
         lines += [
-            "## Several micro-batches per repetend (K <= 4), D = 4, where one misses the load bound",
+            "## Several micro-batches per repetend (K <= 4), D = 4, where one misses the load "
+            "bound",
             "",
         ]
         lines += table(
@@ -118,7 +120,8 @@ def solver_tables(rows: list[dict[str, str]]) -> list[str]:
     lines = [
         "## Tessel's enumeration, the repetend search, and the exact schedule",
         "",
-        "No memory limit. CPU seconds of one worker, completion to 128 micro-batches included; `authors`: CPU seconds of "
+        "No memory limit. CPU seconds of one worker, completion to 128 micro-batches included; "
+        "`authors`: CPU seconds of "
         "Tessel's released code in its fast mode, without a limit too, run here.",
         "",
     ]
@@ -159,7 +162,8 @@ def solver_tables(rows: list[dict[str, str]]) -> list[str]:
         body,
     )
     lines += [
-        "`time-optimal` on 4 devices, makespan of n micro-batches (CPU seconds); `>`: not proved within the limit.",
+        "`time-optimal` on 4 devices, makespan of n micro-batches (CPU seconds); `>`: not proved "
+        "within the limit.",
         "",
     ]
     body = []
@@ -222,7 +226,8 @@ def by_model(
     rows: list[dict[str, str]], key: str
 ) -> list[tuple[str, str, dict[str, dict[str, str]]]]:
     """Return (model, devices, its rows by a column) for every model on every number of devices, in
-    order."""
+    order.
+    """
     return [
         (
             model,
@@ -238,8 +243,10 @@ def model_tables(rows: list[dict[str, str]]) -> list[str]:
     lines = [
         "## Training throughput of whole models (simulated)",
         "",
-        "Samples per second, batch of 128; every method chooses its own stages, replicas, micro-batch size and "
-        "recomputation. The gap is to the bound on all schedules of the cuts that were tried; other cuts may be "
+        "Samples per second, batch of 128; every method chooses its own stages, replicas, "
+        "micro-batch size and "
+        "recomputation. The gap is to the bound on all schedules of the cuts that were tried; "
+        "other cuts may be "
         "better.",
         "",
     ]
@@ -279,9 +286,11 @@ def model_tables(rows: list[dict[str, str]]) -> list[str]:
 def inference_table(rows: list[dict[str, str]]) -> list[str]:
     """Latency alone, at a rate that both can serve, and at full throughput."""
     lines = [
-        "## Inference (simulated): latency of one request, and what it saves against the plain pipeline V",
+        "## Inference (simulated): latency of one request, and what it saves against the plain "
+        "pipeline V",
         "",
-        "Alone: nothing else runs. At the common rate: the fastest at which both can serve. Full: at the shape's own best "
+        "Alone: nothing else runs. At the common rate: the fastest at which both can serve. Full: "
+        "at the shape's own best "
         "throughput.",
         "",
     ]

@@ -3,8 +3,8 @@ models.
 
     python results/pipeline/study.py            # all parts, about 40 minutes on 2 cores
     python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans,
-    capped, placements,
-                                                # gains|models|inference|published4|8|16|32, report
+                                                capped, placements,
+                                                gains|models|inference|published4|8|16|32, report
 
 Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
 Whole models are in whole_models.py.
@@ -102,7 +102,8 @@ def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
 
 def periods(devices: int) -> list[dict[str, Any]]:
     """Minimum period of every shape and capacity, K = 1; on 4 devices also K up to 4 where the load
-    bound is missed."""
+    bound is missed.
+    """
     rows = []
     for name in SHAPES if devices < CHAINS_ONLY else ("V", "X"):
         for capacity in CAPACITIES[devices]:
@@ -154,7 +155,8 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
 
 def solvers() -> list[dict[str, Any]]:
     """`repetend`, `tessel` and `time-optimal` for n = 1..8 on every shape, and the first two on 8
-    devices."""
+    devices.
+    """
     rows = []
     limit = 5.0
     for name in SHAPES:
@@ -213,7 +215,8 @@ def solver_row(
 
 def makespans() -> list[dict[str, Any]]:
     """Makespan of 128 micro-batches, without a memory limit and under the least that keeps the
-    period at the load."""
+    period at the load.
+    """
     rows = []
     for name in SHAPES:
         for capacity in (None, {"V": 4, "X": 4, "K": 3, "M": 5, "NN": 6}[name]):
@@ -291,7 +294,8 @@ def capped() -> list[dict[str, Any]]:
 
 def placements() -> list[dict[str, Any]]:
     """On every shape: 1F1B generalised (Chimera on X) with the memory it takes, and the search with
-    that and with any memory."""
+    that and with any memory.
+    """
     rows = []
     for name, baseline in SAME_PLACEMENT.items():
         problem = po.load_pipeline(f"shape:{name}?devices=4", micro_batches=128)

@@ -109,7 +109,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 def source_of(model: str, devices: int) -> str:
     """Return the generator's text; the half-precision model with coarse ops and separate embedding
-    tables."""
+    tables.
+    """
     extra = "" if model == "Flava" else "&tied=0"
     return f"gen:{GENERATORS[model]}?{MODELS[model][devices]}&detail=coarse&dtype_bytes=2{extra}"
 
@@ -132,21 +133,24 @@ def models(devices: int) -> list[dict[str, Any]]:
 
 def gains(devices: int) -> list[dict[str, Any]]:
     """1F1B on a plain pipeline, 1F1B+ and the search on the shapes M and K; their orders under
-    other transfers."""
+    other transfers.
+    """
     sources = {model: source_of(model, devices) for model in MODELS}
     return tried(f"gains{devices}", devices, sources, GAINS, transfers=True)
 
 
 def published(devices: int) -> list[dict[str, Any]]:
     """GPT and mT5 in the sizes and with the vocabularies of the released launch files; what does
-    not fit is shown as such."""
+    not fit is shown as such.
+    """
     sources = {model: partial(launched, model, devices) for model in LAUNCHED}
     return tried(f"published{devices}", devices, sources, PUBLISHED)
 
 
 def launched(model: str, devices: int, size: int) -> OpGraph:
     """Return the training graph of a launch file: no output layer (its loss is a sum), both moments
-    in half precision."""
+    in half precision.
+    """
     layers, hidden, heads, vocab = LAUNCHED[model][devices]
     rest = (
         "seq=2048&tied=0"
@@ -251,7 +255,8 @@ TRANSFERS = ["channel_step_ms", "blocking_step_ms", "blocking_searched_step_ms"]
 
 def steps_with_transfers(choice: Choice) -> dict[str, str]:
     """Return the step of a choice's order with channels and with blocking transfers, and of a
-    search that knows of the latter."""
+    search that knows of the latter.
+    """
     found = {mode: executed(choice.schedule, mode) for mode in ("channel", "blocking")}
     searched = schedule(
         with_transfers(choice.problem, "blocking"),
@@ -324,7 +329,8 @@ def inference(devices: int) -> list[dict[str, Any]]:
 
 def latency_at(choice: Any, period: float) -> str:
     """Return the least latency in milliseconds of a pipeline that takes one micro-batch every
-    `period` seconds."""
+    `period` seconds.
+    """
     problem = choice.problem
     ticks = int(-(-period // problem.tick_seconds))
     result = schedule_result(problem, "repetend", period=ticks, seconds=15, num_workers=WORKERS)

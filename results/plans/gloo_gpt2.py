@@ -59,7 +59,8 @@ class Block(nn.Module):
 
 def module_of(layer: int, count: int, size: dict[str, int]) -> nn.Module:
     """Return layer 0 .. count - 1: embeddings, blocks, layer norm, head; the same weights in every
-    process."""
+    process.
+    """
     torch.manual_seed(1000 + layer)
     if layer == 0:
         return Embeddings(size["vocab"], size["seq"], size["hidden"])

@@ -101,7 +101,8 @@ def measured() -> Iterator[Job]:
 
 def fit() -> Iterator[Job]:
     """The constants of the prediction: the best of a grid on the named plans, mean error for time
-    and for memory."""
+    and for memory.
+    """
     table = read_layer_table(PROFILES, "OPT-350").monotone()
     network = read_network(PROFILES / "network.json")
     given = [
@@ -157,7 +158,8 @@ def fit() -> Iterator[Job]:
 
 def piper() -> Iterator[Job]:
     """The published planner's inputs, at the bandwidth of 25 * 2^30 B/s that its own values were
-    computed with."""
+    computed with.
+    """
     files = {"bert": "bert32a100", "resnet": "resnet", "gnmt": "gnmt"}
 
     def row(given: dict[str, str]) -> Row:
@@ -236,7 +238,8 @@ def opt350() -> Iterator[Job]:
 
 def large() -> Iterator[Job]:
     """LLaMA-3-8B (predicted, with recomputation) and OPT-30B (published formula) on A100 and V100
-    hosts."""
+    hosts.
+    """
     pools = "32xA100-40+32xV100-16"
     llama = plan_problem(
         "LLAMA-3-8", pools, 256, costs=PROFILES, schedules=("1f1b",), sharded=False
@@ -266,7 +269,8 @@ def pipeline_models() -> Iterator[tuple[str, str, str]]:
 
 def models() -> Iterator[Job]:
     """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the
-    space."""
+    space.
+    """
     for name, source, cluster in pipeline_models():
         yield (
             name,
@@ -278,7 +282,8 @@ def models() -> Iterator[Job]:
 
 def schedules() -> Iterator[Job]:
     """The same with interleaved and zero-bubble schedules, repetends and sharded states; the plan
-    is simulated, too."""
+    is simulated, too.
+    """
 
     def row(source: str, cluster: str) -> Row:
         problem = plan_problem(source, cluster, 128)
@@ -307,7 +312,8 @@ def schedules() -> Iterator[Job]:
 
 def robust() -> Iterator[Job]:
     """Simulated steps of the plan of OPT-350M on 32 A100 and 96 V100: noise of 5 %, and one stage
-    20 % slower."""
+    20 % slower.
+    """
     found = plan(
         "OPT-350",
         "32xA100-40+96xV100-16",
@@ -340,7 +346,8 @@ def robust() -> Iterator[Job]:
 
 def gpt2() -> Iterator[Job]:
     """A plan of GPT-2 on 2 stages of 2 replicas, exported and run for three steps on four gloo
-    processes."""
+    processes.
+    """
 
     def row() -> Row:
         problem = plan_problem(
@@ -385,7 +392,8 @@ def gpt2() -> Iterator[Job]:
 
 def random() -> Iterator[Job]:
     """Tiny problems with some of everything, compared with brute force: the tests' code, in parts
-    of 100 problems."""
+    of 100 problems.
+    """
     sys.path.insert(0, str(HERE.parents[1] / "tests"))
     from small_plans import compare_with_brute_force
 

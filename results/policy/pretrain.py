@@ -127,7 +127,8 @@ def drawn(sources: tuple[str, ...], count: int, seed: int) -> list[po.PlacementP
 
 def train() -> None:
     """Learn which moves to take by a race; keep the policy only if it is better than the others on
-    other graphs."""
+    other graphs.
+    """
     graphs, apart = (
         [ZeroShot(problem) for problem in some]
         for some in (problems(), drawn(APART, 8 * len(APART), 5000))
@@ -140,7 +141,8 @@ def train() -> None:
     best = list(known)[fittest(list(known.values()), apart, walked)]
     notes = (
         f"results/policy/pretrain.py train: {len(graphs)} graphs",
-        f"a race of {RACING} policies, around one that takes {' and '.join(LIKELY)} ten times as often as other moves; on "
+        f"a race of {RACING} policies, around one that takes {' and '.join(LIKELY)} ten times as "
+        "often as other moves; on "
         f"{len(apart)} graphs set apart the best was {best}",
     )
     known[best].with_vector(known[best].vector, *notes).save(PRETRAINED)
@@ -183,7 +185,8 @@ def only(*names: str) -> MovePolicy:
 
 def compare(problem: po.PlacementProblem, known: Row) -> Row:
     """Return the values of every method on one graph; `known`: those of the heuristics, if they
-    are."""
+    are.
+    """
     row: Row = {"graph": problem.name, "ops": problem.num_ops, "devices": problem.num_devices}
     row |= {key: known[key] for key in KNOWN} if known else heuristics(problem)
     trained, graph = MovePolicy.load(PRETRAINED), ZeroShot(problem)
@@ -205,7 +208,8 @@ def compare(problem: po.PlacementProblem, known: Row) -> Row:
 
 def apply(count: int) -> list[Row]:
     """Compare the pretrained policy with the heuristics, with itself untrained and with annealing,
-    on unseen graphs."""
+    on unseen graphs.
+    """
     kept = (
         {row["graph"]: row for row in read_csv(HERE / "zero_shot.csv", numbers=True)}
         if "--keep" in sys.argv
@@ -220,7 +224,8 @@ def apply(count: int) -> list[Row]:
 
 def times(count: int) -> list[Row]:
     """Measure what a zero-shot run takes with its preparation: the fastest of three for each
-    graph."""
+    graph.
+    """
     trained, rows = MovePolicy.load(PRETRAINED), []
     problems = unseen(count)
     ZeroShot(problems[0]).run(trained)  # loads the kernels
@@ -290,10 +295,14 @@ def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
     lines = [
         "# A policy of moves, zero-shot, on graphs that it was not chosen on",
         "",
-        f"{len(rows)} graphs of the families {families(UNSEEN)} on {', '.join(map(str, UNSEEN_DEVICES))} devices, "
-        f"{int(np.mean([row['ops'] for row in rows]))} ops on average; trained on {families(TRAINING + SHARDED)} with "
-        f"{', '.join(map(str, DEVICES))} devices ({'; '.join(MovePolicy.load(PRETRAINED).provenance[1:])}). Nothing is "
-        f"learned on these graphs: a walk of {steps:.0f} steps (median, by the size of the graph) goes from the best of the "
+        f"{len(rows)} graphs of the families {families(UNSEEN)} on "
+        f"{', '.join(map(str, UNSEEN_DEVICES))} devices, "
+        f"{int(np.mean([row['ops'] for row in rows]))} ops on average; trained on "
+        f"{families(TRAINING + SHARDED)} with "
+        f"{', '.join(map(str, DEVICES))} devices "
+        f"({'; '.join(MovePolicy.load(PRETRAINED).provenance[1:])}). Nothing is "
+        f"learned on these graphs: a walk of {steps:.0f} steps (median, by the size of the graph) "
+        "goes from the best of the "
         "cheap heuristics, by moves that the policy draws. All walks begin from the same seed.",
         "",
         *kept(),
@@ -303,7 +312,8 @@ def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
             table,
         ),
         "",
-        f"The best heuristic is proved optimal, so that nothing can be better, on {closed}; its values are from an earlier run.",
+        f"The best heuristic is proved optimal, so that nothing can be better, on {closed}; its "
+        "values are from an earlier run.",
         *against(rows),
         "",
         "## By family",
@@ -314,7 +324,8 @@ def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
     if times:
         spent = sorted(row["ms"] for row in times)
         lines += [
-            f"Time of a zero-shot run with its preparation, after loading, on a quiet machine, one thread, the fastest of three "
+            "Time of a zero-shot run with its preparation, after loading, on a quiet machine, one "
+            "thread, the fastest of three "
             f"for each graph: median "
             f"{np.median(spent):.1f} ms, largest {spent[-1]:.1f} ms, of which the seeds take "
             f"{np.median([row['seeds_ms'] for row in times]):.1f} ms (median).",
@@ -336,8 +347,10 @@ def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
             for key in ("seed", "pretrained_1", f"pretrained_{SAMPLES}")
         ]
         lines += [
-            f"Against a portfolio of {PORTFOLIO_SECONDS:g} s on {len(portfolio)} graphs, every fourth, times its value on average: "
-            f"the seed {some[0]}, one run {some[1]}, the best of {SAMPLES} {some[2]}. Asked was 1.03 with {SAMPLES}. "
+            f"Against a portfolio of {PORTFOLIO_SECONDS:g} s on {len(portfolio)} graphs, every "
+            "fourth, times its value on average: "
+            f"the seed {some[0]}, one run {some[1]}, the best of {SAMPLES} {some[2]}. Asked was "
+            f"1.03 with {SAMPLES}. "
             "Other work ran beside the portfolio, on both of its cores.",
             "",
         ]
@@ -351,8 +364,10 @@ def kept() -> list[str]:
     ):
         return []
     return [
-        "The race, and evolution strategies before it, found no policy that is better on graphs set apart than the one that they "
-        "began from, whose moves were chosen by hand. So that one is the package's, and what it gains comes from its seeds, moves "
+        "The race, and evolution strategies before it, found no policy that is better on graphs "
+        "set apart than the one that they "
+        "began from, whose moves were chosen by hand. So that one is the package's, and what it "
+        "gains comes from its seeds, moves "
         "and temperatures: nothing of it is learned."
     ]
 

@@ -174,7 +174,8 @@ def solve(
 
 def doppler_table() -> list[Row]:
     """Seed, learned and best heuristic side by side; cross-entropy and the dual policy at equal
-    evaluations."""
+    evaluations.
+    """
     episodes, seeds = (500, 2) if QUICK else (4000, 10)
     known = (
         {(row["graph"], row["method"]): row for row in read_csv(HERE / "doppler.csv", numbers=True)}
@@ -223,7 +224,8 @@ def doppler_table() -> list[Row]:
 
 def other_seeds() -> list[Row]:
     """Say how far ten runs are to be trusted: the same on many other seeds, with and without what
-    the latest part learns."""
+    the latest part learns.
+    """
     episodes, first, seeds = (500, 10, 2) if QUICK else (4000, 10, 100)
     rows = []
     for graph, seeded in (
@@ -261,7 +263,8 @@ def doppler_row(
     runs: list[Any], seeds: list[int], critical: list[int], unit: float, best: float, bound: float
 ) -> Row:
     """Return what some runs of one method show, in `unit` ticks; `seeds`, `critical`: what these
-    give alone."""
+    give alone.
+    """
     values = np.array([run.objective for run in runs], dtype=np.float64) / unit
     mean = float(values.mean())
     return {
@@ -283,7 +286,8 @@ def doppler_row(
 
 def ablation_table() -> list[Row]:
     """What the policy alone finds (its teacher's placement is not counted) with parts of the
-    training left out."""
+    training left out.
+    """
     episodes, seeds = (300, 2) if QUICK else (2000, 5)
     variants: dict[str, Row] = {
         "whole episodes, then local steps": {},
@@ -334,7 +338,8 @@ def train(
     problem: po.PlacementProblem, options: Row, episodes: int, seed: int
 ) -> list[tuple[int, int]]:
     """Train from a critical-path teacher; return (episodes, best value of an episode) at every
-    improvement."""
+    improvement.
+    """
     config = DualPolicy(
         **{
             "teacher": "critical-path",
@@ -374,7 +379,8 @@ def middle(values: list[Any]) -> float:
 
 def published_table() -> list[Row]:
     """HSDAG's models on CPU + GPU, Liu's NMT on 2 and 4 GPUs: learned placers against one device
-    and the expert."""
+    and the expert.
+    """
     sys.path.insert(0, str(HERE.parent / "search"))
     from study import expert  # type: ignore[import-not-found]
 
@@ -450,7 +456,8 @@ def references(
 
 def throughput_table() -> list[Row]:
     """Episodes per second of one thread: 200 ops, 4 devices; and what is left of the time when
-    parts are switched off."""
+    parts are switched off.
+    """
     os.environ["PLACEOPT_THREADS"] = "1"
     rng = np.random.default_rng(0)
     n, k, count = 200, 4, 1000
@@ -520,15 +527,18 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
     lines = [
         "# Heuristic-seeded policies",
         "",
-        "Simulated makespans; 2 cores of a shared virtual machine. One command: `python results/policy/study.py` "
+        "Simulated makespans; 2 cores of a shared virtual machine. One command: `python "
+        "results/policy/study.py` "
         f"(last run: {seconds / 60:.0f} minutes).",
         "",
     ]
     if "doppler" in parts:
         lines += [
-            "## Doppler's graphs, 4 identical devices (ticks / 1e10; llama_layer, which is generated, 1e6)",
+            "## Doppler's graphs, 4 identical devices (ticks / 1e10; llama_layer, which is "
+            "generated, 1e6)",
             "",
-            "`seed alone` is what the seed gives by itself, so that no row is credited with it; `best heuristic` is the best of "
+            "`seed alone` is what the seed gives by itself, so that no row is credited with it; "
+            "`best heuristic` is the best of "
             f"{', '.join(HEURISTICS)}.",
             "",
             *table(
@@ -571,14 +581,19 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
             "",
             *published_rows(parts["doppler"]),
             "",
-            "Published: Yao et al., ICLR 2026, main table, milliseconds on four P100 divided by critical path's; taken from two "
-            "summaries of the paper that agree with each other and with the percentages of its abstract, not from the paper. "
-            "Measured on GPUs there, simulated here on the released times, and the critical path here is the best of 50 and does "
-            "not pay what made it slow there: no placement can be better than the proved column says.",
+            "Published: Yao et al., ICLR 2026, main table, milliseconds on four P100 divided by "
+            "critical path's; taken from two "
+            "summaries of the paper that agree with each other and with the percentages of its "
+            "abstract, not from the paper. "
+            "Measured on GPUs there, simulated here on the released times, and the critical path "
+            "here is the best of 50 and does "
+            "not pay what made it slow there: no placement can be better than the proved column "
+            "says.",
             "",
         ]
         lines += [
-            "Target: from the critical path 32 % below it on llama_block and at or below cross-entropy from the same seed "
+            "Target: from the critical path 32 % below it on llama_block and at or below "
+            "cross-entropy from the same seed "
             "on every graph, from edge zeroing at most 150 on llama_block, never above the seed.",
             "",
         ]
@@ -618,8 +633,10 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
             "",
             "## Ablation: what the policy itself finds, critical-path teacher",
             "",
-            "`episodes to scratch` is the median number of evaluations until the final median of the run from scratch is met. "
-            "`nothing learns`: the policies stay as they are, only the preferences for kinds and sizes of windows learn.",
+            "`episodes to scratch` is the median number of evaluations until the final median of "
+            "the run from scratch is met. "
+            "`nothing learns`: the policies stay as they are, only the preferences for kinds and "
+            "sizes of windows learn.",
             "",
             *table(
                 parts["ablation"],
@@ -662,14 +679,21 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         "",
         "## Where it falls short",
         "",
-        "- What learns on the problem at hand: the distribution over groups (`without placing groups` leaves it out: it decides "
-        "ffnn), the two policies of whole episodes, and the preferences for windows. The local steps' own policy does not learn "
-        "within the budget (`local steps learn too` makes them greedy and the walk worse); of moves, how often each kind comes is "
-        "learned on the graph, from what the package's policy says, and this alone is within the intervals of leaving it out. "
-        "Annealing, and local steps that are all moves, stand beside it in the first table, with as many evaluations.",
-        "- Runs from one seed end in one of two or three basins (166.7 or 148.3 on llama_block): means hide that.",
+        "- What learns on the problem at hand: the distribution over groups (`without placing "
+        "groups` leaves it out: it decides "
+        "ffnn), the two policies of whole episodes, and the preferences for windows. The local "
+        "steps' own policy does not learn "
+        "within the budget (`local steps learn too` makes them greedy and the walk worse); of "
+        "moves, how often each kind comes is "
+        "learned on the graph, from what the package's policy says, and this alone is within the "
+        "intervals of leaving it out. "
+        "Annealing, and local steps that are all moves, stand beside it in the first table, with "
+        "as many evaluations.",
+        "- Runs from one seed end in one of two or three basins (166.7 or 148.3 on llama_block): "
+        "means hide that.",
         "- The optimum of llama_block, 141.39, is not met.",
-        "- A proposal of a walk that changes nothing is not evaluated and costs nothing here; annealing counts those, too.",
+        "- A proposal of a walk that changes nothing is not evaluated and costs nothing here; "
+        "annealing counts those, too.",
         "",
     ]
     (HERE / "README.md").write_text("\n".join(lines))
@@ -681,18 +705,21 @@ def throughput_lines(rows: list[Row]) -> list[str]:
     lines = []
     for graph in dict.fromkeys(row["graph"] for row in rows):
         ratios = [
-            f"{case} {rate[graph, f'linear: {case}'] / rate[graph, f'hidden layers of 8: {case}']:.1f}"
+            f"{case} "
+            f"{rate[graph, f'linear: {case}'] / rate[graph, f'hidden layers of 8: {case}']:.1f}"
             for case in ("sampled", "sampled and learned from")
         ]
         lines.append(
-            f"- {graph}: without hidden layers faster by a factor of (at most 3 was asked): {', '.join(ratios)}."
+            f"- {graph}: without hidden layers faster by a factor of (at most 3 was asked): "
+            f"{', '.join(ratios)}."
         )
     return lines
 
 
 def published_rows(rows: list[Row]) -> list[str]:
     """Return a table of every published method and ours, relative to critical path, with our gap to
-    the bound."""
+    the bound.
+    """
     mine = (
         ("cross-entropy", "critical-path"),
         ("dual-policy", "critical-path"),
@@ -748,9 +775,12 @@ def verdicts(rows: list[Row]) -> list[str]:
         llama = mine["llama_block"]
         lines.append(
             f"- dual-policy from {seed}: llama_block {llama['mean']} on average, "
-            f"{1 - llama['relative_to_critical_path']:.1%} below critical path; above cross-entropy from the same seed on "
-            f"{', '.join(behind) or 'no graph'}; {sum(row['worse_than_seed'] for row in mine.values())} runs above the seed; at or "
-            f"below the best heuristic on {sum(row['mean'] <= row['best_heuristic'] + 0.005 for row in mine.values())} of "
+            f"{1 - llama['relative_to_critical_path']:.1%} below critical path; above "
+            "cross-entropy from the same seed on "
+            f"{', '.join(behind) or 'no graph'}; "
+            f"{sum(row['worse_than_seed'] for row in mine.values())} runs above the seed; at or "
+            "below the best heuristic on "
+            f"{sum(row['mean'] <= row['best_heuristic'] + 0.005 for row in mine.values())} of "
             f"{len(mine)}."
         )
     return lines
@@ -758,7 +788,8 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 def published_lines(rows: list[Row]) -> list[str]:
     """Return seed, learned values and best heuristic of every workload side by side, and which
-    learned value is below all."""
+    learned value is below all.
+    """
     given = (
         "graph",
         "cluster",
@@ -799,14 +830,18 @@ def published_lines(rows: list[Row]) -> list[str]:
         ahead = row["best_heuristic"] - row["dual-policy"] > row["interval"]
         (clear if ahead else same).append(f"{row['graph']} on {row['cluster']}")
     return [
-        "Mean makespans in ticks after 1000 samples. Published: HSDAG up to 58.2 % over CPU only (abstract, measured); Liu et al. "
-        "28.41 % (as cited; what it is relative to could not be checked). Ours are simulated with other hardware data: they show "
-        "the kind of gain, they are no race. The policies without `scratch` start from edge zeroing; `+-` is that "
+        "Mean makespans in ticks after 1000 samples. Published: HSDAG up to 58.2 % over CPU only "
+        "(abstract, measured); Liu et al. "
+        "28.41 % (as cited; what it is relative to could not be checked). Ours are simulated with "
+        "other hardware data: they show "
+        "the kind of gain, they are no race. The policies without `scratch` start from edge "
+        "zeroing; `+-` is that "
         "of `dual-policy`.",
         "",
         *table(rows, keys, heads),
         "",
-        "`dual-policy` is below the best heuristic by more than its interval (`+-`, half of that of 95 %) on "
+        "`dual-policy` is below the best heuristic by more than its interval (`+-`, half of that "
+        "of 95 %) on "
         f"{', '.join(clear) or 'no workload'}; it is not on {', '.join(same) or 'none'}.",
     ]
 

@@ -45,7 +45,8 @@ Row = dict[str, Any]
 
 def archive() -> list[Row]:
     """A proof of every entry of the archive, with its problem; a bound of which the proof shows
-    less is lowered to that."""
+    less is lowered to that.
+    """
     rows, path = [], ROOT / "results" / "best-known.json"
     records = read_archive(path)
     for key, record in records.items():
@@ -166,7 +167,8 @@ def main(names: list[str]) -> None:
             accepted = sum(row["verdict"] == "accepted" for row in rows)
             believed, cases = (sum(int(row[key]) for row in rows) for key in ("believed", "cases"))
             lines += [
-                f"{accepted} of {len(rows)} accepted, {believed} statements believed, {cases} branches in all.",
+                f"{accepted} of {len(rows)} accepted, {believed} statements believed, {cases} "
+                "branches in all.",
                 "",
             ]
             rows = sorted(rows, key=lambda row: -int(row["cases"]))[:12]

@@ -1,5 +1,6 @@
 """The models of own_models.py: a GPT-2, a ResNet and parallel experts in torch; control flow and a
-symbolic batch in ONNX."""
+symbolic batch in ONNX.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Made = tuple[Any, tuple[Any, ...]]
 
 def gpt2(quick: bool) -> Made:
     """Return a GPT-2 of four layers with separate projections of queries, keys and values, and
-    token ids."""
+    token ids.
+    """
     import torch
     from torch import nn
 
@@ -107,7 +109,8 @@ def resnet(quick: bool) -> Made:
 
 def experts(quick: bool) -> Made:
     """Return three layers of four dense experts each, whose results are added: there is work for
-    two devices."""
+    two devices.
+    """
     import torch
     from torch import nn
 
@@ -131,7 +134,8 @@ def experts(quick: bool) -> Made:
 
 def control_flow(path: Path, quick: bool) -> tuple[dict[str, Any], dict[str, int]]:
     """Write two branches with an If and a Loop each between products; return feeds and
-    dimensions."""
+    dimensions.
+    """
     from onnx import TensorProto, helper, numpy_helper, save
 
     size = 32 if quick else 448

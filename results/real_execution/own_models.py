@@ -2,7 +2,8 @@
 models in parts.
 
     python results/real_execution/own_models.py            # about 5 minutes on two cores
-    python results/real_execution/own_models.py --quick    # a trial: small models, one round, nothing is written
+    python results/real_execution/own_models.py --quick    # a trial: small models, one round,
+                                                           nothing is written
 
 Every model is placed in a dozen ways and each placement is executed `rounds` times in turn; its
 results are compared with those of the unsplit model once. Torch modules are calibrated on other
@@ -48,7 +49,8 @@ HERE = Path(__file__).parent
 @dataclass
 class Nominal:
     """Stands for a calibration where op times come from a profile: all that `placements` asks of
-    one."""
+    one.
+    """
 
     given: Any
 
@@ -195,7 +197,8 @@ def main() -> None:
             digits=4,
         )
     print(
-        f"{time.perf_counter() - began:.0f} s, load of the machine {os.getloadavg()[0]:.1f}, placeopt {po.__version__}"
+        f"{time.perf_counter() - began:.0f} s, load of the machine {os.getloadavg()[0]:.1f}, "
+        f"placeopt {po.__version__}"
     )
 
 

@@ -1,7 +1,9 @@
 """Placements executed for real on Dask workers, and what the simulator says about them.
 
-    python results/real_execution/study.py            # about 7 minutes on two cores that are otherwise idle
-    python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is written
+    python results/real_execution/study.py            # about 7 minutes on two cores that are
+                                                      otherwise idle
+    python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is
+                                                      written
     python results/real_execution/study.py --tuning   # part 3 alone, about 6 minutes
 
 Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and
@@ -73,7 +75,8 @@ each."""
 
 def workload(source: str) -> OpGraph:
     """Return a graph to execute; random DAGs get ops of tens of milliseconds and tensors of about a
-    megabyte."""
+    megabyte.
+    """
     graph, _ = load_graph(source)
     if graph.shapes:
         return graph
@@ -148,7 +151,8 @@ def compare(graphs: dict[str, OpGraph], runs: Runs, learned: Calibration) -> lis
             )
             works, gaps = diagnosis(graph, runs[name, label], learned)
             print(
-                f"{name:26} {label:24} {median:7.3f} s +-{100 * rows[-1].spread:4.1f} %  ops x{works:.2f}  "
+                f"{name:26} {label:24} {median:7.3f} s +-{100 * rows[-1].spread:4.1f} %  ops "
+                f"x{works:.2f}  "
                 f"overhead {1e3 * gaps:.2f} ms  "
                 + "  ".join(
                     f"{mode} {100 * (value / median - 1):+6.1f} %"
@@ -161,7 +165,8 @@ def compare(graphs: dict[str, OpGraph], runs: Runs, learned: Calibration) -> lis
 
 def diagnosis(graph: OpGraph, runs: list[Measurement], learned: Calibration) -> tuple[float, float]:
     """Work in the ops over what the calibration says, and the engine's mean overhead per op in
-    seconds."""
+    seconds.
+    """
     work = float(np.median([run.op_seconds.sum() for run in runs])) / float(
         learned.op_seconds[graph.name].sum()
     )
@@ -239,7 +244,8 @@ def tuned_simulator(
     path: Path | None,
 ) -> list[dict[str, Any]]:
     """Tune the simulator's constants on the real system; measure the outcome in turn with the
-    heuristics' placements."""
+    heuristics' placements.
+    """
     others = {
         label: own
         for label, own in placements(graph, learned).items()
@@ -404,7 +410,8 @@ def write_part_one(
     graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration
 ) -> None:
     """Write the tables and pictures of the comparison; `best` are the runs of the placement that is
-    drawn."""
+    drawn.
+    """
     write_csv(
         HERE / "comparison.csv",
         [

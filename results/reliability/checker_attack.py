@@ -1,5 +1,6 @@
 """The checker of proofs against an adversary (`tests/proofs/adversary.py`): a part of
-`study.py`."""
+`study.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CHUNK = 100
 
 def adversary(options: argparse.Namespace) -> list[Row]:
     """Random and changed derivations at an optimum that brute force knows, where none may close,
-    and just below it."""
+    and just below it.
+    """
     rows = []
     with ProcessPoolExecutor(2) as pool:
         for family in _families():
@@ -53,7 +55,8 @@ def _families() -> tuple[str, ...]:
 
 def _chunk(family: str, start: int) -> tuple[int, Any]:
     """Return how many of the problems from a seed on have a solution to attack, and the tally of
-    all of them."""
+    all of them.
+    """
     sys.path.insert(0, str(PROOFS))
     import adversary
 

@@ -142,7 +142,8 @@ def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end
 
 def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
     """Print a row for every size; one that is refused ends the run, for larger ones are refused
-    too."""
+    too.
+    """
 
     def once(problem: Any, seconds: float) -> Any:
         return (
@@ -183,7 +184,8 @@ STEPS = {"read an edge list": 10.0, "heft": 15.0, "etf": 0.0, "bound": 30.0}
 
 def million(options: Any) -> list[Row]:
     """10^6 ops on 64 devices, without a limit but the bound's: seconds and memory of each step in a
-    process of its own."""
+    process of its own.
+    """
     sizes = [10_000, 1_000_000]
     make_graphs(options.folder, sizes)
     for size in sizes:

@@ -121,9 +121,12 @@ def samples() -> dict[str, bytes]:
     }
     port = '<port id="{}" precision="FP32"><dim>1</dim><dim>4</dim></port>'
     openvino = (
-        f'<net name="n" version="11"><layers><layer id="0" name="x" type="Parameter"><output>{port.format(0)}</output></layer>'
-        f'<layer id="1" name="r" type="ReLU"><input>{port.format(0)}</input><output>{port.format(1)}</output></layer>'
-        f'<layer id="2" name="o" type="Result"><input>{port.format(0)}</input></layer></layers><edges>'
+        '<net name="n" version="11"><layers><layer id="0" name="x" '
+        f'type="Parameter"><output>{port.format(0)}</output></layer>'
+        '<layer id="1" name="r" '
+        f'type="ReLU"><input>{port.format(0)}</input><output>{port.format(1)}</output></layer>'
+        '<layer id="2" name="o" '
+        f'type="Result"><input>{port.format(0)}</input></layer></layers><edges>'
         '<edge from-layer="0" from-port="0" to-layer="1" to-port="0"/>'
         '<edge from-layer="1" from-port="1" to-layer="2" to-port="0"/></edges></net>'
     )
@@ -135,7 +138,8 @@ def samples() -> dict[str, bytes]:
         "graphs-json": json.dumps({"g": {"n": 2, "work": [1, 2], "edges": [[0, 1, 3]]}}),
         "unrelated": "#critical\n0\n#tasks\n0: 1, 2\n1: 3, 4\n#edges\n0: 0, 1, 5\n#end\n",
         "dot": "digraph { a [time=1]; a -> b [bytes=3]; b -> c }\n",
-        "graphml": '<graphml><key id="k" for="node" attr.name="time"/><graph edgedefault="directed"><node id="a"><data key="k">'
+        "graphml": '<graphml><key id="k" for="node" attr.name="time"/><graph '
+        'edgedefault="directed"><node id="a"><data key="k">'
         '3</data></node><node id="b"/><edge source="a" target="b"/></graph></graphml>',
         "node-link": json.dumps(
             {
@@ -240,7 +244,8 @@ KINDS = {
 
 def malformed(name: str, good: bytes, kind: str, rng: np.random.Generator) -> bytes:
     """Return a malformed file of a format; half of the archives are damaged inside, the others
-    outside."""
+    outside.
+    """
     if name == "pt2" and rng.integers(2):
         return _pt2(KINDS[kind](_program(), rng))
     return KINDS[kind](good, rng)
@@ -319,7 +324,8 @@ def run(per_kind: int, seed: int, chosen: list[str]) -> tuple[list[dict[str, obj
 
 def every_sample() -> dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]]:
     """Return name -> (file name, content, readers): graphs with their format named and recognised,
-    and all other files."""
+    and all other files.
+    """
     found: dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]] = {}
     for name, good in samples().items():
         found[name] = "file", good, (partial(read_bundled, format=name), read_bundled)

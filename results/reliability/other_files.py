@@ -1,5 +1,6 @@
 """Small good files that are no graphs, and what reads them: placements, plans, costs, traces,
-tables, studies, proofs."""
+tables, studies, proofs.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ CHUNK = 500
 
 def attack(options: argparse.Namespace) -> list[Row]:
     """Small problems of every option; evaluators, judges, bounds and solvers against brute
-    force."""
+    force.
+    """
     starts = range(options.first, options.first + options.problems, CHUNK)
     totals: dict[str, Row] = {}
     with ProcessPoolExecutor(2) as pool:
@@ -71,7 +72,8 @@ def attack(options: argparse.Namespace) -> list[Row]:
             done = sum(total["problems"] for total in totals.values())
             if number % 10 == 0:
                 print(
-                    f"attack: {done} problems, {sum(t['differences'] for t in totals.values())} differences",
+                    f"attack: {done} problems, {sum(t['differences'] for t in totals.values())} "
+                    "differences",
                     flush=True,
                 )
                 write_csv(HERE / "attack.csv", list(totals.values()))
@@ -117,7 +119,8 @@ solvers = [{name = "annealing"}, {name = "cross-entropy"}, {name = "random"}]
 
 def kills(options: argparse.Namespace) -> list[Row]:
     """A grid killed at random moments and started again, until it ends: nothing lost, nothing
-    different."""
+    different.
+    """
     rows = read_csv(HERE / "kills.csv")
     known = {row["back end"] for row in rows}
     for backend in (name for name in ("loky", "dask") if name not in known):
@@ -253,7 +256,8 @@ MOST_SECONDS = 3.0
 
 def interrupts(options: argparse.Namespace) -> list[Row]:
     """Every command in every phase and every search, interrupted: how it exits, how soon, and what
-    it keeps."""
+    it keeps.
+    """
     rows = read_csv(HERE / "interrupts.csv")
     known = {(row["command"], float(row["after"])) for row in rows}
     end = time.monotonic() + options.slice
@@ -379,7 +383,8 @@ print(hashlib.sha256(text.encode()).hexdigest())
 
 def determinism(options: argparse.Namespace) -> list[Row]:
     """Every search with one seed and budget, under other hash seeds and numbers of threads and on
-    other back ends: one answer."""
+    other back ends: one answer.
+    """
     rows = read_csv(HERE / "determinism.csv")
     known = {(row["objective"], row["solver"]) for row in rows}
     end = time.monotonic() + options.slice
@@ -426,7 +431,8 @@ def determinism(options: argparse.Namespace) -> list[Row]:
 
 def same_on_back_ends(objective: str) -> Row:
     """Run a grid of all searches of an objective in this process's threads, on loky and on Dask,
-    and compare values."""
+    and compare values.
+    """
     takers = [name for name, spec in specs("placement").items() if objective in spec.objectives]
     takers = [
         name for name in takers if name != "split-local-search"

@@ -83,7 +83,8 @@ SCALE = 1e10  # doppler's released simulator divides its times by this
 @dataclass(frozen=True)
 class LayerExpert(po.SearchSolver):
     """Layers of a model on devices in order, LSTM layer i on device i; all on the accelerator
-    beside a CPU."""
+    beside a CPU.
+    """
 
     name: ClassVar[str] = "layer-expert"
 
@@ -96,7 +97,8 @@ class LayerExpert(po.SearchSolver):
 
 def expert(problem: Any) -> Any:
     """Return the device of every op: layers cut by equal work, or by LSTM number; a lone GPU gets
-    everything."""
+    everything.
+    """
     k = problem.num_devices
     work = problem.compute.astype(np.float64)
     if any(name.startswith("cpu") for name in problem.device_names):
@@ -165,7 +167,8 @@ def main(quick: bool) -> None:
             check_consistent(found, study.name)
             rows += list(found)
             print(
-                f"{instance}: {summary.done} runs, {summary.failed} failed, {summary.seconds:.0f} s",
+                f"{instance}: {summary.done} runs, {summary.failed} failed, {summary.seconds:.0f} "
+                "s",
                 flush=True,
             )
             for line in summary.errors[:3]:
@@ -207,7 +210,8 @@ def grid() -> dict[str, tuple[str, ...]]:
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one line per problem and method: quartiles and extremes over seeds, relative to the
-    bound."""
+    bound.
+    """
     found = []
     for name in dict.fromkeys(map(analysis.instance_name, rows)):
         mine = [
@@ -250,7 +254,8 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def post_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Evaluations until a run is as good as the median final value of PPO alone: median over seeds,
-    per method."""
+    per method.
+    """
     found = []
     for name in dict.fromkeys(map(analysis.instance_name, rows)):
         mine = [
@@ -283,7 +288,8 @@ def middle(values: list[float]) -> float:
 
 def long_runs(quick: bool) -> list[dict[str, Any]]:
     """Doppler's graphs: 24 000 evaluations from a heuristic seed, and the portfolio for 60
-    seconds."""
+    seconds.
+    """
     found = []
     seeds, evaluations, seconds, portfolio_seeds = (
         (2, 2400, 3.0, 1) if quick else (10, 24_000, 60.0, 2)
@@ -311,7 +317,8 @@ def long_runs(quick: bool) -> list[dict[str, Any]]:
 
 def throughput(quick: bool) -> list[dict[str, Any]]:
     """Evaluations per second of whole solves and of the batch evaluator alone, one thread,
-    processor time."""
+    processor time.
+    """
     evaluations = 1000 if quick else 8000
     found = []
     for source, cluster in (
@@ -341,8 +348,13 @@ def throughput(quick: bool) -> list[dict[str, Any]]:
         ):
             solver = make_solver(name, start="random", threads=1, **options)
             spent = fastest(
-                lambda: solver.solve(problem, po.Budget(evaluations=evaluations), seed=0), 2
-            )  # noqa: B023
+                lambda: solver.solve(  # noqa: B023
+                    problem,  # noqa: B023
+                    po.Budget(evaluations=evaluations),
+                    seed=0,
+                ),
+                2,
+            )
             line[label] = round(evaluations / spent / bare, 2)
         found.append(line)
     return found
@@ -399,8 +411,10 @@ def write_page(
     lines = [
         "# Search at equal evaluations",
         "",
-        "Simulated makespans; 2 cores of a shared virtual machine. One command: `python results/search/study.py` "
-        f"(last run: {seconds / 60:.0f} minutes). Spread and seconds: table.csv; curves: convergence.png.",
+        "Simulated makespans; 2 cores of a shared virtual machine. One command: `python "
+        "results/search/study.py` "
+        f"(last run: {seconds / 60:.0f} minutes). Spread and seconds: table.csv; curves: "
+        "convergence.png.",
         "",
         f"## {evaluations} evaluations, median of {seeds[0]} seeds (generated models: {seeds[1]}), "
         "makespan / proven lower bound",
@@ -413,33 +427,40 @@ def write_page(
         "",
         *grid_of(columns[2:3] + columns[10:]),
         "",
-        "The bound is the best of `po.bound` without search; where no method comes near 1, the bound is as likely to be weak as "
-        "the methods. `expert`: layers cut by equal work, LSTM layer i on device i, all on the GPU beside a CPU.",
+        "The bound is the best of `po.bound` without search; where no method comes near 1, the "
+        "bound is as likely to be weak as "
+        "the methods. `expert`: layers cut by equal work, LSTM layer i on device i, all on the GPU "
+        "beside a CPU.",
         "",
         "![convergence](convergence.png)",
         "",
         "## Joint cross-entropy and PPO against PPO alone",
         "",
-        "Claim (Post, NeurIPS 2018): the joint method needs fewer samples than PPO alone. Evaluations, median over seeds, to the "
+        "Claim (Post, NeurIPS 2018): the joint method needs fewer samples than PPO alone. "
+        "Evaluations, median over seeds, to the "
         "median final value of PPO alone; same code, groups and samples, one part switched off.",
         "",
         "| problem | PPO alone | CE alone | joint | joint / PPO |",
         "|---|---|---|---|---|",
         *(
-            f"| {line['problem']} | {line['PPO alone']:.0f} | {line['CE alone']:.0f} | {line['Post (CE + PPO)']:.0f} | "
+            f"| {line['problem']} | {line['PPO alone']:.0f} | {line['CE alone']:.0f} | "
+            f"{line['Post (CE + PPO)']:.0f} | "
             f"{line['ratio']:.2f} |"
             for line in post
         ),
         "",
-        f"At most half the evaluations on {half} of {len(post)} problems (hoped for: most), fewer on "
-        f"{sum(line['ratio'] < 1 for line in post)}: the direction of the claim holds here, its size does not.",
+        f"At most half the evaluations on {half} of {len(post)} problems (hoped for: most), fewer "
+        "on "
+        f"{sum(line['ratio'] < 1 for line in post)}: the direction of the claim holds here, its "
+        "size does not.",
         "",
     ]
     if doppler:
         lines += [
             "## Doppler's graphs, 4 devices (ticks / 1e10)",
             "",
-            f"From scratch, {evaluations} evaluations, mean of {seeds[0]} seeds; the best of these counts:",
+            f"From scratch, {evaluations} evaluations, mean of {seeds[0]} seeds; the best of these "
+            "counts:",
             "",
         ]
         lines += scratch_lines(table, scratch, targets)
@@ -468,15 +489,18 @@ def write_page(
         ]
         lines += [
             "",
-            "Target: with 24 000 evaluations 1200.07, 56.70, <= 150; portfolio 1200.07, 56.70, <= 142.",
+            "Target: with 24 000 evaluations 1200.07, 56.70, <= 150; portfolio 1200.07, 56.70, <= "
+            "142.",
             "",
         ]
     keys = list(speed[0])
     lines += [
         "## Speed of the search loops",
         "",
-        "Evaluations per second of a whole solve from scratch, relative to the bare batch evaluator on random placements (`bare`, "
-        "per second, one thread, processor time). Target: at least 0.70. Incremental walks, and samples whose ops are "
+        "Evaluations per second of a whole solve from scratch, relative to the bare batch "
+        "evaluator on random placements (`bare`, "
+        "per second, one thread, processor time). Target: at least 0.70. Incremental walks, and "
+        "samples whose ops are "
         "gathered on few devices, can pass 1.",
         "",
         "| " + " | ".join(keys) + " |",
@@ -485,10 +509,14 @@ def write_page(
         "",
         "## Where it falls short",
         "",
-        "- At 2400 evaluations search from scratch rarely reaches the best heuristic, which takes milliseconds: seed it or give "
-        "it more. One fixed seed (edge-zeroing) is not always the best one; the portfolio tries them all.",
-        "- The joint method needs fewer evaluations than PPO alone on most problems, but seldom half.",
-        "- With 24 000 evaluations annealing finds llama_block's optimum in few of ten runs and ends near 148 in the others; the "
+        "- At 2400 evaluations search from scratch rarely reaches the best heuristic, which takes "
+        "milliseconds: seed it or give "
+        "it more. One fixed seed (edge-zeroing) is not always the best one; the portfolio tries "
+        "them all.",
+        "- The joint method needs fewer evaluations than PPO alone on most problems, but seldom "
+        "half.",
+        "- With 24 000 evaluations annealing finds llama_block's optimum in few of ten runs and "
+        "ends near 148 in the others; the "
         "portfolio needs tens of seconds.",
         "",
     ]

@@ -151,7 +151,8 @@ def contest_row(name: str, seconds: float) -> dict[str, Any]:
 
 def last_number(note: str) -> str:
     """Return the value that a note of the reference ends with ("XLA 651833115436"), "" if it names
-    none."""
+    none.
+    """
     word = note.split(" ")[-1] if note else ""
     return word if word.isdigit() and len(word) > 6 else ""
 
@@ -282,9 +283,12 @@ def tables() -> list[str]:
         lines += [
             "",
             f"Sum of best known / ours: {total:.4f} of {len(rows)}; at or below the best known: "
-            f"{sum(r['value'] <= r['best_known'] for r in rows)}. Bounds above the published ones: {above}; proved optimal: "
-            f"{sum(r['status'] == 'optimal' for r in rows)}. Mean gap {100 * gaps[0]:.3f} %, published {100 * gaps[1]:.3f} %. "
-            f"Most memory {max(r['peak_gib'] for r in rows)} GiB, longest reading {max(r['read_seconds'] for r in rows)} s.",
+            f"{sum(r['value'] <= r['best_known'] for r in rows)}. Bounds above the published ones: "
+            f"{above}; proved optimal: "
+            f"{sum(r['status'] == 'optimal' for r in rows)}. Mean gap {100 * gaps[0]:.3f} %, "
+            f"published {100 * gaps[1]:.3f} %. "
+            f"Most memory {max(r['peak_gib'] for r in rows)} GiB, longest reading "
+            f"{max(r['read_seconds'] for r in rows)} s.",
             "",
         ]
     rows = [row for row in read_csv(HERE / "models.csv", numbers=True) if not row.get("failed")]

@@ -102,7 +102,8 @@ def copy_tree(folder: Path) -> None:
 
 def measure_groups(names: list[str]) -> None:
     """Compile groups, and write what each kernel and each group costs beside what is known of the
-    others."""
+    others.
+    """
     kernels, groups = (
         read_csv(HERE / "kernels.csv", numbers=True),
         read_csv(HERE / "groups.csv", numbers=True),
@@ -127,7 +128,8 @@ def measure_groups(names: list[str]) -> None:
 
 def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
     """Return a row per kernel and signature, the processor seconds of the first run, and those of
-    its process."""
+    its process.
+    """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", CHILD, name],
@@ -150,7 +152,8 @@ def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
 
 def run_command(run: str, folder: str) -> dict[str, Any]:
     """Run the README's command and return when things happened, in seconds since its start, and
-    what it used."""
+    what it used.
+    """
     elsewhere = ("NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
     environment = {name: value for name, value in os.environ.items() if name not in elsewhere} | {
         "PYTHONPATH": folder
@@ -201,7 +204,8 @@ def run_command(run: str, folder: str) -> dict[str, Any]:
 
 def chain(groups: list[dict[str, Any]]) -> float:
     """Processor seconds of the longer of two processes that compile what the search begins with,
-    one group after the other."""
+    one group after the other.
+    """
     spent = [0.0, 0.0]
     start = min(row["process"] - row["run"] for row in groups)
     for name in (name for name in GROUPS if name in AT_ONCE):
@@ -227,8 +231,10 @@ def write_page(groups: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None
     )
     lines += [
         "",
-        f"The README's command uses {len(needed)} of them, {sum(row['run'] for row in needed):.1f} CPU s; its search begins with "
-        f"{', '.join(AT_ONCE)}: of two processes that share these the longer one is busy for {chain(groups):.1f} CPU s, its "
+        f"The README's command uses {len(needed)} of them, {sum(row['run'] for row in needed):.1f} "
+        "CPU s; its search begins with "
+        f"{', '.join(AT_ONCE)}: of two processes that share these the longer one is busy for "
+        f"{chain(groups):.1f} CPU s, its "
         "start included.",
         "",
         "## The command",
@@ -251,8 +257,10 @@ def write_page(groups: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None
     )
     lines += [
         "",
-        f"Seconds of the wall clock since the command's start, `--seconds {SECONDS}`; `user` is processor seconds of all its "
-        "processes, `load` the machine's load when it began, other work included; `compiled` is when the search may begin.",
+        f"Seconds of the wall clock since the command's start, `--seconds {SECONDS}`; `user` is "
+        "processor seconds of all its "
+        "processes, `load` the machine's load when it began, other work included; `compiled` is "
+        "when the search may begin.",
     ]
     (HERE / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

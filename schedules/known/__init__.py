@@ -1,2 +1,3 @@
 """The known schedules as constructors, under the same problem, evaluator and validator as the
-searched ones."""
+searched ones.
+"""

@@ -1,5 +1,6 @@
 """What the known schedules share: from device orders to a schedule and the pattern that it
-repeats."""
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class KnownSchedule(SearchSolver):
         unit = self.unit(chains)
         if micro_batches % unit:
             raise Refused(
-                f"{self.name}: expected a multiple of {unit} micro-batches, received {micro_batches}"
+                f"{self.name}: expected a multiple of {unit} micro-batches, received "
+                f"{micro_batches}"
             )
         return starts_of_orders(problem, self.orders(problem, chains, micro_batches), micro_batches)
 
@@ -88,7 +90,8 @@ class KnownSchedule(SearchSolver):
         if over:
             d = over[0]
             tracker.message = (
-                f"{self.name} holds {peaks[d]} on '{problem.device_names[d]}', whose capacity is {problem.capacity[d]}; "
+                f"{self.name} holds {peaks[d]} on '{problem.device_names[d]}', whose capacity is "
+                f"{problem.capacity[d]}; "
                 "raise it or use the solver repetend"
             )
             return
@@ -102,7 +105,8 @@ class KnownSchedule(SearchSolver):
 
     def steady_pattern(self, problem: PipelineProblem) -> Repetend | None:
         """Return the shortest pattern in the middle of a long schedule that repeats for ever, if
-        there is one."""
+        there is one.
+        """
         unit = self.group(problem)
         longest = unit * max(1, -(-2 * problem.num_devices // unit))
         found = sorted(
@@ -121,7 +125,8 @@ class KnownSchedule(SearchSolver):
 
 def _repetitions(start: NDArray[np.int64], longest: int) -> Iterator[Repetend]:
     """Yield what happens twice in a row in the middle of a schedule, for up to `longest`
-    micro-batches."""
+    micro-batches.
+    """
     middle = len(start) // 2
     for size in range(1, longest + 1):
         once, again = start[middle - size : middle], start[middle : middle + size]

@@ -3,19 +3,19 @@
 The problem holds both directions (shape X), so one of its micro-batches is two of the model: N =
 2n. With D stages of times f, b (whole) or f, i, w:
   Chimera   each device idles (D - 2) b for b = f or b = 2f and N = D: a share of (D - 2)/(2N + D -
-  2) for b = f and
-            (D - 2)/(3N/2 + D - 2) for b = 2f                                (Li and Hoefler, SC 2021)
+            2) for b = f and (D - 2)/(3N/2 + D - 2) for b = 2f  (Li and Hoefler, SC 2021)
   DualPipe  the first device idles (D/2 - 1)(f + i - w) for i <= f, and no device holds more than D
-  + 1 micro-batches.
-            The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b - 3w), b = i + w, where
-            f&b is a pair that runs overlapped and delivers both results at its end; run one after
-            the other, as here, the first result goes on at once, and the idle time is smaller.
+            + 1 micro-batches. The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b -
+            3w), b = i + w, where f&b is a pair that runs overlapped and delivers both results at
+            its end; run one after the other, as here, the first result goes on at once, and the
+            idle time is smaller.
 
 References
 ----------
 .. [1] S. Li, T. Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with
 Bidirectional Pipelines", SC 2021.
-.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024 (DualPipe).
+.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report",
+arXiv:2412.19437, 2024 (DualPipe).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _TwoDirections(KnownSchedule):
 @dataclass(frozen=True)
 class Chimera(_TwoDirections):
     """Chimera: units of D micro-batches, half of them in each direction, one unit after the
-    other."""
+    other.
+    """
 
     name: ClassVar[str] = "chimera"
 
@@ -61,7 +62,8 @@ class Chimera(_TwoDirections):
         self, problem: PipelineProblem, chains: list[Chain], micro_batches: int
     ) -> list[list[Instance]]:
         """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D
-        units of time."""
+        units of time.
+        """
         size = self.unit(chains)
         stages = chains[0].num_stages
         orders: list[list[Instance]] = []

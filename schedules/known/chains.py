@@ -1,5 +1,6 @@
 """View a pipeline problem as chains of stages: what the known schedules and PyTorch's runtime
-understand."""
+understand.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def chains_of(problem: PipelineProblem) -> list[Chain]:
     for i, name in enumerate(problem.block_names):
         if len(problem.devices_of(i)) != 1:
             raise InputError(
-                f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices at once; "
+                f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices "
+                "at once; "
                 "expected stages on one device each"
             )
         if problem.kind[i] == "other":
@@ -99,7 +101,8 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
     weights = [i for i in part if problem.kind[i] == "W"]
     if len(backward) != len(forward):
         raise InputError(
-            f"'{problem.name}': expected a backward block for each of the {len(forward)} forward blocks, "
+            f"'{problem.name}': expected a backward block for each of the {len(forward)} forward "
+            "blocks, "
             f"received {len(backward)} (a forward-only pipeline has no such schedule)"
         )
     edges = {(u, v) for u, v, _ in problem.edges}
@@ -116,7 +119,8 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
     for stage, block in enumerate(backward):
         if int(problem.devices_of(block)[0]) != device[stage]:
             raise InputError(
-                f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its forward "
+                f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its "
+                "forward "
                 f"block '{problem.block_names[forward[stage]]}'"
             )
         mine = [
@@ -126,7 +130,8 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
         ]
         if len(mine) > (problem.kind[block] == "I"):
             raise InputError(
-                f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its device; "
+                f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
+                "device; "
                 "expected at most one for an I, none for a B"
             )
         if mine:
@@ -134,7 +139,8 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
     lost = sorted(set(weights) - set(weight))
     if lost:
         raise InputError(
-            f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its device"
+            f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its "
+            "device"
         )
     return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
 

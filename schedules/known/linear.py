@@ -3,19 +3,19 @@ backward passes.
 
 With S stages of equal forward time f and backward time b and n micro-batches the idle time of a
 device, from time 0 to the makespan, is
-  GPipe, 1F1B        (S - 1)(f + b)                          (Huang et al. 2019; Narayanan et al. 2019, 2021)
-  interleaved, v     (D - 1)(f + b), f and b of a stage that is 1/v as long    (Narayanan et al. 2021)
-  Hanayo, w waves    4 (D - 1) f for n = D and b = 2f, f of a stage that is 1/(2w) as long: a share of
-                     (2D - 2) / (3Dw + 2D - 2)                                  (Liu et al. 2023)
+  GPipe, 1F1B        (S - 1)(f + b)  (Huang et al. 2019; Narayanan et al. 2019, 2021)
+  interleaved, v     (D - 1)(f + b), f and b of a stage that is 1/v as long  (Narayanan et al. 2021)
+  Hanayo, w waves    4 (D - 1) f for n = D and b = 2f, f of a stage that is 1/(2w) as long: a share
+                     of (2D - 2) / (3Dw + 2D - 2)  (Liu et al. 2023)
 
 References
 ----------
 .. [1] Y. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
 Parallelism", NeurIPS 2019.
-.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021
-(PipeDream-Flush, 1F1B).
-.. [3] D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-Megatron-LM", SC 2021
+.. [2] D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN
+Training", ICML 2021 (PipeDream-Flush, 1F1B).
+.. [3] D. Narayanan et al., "Efficient Large-Scale
+Language Model Training on GPU Clusters Using Megatron-LM", SC 2021
    (interleaved 1F1B).
 .. [4] Z. Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model
 Training Efficiency",
@@ -73,7 +73,8 @@ class OneForwardOneBackward(OneStagePerDevice):
 @dataclass(frozen=True)
 class InterleavedOneForwardOneBackward(KnownSchedule):
     """Interleaved 1F1B: v stages per device, stage s on device s mod D (Narayanan et al., SC
-    2021)."""
+    2021).
+    """
 
     name: ClassVar[str] = "interleaved-1f1b"
     shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"

@@ -101,7 +101,8 @@ class OneForwardOneBackwardPlus(KnownSchedule):
 
 def bridged(problem: PipelineProblem, own: set[int]) -> list[Waits]:
     """Return what every block waits for among the blocks of single devices, through shared blocks
-    and their spans."""
+    and their spans.
+    """
     waits: list[Waits] = [{} for _ in range(problem.num_blocks)]
     for i in problem.topological_order.tolist():
         for u, lag in problem.predecessors_of(i):

@@ -8,13 +8,15 @@ memory. ZB-V has a handcrafted order (Qi et al., ICLR 2024). With f = i = w = 1 
 stages, in units of time and of one stage's activations:
   ZB-V     no idle time between a device's first start and last end (n >= 2D), memory 2D;
   V-Half   memory 2 floor((D + 2)/2), idle time about 3D: 3D - 4 for odd D, 3D - 6 for even D >= 6;
-  V-Min    memory 2 floor((D + 4)/3), idle time about 4D: 4D - 5 for D = 1 modulo 3, else 4D - 7 (D >= 3).
+  V-Min    memory 2 floor((D + 4)/3), idle time about 4D: 4D - 5 for D = 1 modulo 3, else 4D - 7 (D
+           >= 3).
 
 References
 ----------
 .. [1] P. Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (V-Half, V-Min,
 building blocks).
-.. [2] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024 (ZB-V).
+.. [2] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024
+(ZB-V).
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class ZeroBubbleV(_VShape):
 
 class _Queue:
     """The passes of one device: `run` appends the next micro-batch of a pass, if any may still run
-    here."""
+    here.
+    """
 
     def __init__(
         self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]
@@ -192,7 +195,8 @@ class VMin(_BuildingBlock):
 
     def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
         """One unit per device in every pass; a multiple of three devices needs a pause for the six
-        to fit."""
+        to fit.
+        """
         return _chain_of_offsets(count, (1, 1, 1, 1), (1, 1, 1) if count % 3 else (1, 3, 1))
 
 
@@ -204,5 +208,6 @@ class VHalf(_BuildingBlock):
 
     def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
         """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid
-        collisions."""
+        collisions.
+        """
         return _chain_of_offsets(count, (2, 1, 2, 1), (2, 1, 1) if count % 2 else (4, 1, 5))

@@ -4,7 +4,8 @@ The backward pass is split into I (gradient of the inputs, on the critical path)
 weights, whenever there is time). With S stages of times f, i, w each device idles between its first
 start and its last end for
   ZB-H1   (S - 1)(f + i - w), holding what S micro-batches need on every device, as 1F1B does on its
-  first; ZB-H2   (S - 1)(f + i - 2w), holding 2S - 1,
+          first;
+  ZB-H2   (S - 1)(f + i - 2w), holding 2S - 1,
 exactly so for f = i = w, provided there are enough micro-batches (n >= S, n >= 2S - 1).
 
 References
@@ -62,7 +63,8 @@ class _Handcrafted(OneStagePerDevice):
 @dataclass(frozen=True)
 class ZeroBubbleH1(_Handcrafted):
     """ZB-H1: the in-flight micro-batches of 1F1B's first stage on every stage; W fills part of the
-    cool-down."""
+    cool-down.
+    """
 
     name: ClassVar[str] = "zb-h1"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-PAC_ML = "Parsonson et al.: Partitioning distributed compute jobs with reinforcement learning and graph networks, 2023"
+PAC_ML = (
+    "Parsonson et al.: Partitioning distributed compute jobs with reinforcement learning and "
+    "graph networks, 2023"
+)
 
 
 def _spec(

@@ -57,7 +57,8 @@ class FeasibleFirst(DegreeSolver):
         self, problem: JobStreamProblem, tracker: Tracker[Episode]
     ) -> Iterator[DegreePolicy]:
         """Yield the given order; or all degrees from the largest on, and then whatever a local
-        search finds better."""
+        search finds better.
+        """
         weight = self.fragmentation or 0.0
         row = self.order or tuple(reversed(problem.jobs.degrees))
         best = DegreePolicy(self.name, order=same_order(problem, row), fragmentation=weight)
@@ -85,7 +86,8 @@ class FeasibleFirst(DegreeSolver):
         self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
     ) -> Iterator[DegreePolicy]:
         """Yield the orders worth trying first, neighbours of the best one (the last of `found`),
-        then weights."""
+        then weights.
+        """
         rng = tracker.rng()
         for row in starting_orders(problem.jobs.degrees):
             yield replace(found[-1], order=same_order(problem, row))
@@ -104,7 +106,8 @@ def same_order(problem: JobStreamProblem, row: Sequence[int]) -> NDArray[np.int6
 
 def starting_orders(degrees: Sequence[int]) -> list[tuple[int, ...]]:
     """Return orders worth trying first: each degree alone or followed by larger or by smaller ones,
-    and sorted."""
+    and sorted.
+    """
     orders: list[tuple[int, ...]] = []
     for i, degree in enumerate(degrees):
         larger, smaller = tuple(degrees[i + 1 :]), tuple(reversed(degrees[:i]))
@@ -148,7 +151,8 @@ def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
 
 def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return an order with one degree inserted, dropped or swapped, for one model or for all that
-    share the order."""
+    share the order.
+    """
     assert policy.order is not None
     order = policy.order.copy()
     model = int(rng.integers(len(order)))

@@ -44,7 +44,8 @@ class MaxDegree(_PublishedRule):
 @dataclass(frozen=True)
 class MinDegree(_PublishedRule):
     """The smallest degree that is at least (sequential time / deadline), else the largest that has
-    servers."""
+    servers.
+    """
 
     name: ClassVar[str] = "min-degree"
 

@@ -99,7 +99,8 @@ class Served(NamedTuple):
 @dataclass(eq=False)
 class Course:
     """What one start has become: the policy to serve with, the network, what its last rounds saw
-    and found."""
+    and found.
+    """
 
     served: DegreePolicy
     network: ValueNetwork
@@ -171,7 +172,8 @@ class PolicyDegree(DegreeSolver):
         self, problem: JobStreamProblem, seed_policy: DegreePolicy, tracker: Tracker[Episode]
     ) -> TrainedPolicy:
         """Learn values, starting from those of `seed_policy`, and choose a policy on validation
-        streams."""
+        streams.
+        """
         rng = tracker.rng()
         courses = [
             Course(start, self._network(problem, rng))
@@ -272,7 +274,8 @@ class PolicyDegree(DegreeSolver):
         self, problem: JobStreamProblem, policies: list[DegreePolicy], tracker: Tracker[Episode]
     ) -> tuple[DegreePolicy, int, int]:
         """Return the policy to take, the jobs that the first one blocks on validation streams, and
-        those that it blocks."""
+        those that it blocks.
+        """
         if len(policies) < 2 or tracker.evaluations_left <= self.validation * len(policies):
             return policies[0], 0, 0
         streams = training_streams(problem, self.validation, tracker.seed, VALIDATION)
@@ -284,7 +287,8 @@ class PolicyDegree(DegreeSolver):
 
     def _spent(self, tracker: Tracker[Episode], episode: float) -> bool:
         """Whether another round would leave too little of the budget for the validation; an episode
-        takes `episode` s."""
+        takes `episode` s.
+        """
         keep = self.validation * (2 * KEPT + 1)
         seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
@@ -298,6 +302,7 @@ def smallest_first(problem: JobStreamProblem) -> DegreePolicy:
 
 def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:
     """Return the last policy, and of the others those that blocked fewest jobs in the round after
-    their own."""
+    their own.
+    """
     others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
     return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]

@@ -62,7 +62,8 @@ class RolloutDegree(DegreeSolver):
     )
     order: tuple[int, ...] | None = option(
         None,
-        meaning="degrees of the base, best first; None compares tuned orders and orders around the best constant",
+        meaning="degrees of the base, best first; None compares tuned orders and orders around the "
+        "best constant",
     )
     training: int = option(4, low=1, meaning="streams on which the base is chosen")
 
@@ -70,7 +71,8 @@ class RolloutDegree(DegreeSolver):
         self, problem: JobStreamProblem, tracker: Tracker[Episode]
     ) -> Iterator[DegreePolicy]:
         """Yield the base, then rollouts of the best of a few bases and prices; the base again where
-        that is better."""
+        that is better.
+        """
         tuning = FeasibleFirst(order=self.order, fragmentation=0.0, training=self.training)
         for base in tuning.policies(problem, tracker):
             tracker.message = f"base {describe(problem, base)}"
@@ -111,7 +113,8 @@ class RolloutDegree(DegreeSolver):
         self, problem: JobStreamProblem, tracker: Tracker[Episode], base: DegreePolicy
     ) -> list[DegreePolicy]:
         """Return rollouts of the tuned base, and of orders around the two best constants if there
-        is time to find those."""
+        is time to find those.
+        """
         bases: list[NDArray[np.int64] | None] = [base.order]
         if self.order is None and not spent(tracker, self.training * len(problem.jobs.degrees)):
             rates = constant_rates(
@@ -130,6 +133,7 @@ class RolloutDegree(DegreeSolver):
 
 def order_around(degrees: Sequence[int], degree: int) -> tuple[int, ...]:
     """Return an order: the degree, its half for half-filled blocks, then what is larger, for tight
-    deadlines."""
+    deadlines.
+    """
     half = [u for u in degrees if 2 * u == degree]
     return (degree, *half, *(u for u in degrees if u > degree))

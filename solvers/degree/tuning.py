@@ -1,5 +1,6 @@
 """What the degree solvers share: tune a policy on other streams of the same distribution, then run
-it on this one."""
+it on this one.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ SAMPLE_JOBS = 25
 @dataclass(frozen=True)
 class DegreeSolver(SearchSolver):
     """A solver that tunes a degree policy; its solution is the episode of the policy on the stream
-    itself."""
+    itself.
+    """
 
     kernels: ClassVar[tuple[str, ...]] = ("streams",)
 
@@ -66,7 +68,8 @@ class DegreeSolver(SearchSolver):
 
 def spent(tracker: Tracker[Episode], episodes: int = 0, seconds: float = 0.0) -> bool:
     """Whether the budget lacks room for `episodes` and the last one, or `seconds`; the tracker then
-    notes why."""
+    notes why.
+    """
     if not tracker.stopped:
         if tracker.evaluations_left <= episodes:
             tracker.stop_reason, tracker.stopped = "evaluations", True
@@ -107,7 +110,8 @@ def blocked_per_stream(
 
 def clearly_better(candidate: NDArray[np.int64], incumbent: NDArray[np.int64]) -> bool:
     """Whether `candidate` blocks fewer jobs on the same streams by more than two standard errors of
-    the difference."""
+    the difference.
+    """
     difference = (incumbent - candidate).astype(np.float64)
     if len(difference) < 2:
         return bool(difference.sum() > 0)

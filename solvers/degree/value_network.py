@@ -82,7 +82,8 @@ class ValueNetwork:
 
     def follow(self, to_come: NDArray[np.int64], returns: NDArray[np.float64]) -> None:
         """Make the offsets the means of these returns, less the network's values, by the jobs to
-        come."""
+        come.
+        """
         bins, size = self.bins(to_come).ravel(), len(self.offset)
         self.offset = np.bincount(bins, returns.ravel(), size) / np.maximum(
             1, np.bincount(bins, minlength=size)
@@ -149,7 +150,8 @@ class ValueNetwork:
         rng: np.random.Generator,
     ) -> float:
         """Take Adam steps on the squared error of random batches; return the mean squared error
-        met."""
+        met.
+        """
         total = 0.0
         for _ in range(steps):
             rows = rng.integers(len(states), size=BATCH)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-TARNAWSKI = "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020"
+TARNAWSKI = (
+    "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
+    "NeurIPS 2020"
+)
 
 
 def _spec(
@@ -49,7 +52,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "best pipeline of ideals with replicas, groups of devices or overlapped transfers",
         False,
         TARNAWSKI,
-        "stages that share devices, hosts with an uplink, transfers beside computation: the proven optimum",
+        "stages that share devices, hosts with an uplink, transfers beside computation: the proven "
+        "optimum",
     ),
     _spec(
         "milp",

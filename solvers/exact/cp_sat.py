@@ -47,7 +47,8 @@ class CpSat(SearchSolver):
     )
     windows: bool = option(
         True,
-        meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the proof",
+        meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the "
+        "proof",
     )
 
     name: ClassVar[str] = "cp-sat"
@@ -68,7 +69,8 @@ class CpSat(SearchSolver):
         target = SEARCHES.get(problem.objective)
         if target is None:
             raise Refused(
-                f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received '{problem.objective}'"
+                f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received "
+                f"'{problem.objective}'"
             )
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(self, problem, tracker)
@@ -76,7 +78,8 @@ class CpSat(SearchSolver):
 
 def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> None:
     """Set limits, workers and seed of a CP-SAT solver from `share` of what is left of the tracker's
-    budget."""
+    budget.
+    """
     parameters = solver.parameters
     parameters.num_workers = settings.num_workers
     parameters.random_seed = tracker.seed % 2**31

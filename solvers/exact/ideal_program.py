@@ -114,7 +114,8 @@ class IdealProgram:
 
     def area_bound(self) -> int:
         """Ticks that every period (forward part only for "gpipe") reaches: all work spread
-        evenly."""
+        evenly.
+        """
         rates = self._rates[0]
         if any(rate is None for rate in rates):
             return 0  # one type does all of it in no time

@@ -55,7 +55,8 @@ def search_latency(
     settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
 ) -> None:
     """Minimise the latency with CP-SAT from the bound by flows and the best of several
-    heuristics."""
+    heuristics.
+    """
     for method, value in latency_bounds(problem, 0.0, ("path",)):
         tracker.raise_bound(value, method)
     raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
@@ -206,7 +207,8 @@ class LatencyCpModel(PlacementModel):
 
     def _transfers(self, t: int, u: int, start: cp_model.IntVar) -> list[cp_model.IntVar]:
         """In and out variables of tensor t at slot u; the slot starts after the tensors it
-        reads."""
+        reads.
+        """
         cp, p = self.cp, self.problem
         producer = int(p.producer[t])
         mine = self.x[producer][u]
@@ -303,7 +305,8 @@ class LatencyCpModel(PlacementModel):
 
     def hint(self, placement: Placement) -> None:
         """Hint the incumbent; interchangeable accelerators by the falling length of their first
-        slot."""
+        slot.
+        """
         p = self.problem
         device = pooled(p)[placement.device]
         slot = placement_slots(p, placement)
@@ -323,7 +326,8 @@ class LatencyCpModel(PlacementModel):
 
 def _longest(problem: PlacementProblem) -> int:
     """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender
-    and by each reader."""
+    and by each reader.
+    """
     moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
     return int(problem.compute.max(axis=1).sum()) + int(
         (problem.io_ticks.max(axis=1, initial=0) * moves).sum()

@@ -80,7 +80,8 @@ def offer_slots(
 
 def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
     """Return the device that stands for each: CPUs that take equal times and can hold every op are
-    one unlimited pool."""
+    one unlimited pool.
+    """
     stands_for = np.arange(problem.num_devices)
     first_of: dict[bytes, int] = {}
     for d in np.flatnonzero(
@@ -146,7 +147,8 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
 
 def _durations(model: ContractedProblem, g: int) -> NDArray[np.float64]:
     """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not
-    fit."""
+    fit.
+    """
     n = model.num_nodes
     table = np.full((n, n + 1), float(2**62))
     ends: list[list[int]] = [[] for _ in range(n)]

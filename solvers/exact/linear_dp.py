@@ -75,7 +75,8 @@ class LinearDp(ChainSearch):
 
 def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
     """Contract the tracker's problem for chains; None, with the reason recorded, where there is no
-    chain."""
+    chain.
+    """
     problem = tracker.problem
     try:
         return contract(problem, contiguity="chain")
@@ -94,14 +95,16 @@ def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
 
 def raise_bounds(tracker: Tracker[Placement], seconds: float = 0.0) -> None:
     """Record the bounds of the tracker's problem that take milliseconds, and with `seconds` the one
-    by areas."""
+    by areas.
+    """
     for method, value in period_bounds(tracker.problem, seconds, ("op", "pigeonhole", "area")):
         tracker.raise_bound(value, method)
 
 
 def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders: int) -> None:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
-    model."""
+    model.
+    """
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
             return

@@ -1,5 +1,6 @@
 """Runs of CP-SAT on coarse problems: few distinct times, and none of the ops that have no length
-there."""
+there.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _solve(
     analysis: Analysis,
 ) -> bool:
     """Search the coarse problem from what is known of the fine one, and return whether it is
-    solved."""
+    solved.
+    """
     if tracker.solution is not None:
         offer(coarse.problem, own, coarse.restrict(tracker.solution))
     own.raise_bound(tracker.lower_bound // coarse.unit, tracker.bound_method)

@@ -92,7 +92,8 @@ def search_makespan(
     settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]
 ) -> None:
     """Start from the heuristics and the combinatorial bounds; then run CP-SAT until the budget
-    ends."""
+    ends.
+    """
     if settings.warm_start:
         warm_start(problem, tracker)
     analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
@@ -195,7 +196,8 @@ def _raise_by_series(
 
 def _close(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Close the gap from both ends while searches work beside it: each run starts from what they
-    have by then."""
+    have by then.
+    """
     unit = common_unit(analysis.problem)
     _raise_by_segments(tracker, analysis, everything=False)
     parts = _parts(tracker, analysis)
@@ -248,7 +250,8 @@ def _try_tight(
 
 def _grid(tracker: Tracker[Placement], analysis: Analysis) -> int:
     """Return the natural grid of a problem whose gap is wide, 0 without one that leaves most ops
-    without length."""
+    without length.
+    """
     if tracker.value is None or not _wide_open(tracker):
         return 0
     unit = natural_grid(analysis.problem, tracker.value)
@@ -366,7 +369,8 @@ def _probe(
     part: float,
 ) -> None:
     """Destructive improvement: search horizons just above the bound, in growing steps, until one is
-    not decided."""
+    not decided.
+    """
     seconds = min(PROBE_SECONDS, part * tracker.seconds_left)
     end, step = tracker.elapsed + seconds, 0
     while not tracker.stop() and tracker.value is not None and tracker.elapsed < end:

@@ -1,5 +1,6 @@
 """Runs of the CP-SAT model of the makespan on one grid of time: to the end, or by restarts on the
-horizon of the bound."""
+horizon of the bound.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def _restarts(
     settings: CpSat, tracker: Tracker[Placement], built: MakespanModel, end: float
 ) -> int:
     """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return
-    CP-SAT's status."""
+    CP-SAT's status.
+    """
     tight = TightHorizon(built, tracker.seed)
     tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
     tracker.count(max(1, tight.conflicts))
@@ -155,7 +157,8 @@ def _hint_incumbent(model: MakespanModel, tracker: Tracker[Placement]) -> None:
 
 def record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:
     """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above
-    that."""
+    that.
+    """
     if tracker.solution is None:
         tracker.infeasible(
             "no placement meets compatibility, colocation and the memory capacities together"

@@ -91,7 +91,8 @@ class MakespanModel:
 
     def _restrict_to_horizon(self) -> None:
         """Forbid devices on which an op cannot meet the horizon, for all ops of an item
-        together."""
+        together.
+        """
         late = self.head + self.compute + self.tail > self.horizon
         possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), dtype=np.bool_)
         np.logical_and.at(possible, self.item, self.allowed & ~late)
@@ -294,7 +295,8 @@ class MakespanModel:
 
     def _peak_memory(self, total: int) -> None:
         """Dynamic peak: resident bytes plus a cumulative of live tensors (never longer than in the
-        execution)."""
+        execution).
+        """
         m, p = self.model, self.problem
         for d in range(p.num_devices):
             capacity = int(p.capacity[d])
@@ -317,7 +319,8 @@ class MakespanModel:
 
     def _live(self, t: int, d: int, intervals: list[Any], demands: list[int]) -> None:
         """Life of tensor t on device d: at home from its producer's start, elsewhere from its
-        transfer's start."""
+        transfer's start.
+        """
         m, p = self.model, self.problem
         u = int(p.producer[t])
         i = int(self.item[u])
@@ -363,7 +366,8 @@ class MakespanModel:
 
     def _shared_and_separated(self) -> None:
         """Fix the "same device" literals that the horizon decides (see
-        `placeopt.makespan.bounds.destructive`)."""
+        `placeopt.makespan.bounds.destructive`).
+        """
         if self.infeasible or self.clusters is None:
             self.model.add_bool_or([])
             return
@@ -439,7 +443,8 @@ class MakespanModel:
         self, head: NDArray[np.int64], tail: NDArray[np.int64]
     ) -> list[tuple[int, int]]:
         """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the
-        graph."""
+        graph.
+        """
         fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
         heads, tails = (np.unique(x) for x in (head, tail))
         pick = [

@@ -1,5 +1,6 @@
 """Searches of the parts of a graph that come wholly one after the other (see
-`placeopt.makespan.bounds.series`)."""
+`placeopt.makespan.bounds.series`).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def search_part(
     search: Search,
 ) -> Tracker[Placement]:
     """Return what a search of a part finds in some seconds from what was found before, beside the
-    search of the whole."""
+    search of the whole.
+    """
     own = tracker.beside(before.problem, Budget(max(0.0, seconds)))
     own.raise_bound(before.lower_bound, before.bound_method)
     if before.solution is not None:

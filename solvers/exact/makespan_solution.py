@@ -1,5 +1,6 @@
 """Solutions of the CP-SAT model of the makespan: hinting one, and reading one with ranks that
-reproduce it."""
+reproduce it.
+"""
 
 from __future__ import annotations
 

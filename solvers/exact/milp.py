@@ -4,8 +4,8 @@ Columns: x[v, d] in {0, 1}; in[t, d], out[t, d] in [0, 1] (one for both where a 
 consumer); T, one per pass for "gpipe". Rows: every node once; load of every device and pass at most
 T; transfers; memory; falling loads of identical devices; and for contiguity
 
-- `convex`: z[v, d] >= x[v, d],  z[u, d] >= z[v, d]  and  z[v, d] <= x[v, d] - x[u, d] + 1  for an
-  edge u -> v (Tarnawski et al. 2020, section 4);
+- `convex`: z[v, d] >= x[v, d], z[u, d] >= z[v, d] and z[v, d] <= x[v, d] - x[u, d] + 1 for an edge
+  u -> v (Tarnawski et al. 2020, section 4);
 - `chain`: before[a, b] is a transitive total order of the devices, those of a type in the order of
   their numbers, and x[u, a] + x[v, b] <= 1 + before[a, b] for an edge u -> v.
 
@@ -291,7 +291,8 @@ class PeriodProgram:
 
     def _settle(self, tracker: Tracker[Placement], claim: int) -> None:
         """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it
-        is proved in integers."""
+        is proved in integers.
+        """
         if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
             claim = tracker.value
         if claim <= tracker.lower_bound:
@@ -299,7 +300,8 @@ class PeriodProgram:
         if refutes(self.problem, claim - 1, min(_PROOF_SECONDS, max(0.1, tracker.seconds_left))):
             if tracker.value is None and claim > self.top:
                 tracker.infeasible(
-                    "no placement fits the devices' memory, compatibility, colocation and contiguity"
+                    "no placement fits the devices' memory, compatibility, colocation and "
+                    "contiguity"
                 )
             else:
                 tracker.raise_bound(claim, "milp")

@@ -4,7 +4,8 @@ Variables: x[v, d] puts node v on device d; in[t, d] (out[t, d]) says that d rec
 t. With
 
     load[d] = sum_v compute[v, d] x[v, d] + sum_t weight[t, d] (in[t, d] + out[t, d])
-    x[c, d] -> x[u, d] or in[t, d],   x[u, d] -> x[c, d] or out[t, d]    for each consumer c of u's tensor t
+    x[c, d] -> x[u, d] or in[t, d]     for each consumer c of u's tensor t
+    x[u, d] -> x[c, d] or out[t, d]
 
 minimise the period T >= load[d] (two such variables for "gpipe"). A tensor between two nodes has
 one variable per device, for both directions.
@@ -15,8 +16,8 @@ order of the devices, transitive, that every order edge respects.
 
 The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds`
 are constraints. Where identical devices pay for transfers, with at most one that does not, bound
-and value of "none" also meet without CP-SAT (`placeopt.period.bounds.closing`).
-Identical devices are told apart by falling load (by their order in the chain).
+and value of "none" also meet without CP-SAT (`placeopt.period.bounds.closing`). Identical devices
+are told apart by falling load (by their order in the chain).
 
 References
 ----------
@@ -86,7 +87,8 @@ def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
 
 def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
     """Run CP-SAT shortly, the price bound, what closes its gap, annealing where that is left,
-    prices again, CP-SAT for the rest."""
+    prices again, CP-SAT for the rest.
+    """
     left = tracker.seconds_left
     short = _FIRST_SHARE * left
     _solve_whole(settings, tracker, short)
@@ -119,7 +121,8 @@ def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: 
 
 def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: int = 1) -> bool:
     """Whether CP-SAT proves, in integers, that no placement has a period of at most `limit`
-    ticks."""
+    ticks.
+    """
     from ortools.sat.python import cp_model
 
     if limit < 0:
@@ -144,7 +147,8 @@ def _bound_and_anneal(tracker: Tracker[Placement], prices: PriceBound, seconds: 
 
 def _close_and_anneal(tracker: Tracker[Placement], prices: PriceBound) -> None:
     """Raise the bound and lower the value until they meet, where that is possible; annealing
-    helps."""
+    helps.
+    """
     lower, value, seconds = tracker.lower_bound, tracker.value, _CLOSE_SHARE * tracker.seconds_left
     found: list[NDArray[np.int64]] = []
     closing = (
@@ -172,7 +176,8 @@ def _beside_annealing(
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Prove a bound on one thread while annealing improves the incumbent on this one, with
-    `meanwhile` between its rounds."""
+    `meanwhile` between its rounds.
+    """
     found: list[int] = []
     errors: list[Exception] = []
 

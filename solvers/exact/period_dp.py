@@ -57,7 +57,8 @@ class DpArrays(NamedTuple):
 
 class Limits(NamedTuple):
     """Largest loads of a stage per pass, and of the part of it that larger stages keep, per pass
-    and type."""
+    and type.
+    """
 
     load: NDArray[np.int64]  # (P,) ticks
     fixed: NDArray[np.int64]  # (P * G,) ticks

@@ -223,7 +223,8 @@ def _partner(w, b):
 @_inner
 def _propose(a, w):
     """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing
-    would change."""
+    would change.
+    """
     v = np.random.randint(len(w.device))
     kind = np.random.random()
     b = np.random.randint(len(w.used))
@@ -273,7 +274,8 @@ def _largest(row):
 @_inner
 def _keep_best(a, w, best_value):
     """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best
-    value."""
+    value.
+    """
     value = 0
     for p in range(len(w.load)):
         value += _largest(w.load[p])
@@ -303,7 +305,8 @@ def _lower_target(w, cycle, value):
 @numba.njit(cache=True, nogil=True, _nrt=False)
 def _anneal(a, w, cycle, start, seed):
     """Walk one cooling cycle from `start`; leave the best placement in `w.best`, return its value
-    (-1: none)."""
+    (-1: none).
+    """
     np.random.seed(seed)  # numba's own generator, seeded per cycle
     _settle(a, w, start)
     energy = _energy(a, w, cycle)

@@ -1,11 +1,12 @@
 """First incumbent for the period models: the given start, pipelines by dynamic programming,
-annealing."""
+annealing.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +37,8 @@ _FEW_CHOICES = 100  # nodes times devices up to which a few cycles are enough wh
 
 def warm_seconds(tracker: Tracker[Placement]) -> float:
     """Time for a warm start: a share of a limited budget, infinity (a fixed number of cycles) of an
-    unlimited one."""
+    unlimited one.
+    """
     left = tracker.seconds_left
     return left if np.isinf(left) else min(_MOST_SECONDS, _SHARE * left)
 
@@ -126,7 +128,8 @@ def improve(
 
 def _incumbent(tracker: Tracker[Placement]) -> tuple[ContractedProblem, NDArray[np.int64]]:
     """Return the problem contracted for what beats the incumbent, and the incumbent's device of
-    every node."""
+    every node.
+    """
     assert tracker.solution is not None
     model = contract(tracker.problem, contiguity="none", limit=tracker.value)
     device = np.zeros(model.num_nodes, dtype=np.int64)
@@ -168,8 +171,11 @@ def _all_ideals(tracker: Tracker[Placement], chain: ContractedProblem, stop) -> 
 
 
 def _anneal(
-    tracker: Tracker[Placement], model: ContractedProblem, stop, cycles: int | None
-) -> None:  # type: ignore[no-untyped-def]
+    tracker: Tracker[Placement],
+    model: ContractedProblem,
+    stop: Any,
+    cycles: int | None,
+) -> None:
     problem = tracker.problem
     if tracker.solution is None:
         device = _balanced(model)
@@ -201,7 +207,8 @@ def _anneal(
 
 def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
     """Give nodes, the largest bytes first, to the compatible device with the most free memory
-    left."""
+    left.
+    """
     type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
     free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
     device = np.zeros(model.num_nodes, dtype=np.int64)

@@ -34,7 +34,8 @@ class SplitIdeals(SearchSolver):
     max_ideals: int = option(
         0,
         low=0,
-        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups {MAX_GROUPED_IDEALS}",
+        meaning=f"ideals up to which all are searched; 0: {MAX_IDEALS}, with groups "
+        f"{MAX_GROUPED_IDEALS}",
     )
 
     def search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
@@ -48,7 +49,8 @@ class SplitIdeals(SearchSolver):
 
     def _search(self, problem: SplitProblem, tracker: Tracker[Split]) -> None:
         """Take the best split along one topological order, then look for a better one among all
-        ideals."""
+        ideals.
+        """
         first = best_split(problem, max_ideals=1, stop=tracker.stop)
         if first.split is not None:
             tracker.offer(split_period(problem, first.split), first.split)

@@ -138,7 +138,8 @@ def _split_of(model: ContractedProblem, stages: tuple[Stage, ...]) -> Split:
 @dataclass(frozen=True, eq=False)
 class _TwoPasses(ContractedProblem):
     """A contracted problem with loads of two kinds: work in the first pass, transfers in the
-    second."""
+    second.
+    """
 
     @property
     def two_pass(self) -> bool:
@@ -243,7 +244,8 @@ class GroupModel(NamedTuple):
 @entry
 def _segments(a, members):  # type: ignore[no-untyped-def]
     """Work, transfers, uplink time and weights' time of the nodes B - A for every pair of ideals
-    (A, B), A within B."""
+    (A, B), A within B.
+    """
     count, n = members.shape
     work = np.full((count, count), NO_VALUE, dtype=np.int64)
     moved = np.zeros((count, count), dtype=np.int64)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
-TOPCUOGLU = "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, IEEE TPDS 2002"
+TOPCUOGLU = (
+    "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, "
+    "IEEE "
+    "TPDS 2002"
+)
 BAECHI = "Jeon et al.: Baechi, fast device placement of machine learning graphs, SoCC 2020"
-DOPPLER = "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025 (a baseline there)"
+DOPPLER = (
+    "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, "
+    "2025 (a baseline there)"
+)
 
 
 def _spec(
@@ -72,7 +79,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "etf",
         "list_scheduling:Etf",
         "the op and device that can start earliest",
-        "Hwang, Chow, Anger, Lee: Scheduling precedence graphs with interprocessor communication, SIAM J. Computing 1989",
+        "Hwang, Chow, Anger, Lee: Scheduling precedence graphs with interprocessor communication, "
+        "SIAM J. Computing 1989",
         "like devices with communication",
     ),
     _spec(
@@ -121,7 +129,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "dsc",
         "clustering:Dsc",
         "dominant sequence clustering, clusters mapped to devices",
-        "Yang, Gerasoulis: DSC, scheduling parallel tasks on an unbounded number of processors, IEEE TPDS 1994",
+        "Yang, Gerasoulis: DSC, scheduling parallel tasks on an unbounded number of processors, "
+        "IEEE TPDS 1994",
         "expensive communication, many devices",
     ),
 )

@@ -128,7 +128,8 @@ class MSct(Heuristic):
         else:
             favourite = greedy_children(plain)
             tracker.message = (
-                f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children were "
+                f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
+                "were "
                 "chosen greedily instead of by the linear program"
             )
         yield context.fitted(favoured_plan(context, favourite))
@@ -225,7 +226,8 @@ def favourite_children(
 
 def greedy_children(context: Context) -> NDArray[np.int64]:
     """Return a favourite child of each op or -1: edges by decreasing transfer time, each op
-    once."""
+    once.
+    """
     problem = context.problem
     order = np.lexsort((np.arange(problem.num_edges), -context.mean_transfer[problem.edge_tensor]))
     return _match(

@@ -64,7 +64,8 @@ class RoundRobin(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Cut the order into chunks of equal mean work; what does not fit goes to a device with
-        space."""
+        space.
+        """
         problem = context.problem
         order = problem.topological_order
         work = context.mean_compute[order]
@@ -116,7 +117,8 @@ def sample_units(
     context: Context, count: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64] | None]:
     """Yield `count` random assignments of units to devices that respect compatibility and
-    capacity."""
+    capacity.
+    """
     units = context.units
     num_units = len(units.bytes)
     options = units.allowed.sum(axis=1)
@@ -140,7 +142,8 @@ def _fits(context: Context, home: NDArray[np.int64]) -> bool:
 
 def _sequential(context: Context, rng: np.random.Generator) -> NDArray[np.int64] | None:
     """Draw units in random order, large ones more likely first, each among the devices with
-    space."""
+    space.
+    """
     units = context.units
     home = np.zeros(len(units.bytes), dtype=np.int64)
     free = units.capacity.copy()

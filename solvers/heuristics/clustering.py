@@ -115,7 +115,8 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
 
 def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
     """Schedule by HEFT over clusters of units: the first op of a cluster chooses the device; None
-    if no device can run one."""
+    if no device can run one.
+    """
     units = join_units(context.units, cluster)
     if not np.logical_or.reduce(units.allowed, axis=1).all():
         return None
@@ -175,7 +176,8 @@ class _Sweep:
 
     def _is_new(self, labels: Ints) -> bool:
         """Whether these devices of ops (or clusters of units) were not seen before; only digests
-        are kept."""
+        are kept.
+        """
         key = blake2b(labels.astype(np.int32).tobytes(), digest_size=16).digest()
         if key in self.seen:
             return False
@@ -313,7 +315,8 @@ def op_edges(context: Context, order: Ints) -> OpEdges:
 
 def internalised(context: Context, graph: UnitGraph) -> Ints:
     """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by
-    b-level."""
+    b-level.
+    """
     rank, _ = context.upward_rank()
     return np.asarray(
         internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank)))
@@ -322,7 +325,8 @@ def internalised(context: Context, graph: UnitGraph) -> Ints:
 
 def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
     """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited
-    devices."""
+    devices.
+    """
     cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
     return cluster, start
 
@@ -335,7 +339,8 @@ def dsc_units(context: Context) -> tuple[Ints, Floats]:
 
 def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> Ints:
     """Cut clusters in order of `start` into pieces that fit a fast device and hold at most `cap`
-    ticks of work."""
+    ticks of work.
+    """
     fastest = graph.work.argmin(axis=1)
     work, room = graph.work.min(axis=1).tolist(), graph.capacity[fastest].tolist()
     size, label = graph.bytes.tolist(), cluster.tolist()

@@ -2,7 +2,8 @@
 # (a jitted integer is an int64 or an int alike, which the type checker cannot know)
 
 """Compiled kernels of the clusterings: zeroing edges, Sarkar's rule, DSC, and mapping clusters to
-devices."""
+devices.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def _parallel_time(
 @entry
 def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of
-    each unit."""
+    each unit.
+    """
     num_units = len(graph.bytes)
     parent = np.arange(num_units)
     load, size = graph.work.copy(), graph.bytes.copy()
@@ -158,7 +160,8 @@ def _choose(
     graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
 ) -> int:
     """Device with the most data nearby whose load stays within `limit`, else the one that ends
-    first; -1: full."""
+    first; -1: full.
+    """
     best, best_near, best_end, within = -1, -1.0, np.inf, False
     for device in range(len(load)):
         end = load[device] + work[device]
@@ -192,7 +195,8 @@ def map_in_order(
     graph: UnitGraph, members: Ints, pointer: Ints, sequence: Ints, limit: float
 ) -> tuple[Ints, bool]:
     """Map the clusters of `sequence`; the units of cluster c are members[pointer[c]:pointer[c +
-    1]]."""
+    1]].
+    """
     num_units, k = graph.work.shape
     device_of = np.full(num_units, -1, np.int64)
     load, free = np.zeros(k), graph.capacity.copy()
@@ -299,7 +303,8 @@ def _b_levels(edges: OpEdges) -> Floats:
 @inner
 def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, float]:
     """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are
-    moved."""
+    moved.
+    """
     begin = state.arrival[op]
     if state.dominant[op] < 0 or state.cluster[state.dominant[op]] == kept:
         return -1, begin

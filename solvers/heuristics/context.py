@@ -1,5 +1,6 @@
 """Context: a problem as heuristics see it, with mean costs, units, and the steps that they
-share."""
+share.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class Context:
     @cached_property
     def mean_transfer(self) -> NDArray[np.float64]:
         """Mean ticks of each tensor over the ordered pairs of different devices, shape
-        (num_tensors,)."""
+        (num_tensors,).
+        """
         problem = self.problem
         k = problem.num_devices
         if k == 1 or not problem.num_tensors:
@@ -110,7 +112,8 @@ class Context:
         self, *, communication: bool = True
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """b-levels with mean costs and the next op on each longest path; static levels without
-        communication."""
+        communication.
+        """
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
         rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
         return rank, following
@@ -157,13 +160,15 @@ class Context:
 
     def ranked(self, plan: ListSchedule) -> Placement:
         """Turn a schedule into devices and ranks, ops that take no time first among equal
-        starts."""
+        starts.
+        """
         order = np.lexsort((self.position, plan.finish))
         return Placement.from_starts(plan.device, plan.start, order)
 
     def list_scheduled(self, device: NDArray[np.int64]) -> Placement:
         """Rank the ops of a given assignment by a list schedule: highest b-level first, with
-        insertion."""
+        insertion.
+        """
         return self.ranked(self.pinned_plan(device))
 
     def pinned_plan(self, device: NDArray[np.int64]) -> ListSchedule:
@@ -175,14 +180,16 @@ class Context:
 
     def fitted(self, plan: ListSchedule) -> Placement | None:
         """Return the plan's placement, repaired where memory overflowed; None if repair found no
-        way."""
+        way.
+        """
         if not plan.overflow:
             return self.ranked(plan)
         return self.repaired(plan.device)
 
     def repaired(self, device: NDArray[np.int64]) -> Placement | None:
         """Move ops of `device` until every constraint holds, and rank them; None if no way was
-        found."""
+        found.
+        """
         home = repair(self.units, self.unit_first(device), self.unit_work)
         home = self.packing if home is None else home
         return None if home is None else self.list_scheduled(home[self.units.unit])
@@ -199,7 +206,8 @@ class Context:
     @cached_property
     def unit_work(self) -> NDArray[np.float64]:
         """Ticks of each unit on each device, infinity where it cannot run, shape (num_units,
-        num_devices)."""
+        num_devices).
+        """
         compute = self.problem.compute
         work = np.zeros((len(self.units.bytes), compute.shape[1]))
         np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))

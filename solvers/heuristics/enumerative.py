@@ -137,7 +137,8 @@ def _fetch_times(
     context: Context, rows: NDArray[np.int64], device: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Ticks to bring the placed inputs of each op to each device, shape (len(rows),
-    num_devices)."""
+    num_devices).
+    """
     problem = context.problem
     pointer, source, tensor = problem.predecessors
     cost = np.zeros((len(rows), problem.num_devices))
@@ -157,7 +158,8 @@ def _tie_break(
     context: Context, rows: NDArray[np.int64], load: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Less than half a tick in total: prefer faster and less loaded devices among equal fetch
-    times."""
+    times.
+    """
     compute = context.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
     return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))

@@ -1,5 +1,6 @@
 """The base of the heuristics: a heuristic proposes placements, the base evaluates them and keeps
-the best."""
+the best.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Heuristic(SearchSolver):
     @abstractmethod
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield placements, None where none was found; `tracker.rng()` is the source of
-        randomness."""
+        randomness.
+        """
 
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """None: one pass over the graph may be interpreted."""
@@ -60,7 +62,8 @@ class Heuristic(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a
-        candidate is valid."""
+        candidate is valid.
+        """
         # Batches of large problems are small, so that a time limit is noticed.
         size = max(2, min(self.batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
         found = False

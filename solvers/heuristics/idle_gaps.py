@@ -95,7 +95,8 @@ def empty_gaps(n: int, k: int) -> Gaps:
 @inlined
 def _first_from(ends: Ints, count: int, due: int) -> int:
     """Place of the first of the rising `ends` that is no sooner than `due`: mostly the last, which
-    is tried first."""
+    is tried first.
+    """
     low, high = np.int64(0), count
     if count == 1 or ends[count - 2] < due:
         return count - 1

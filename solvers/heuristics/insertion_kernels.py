@@ -56,7 +56,8 @@ def _data_ready(
     graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints
 ) -> None:
     """Write the time at which all inputs of `op` are on each device, transfers never waiting for
-    each other."""
+    each other.
+    """
     ready[:] = 0
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
         source, tensor = graph.predecessors.op[e], graph.predecessors.tensor[e]
@@ -75,7 +76,8 @@ def _data_ready(
 @uncounted
 def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
     """Write the in-edges of `op` to `entries` by finish of the producer; return how many there
-    are."""
+    are.
+    """
     count = 0
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
         at = count
@@ -259,7 +261,8 @@ def _schedule_ops(
     contention: bool,
 ) -> bool:
     """Schedule the ops of `sequence` one by one; return whether a unit found no device with
-    space."""
+    space.
+    """
     device_of, home, free, timeline, queues = (
         partial.device,
         partial.home,

@@ -79,7 +79,8 @@ def critical_path(
 
 def pin_path(context: Context, path: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pin the critical path to the device that runs it fastest: as much of it as the device can
-    hold."""
+    hold.
+    """
     units = context.units
     usable = context.problem.compute[path] >= 0
     # Devices that can run more of the path come first; on most problems all can run all of it.
@@ -98,7 +99,8 @@ def peft_plan(
     context: Context, *, insertion: bool = True, contention: bool = False
 ) -> ListSchedule:
     """Schedule ready ops by mean optimistic cost, each on the device of its smallest finish +
-    optimistic cost."""
+    optimistic cost.
+    """
     table = ranks.optimistic_cost(context.graph, context.costs, context.mean_transfer)
     usable = context.problem.compute >= 0
     rank = np.where(usable, table, 0.0).sum(axis=1) / usable.sum(axis=1)  # (eq. 4)
@@ -115,7 +117,8 @@ def etf_plan(context: Context) -> ListSchedule:
 @dataclass(frozen=True)
 class _InsertionScheduler(Heuristic):
     """What HEFT, CPOP and PEFT share: a plan with free channels and, where there are channels, one
-    that queues."""
+    that queues.
+    """
 
     plan: ClassVar[Callable[..., ListSchedule]]
 
@@ -125,7 +128,8 @@ class _InsertionScheduler(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan with free channels and, where there are channels, with queued transfers; keep the
-        better one."""
+        better one.
+        """
         for contention in (False, True)[: 1 + context.contended]:
             yield context.fitted(
                 type(self).plan(context, insertion=self.insertion, contention=contention)
@@ -135,7 +139,8 @@ class _InsertionScheduler(Heuristic):
 @dataclass(frozen=True)
 class Heft(_InsertionScheduler):
     """Heterogeneous earliest finish time: decreasing upward rank, earliest finish, insertion into
-    gaps."""
+    gaps.
+    """
 
     name: ClassVar[str] = "heft"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(heft_plan)
@@ -144,7 +149,8 @@ class Heft(_InsertionScheduler):
 @dataclass(frozen=True)
 class Cpop(_InsertionScheduler):
     """Critical path on a processor: the whole critical path on one device, the rest by earliest
-    finish."""
+    finish.
+    """
 
     name: ClassVar[str] = "cpop"
     plan: ClassVar[Callable[..., ListSchedule]] = staticmethod(cpop_plan)

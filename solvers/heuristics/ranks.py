@@ -67,7 +67,8 @@ def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Int
 @entry
 def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Floats:
     """b-levels of a given assignment: its own compute times, transfers only between different
-    devices."""
+    devices.
+    """
     n = len(device_of)
     rank = np.zeros(n)
     for position in range(n - 1, -1, -1):

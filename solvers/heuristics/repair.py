@@ -45,7 +45,8 @@ def repair(
 
 def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none
-    exists)."""
+    exists).
+    """
     home = _best_fit(units)
     return (home, False) if home is not None else _integer_program(units)
 

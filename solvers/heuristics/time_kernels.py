@@ -37,7 +37,8 @@ BOTTOM = np.int64(0)
 
 class Waiting(NamedTuple):
     """Ready ops of each device in two heaps: those whose data is still to come by (time, position),
-    the others by position."""
+    the others by position.
+    """
 
     later: Ints  # (num_devices,) number of entries
     later_time: Ints  # (num_devices, num_ops)
@@ -220,7 +221,8 @@ def _earliest_wakeful_pair(
     position: Ints,
 ) -> tuple[int, int, int]:
     """Return (slot in `ready`, device, start) of the earliest start, ties by position; slot -1 for
-    none."""
+    none.
+    """
     best_slot, best_device, best_start, best_position = -1, -1, np.int64(FAR), np.int64(FAR)
     for slot in range(len(ready)):
         op = ready[slot]

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @inner
 def reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units
-    charged."""
+    charged.
+    """
     home = pinned.copy()
     free = units.capacity.copy()
     for unit in range(len(home)):
@@ -45,7 +46,8 @@ def fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
 @uncounted
 def roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired
-    later."""
+    later.
+    """
     best = -1
     for device in range(len(free)):
         if units.allowed[unit, device] and (best < 0 or free[device] > free[best]):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from placeopt.solving.registry import SolverSpec
 
 PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"
-SAILOR = "Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous clusters, SOSP 2025"
+SAILOR = (
+    "Strati et al.: Sailor: automating distributed training over dynamic, heterogeneous "
+    "clusters, SOSP 2025"
+)
 
 SPECS: tuple[SolverSpec, ...] = (
     SolverSpec(
@@ -26,6 +29,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "exact dynamic programs over stages, cut by the longest period",
         True,
         SAILOR,
-        "a training step on devices of any kinds, under any cost model of a step; proves its optimum",
+        "a training step on devices of any kinds, under any cost model of a step; proves its "
+        "optimum",
     ),
 )

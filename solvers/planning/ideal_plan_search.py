@@ -256,7 +256,8 @@ def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def
 @inner
 def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
     """Return 1 if the stage fits without recomputation, 0 if it does not even fit with all of it,
-    else -1."""
+    else -1.
+    """
     inner, outer, t = stage
     kept = arrays.kept_sum[t, 0, outer] - arrays.kept_sum[t, 0, inner]
     fixed = arrays.fixed_sum[t, 0, outer] - arrays.fixed_sum[t, 0, inner]
@@ -332,7 +333,8 @@ def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type:
 @inner
 def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
     """Return the ticks of work that a stage may take on d replicas, -1 if even its least work is
-    too much."""
+    too much.
+    """
     inner, outer, t = stage
     if arrays.lacking[t, inner] != arrays.lacking[t, outer] or not _inside(arrays, inner, outer):
         return -1
@@ -363,7 +365,8 @@ def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
 @inner
 def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
     """Put the stage of `step` before every label of its outer ideal that leaves it enough memory
-    and devices."""
+    and devices.
+    """
     labels, head, used = table
     inner, outer, t, d = step
     row = np.zeros(LABEL_COLUMNS, np.int64)
@@ -390,7 +393,8 @@ def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
 @inner
 def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
     """Return the fewest devices and the least and largest sum of data degrees of an ideal's
-    labels."""
+    labels.
+    """
     fewest, least, most = arrays.devices, arrays.samples, 0
     while at >= 0:
         fewest = min(fewest, labels[at, LABEL_K])
@@ -402,7 +406,8 @@ def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
 @entry
 def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped-def]
     """Return (labels, label of the finished plan or -1): a plan whose stages take at most `limit`
-    ticks each."""
+    ticks each.
+    """
     num_ideals = len(arrays.bits)
     head = np.full(num_ideals, -1, np.int64)
     table = (np.empty((4096, LABEL_COLUMNS), np.int64), head, 0)

@@ -65,7 +65,8 @@ class IdealPlanner(SearchSolver):
 
 def _bisect(problem: SamplePlanProblem, plans: IdealPlans, tracker: Tracker[TrainingPlan]) -> None:
     """Narrow bound and value; what is refuted among prefixes only is no bound, but ends that search
-    too."""
+    too.
+    """
     low, widening = tracker.lower_bound, 1.0
     high = tracker.value
     while not tracker.stop() and (high is None or low < high):

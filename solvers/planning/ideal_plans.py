@@ -1,5 +1,6 @@
 """What `plan-ideals` searches: a problem, the lattice of its ideals, and the answers to "at most so
-many ticks?"."""
+many ticks?".
+"""
 
 from __future__ import annotations
 
@@ -164,7 +165,8 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
 
 def _smaller(problem: SamplePlanProblem) -> bool:
     """Whether recomputing a layer never takes more memory, whatever is in flight (one micro-batch
-    or more)."""
+    or more).
+    """
     if not problem.allow_recompute:
         return True
     kept = problem.kept[:, PLAIN] - problem.kept[:, RECOMPUTE]

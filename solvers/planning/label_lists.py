@@ -1,5 +1,6 @@
 """Compiled lists of labels: rows of one array, each of which says in a column of its own which one
-follows."""
+follows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def unlink(labels, link, head, where, previous, at):  # type: ignore[no-untyped-
 @inner
 def put_first(labels, link, head, where, used, row):  # type: ignore[no-untyped-def]
     """Write a row to labels[used] and put it in front of the list that begins at head[where];
-    return `used` + 1."""
+    return `used` + 1.
+    """
     labels[used] = row
     labels[used, link] = head[where]
     head[where] = used

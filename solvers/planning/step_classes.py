@@ -1,5 +1,6 @@
 """What a stage can be for a micro-batch, data degree and schedule, and the tables that
-`plan-stages` searches."""
+`plan-stages` searches.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +137,8 @@ class BatchTables:
         self, seconds: NDArray[np.float64] | None, function: Callable[[int, int], int]
     ) -> NDArray[np.int64]:
         """Round a table of seconds; where there is none, or rounding decides, by a function of
-        (first, last)."""
+        (first, last).
+        """
         if seconds is None:
             return self.table(function)
         exact = seconds / TICK_SECONDS
@@ -218,7 +220,8 @@ class BatchTables:
     @cached_property
     def sends(self) -> dict[tuple[str, int, str, int], NDArray[np.int64]]:
         """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L +
-        1)."""
+        1).
+        """
         ends, found = sorted({(one.kind, one.tensor) for _, one, _ in self.kinds}), {}
         types = self.problem.costs.layer_types
         for sender in ends:
@@ -480,7 +483,8 @@ class DegreeTables:
 
     def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them
-        stage by stage."""
+        stage by stage.
+        """
         sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
         update = np.max(
             [self.batch.optimizer(one, c.recompute, self.shards) for one in c.single], axis=0

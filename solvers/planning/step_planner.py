@@ -190,7 +190,8 @@ class _Front:
 
     def _count_stages(self, part: _Range) -> None:
         """Put back a range for every number of stages and, where stages share devices, for every
-        kind of replicas."""
+        kind of replicas.
+        """
         tables, schedule = self._tables(part), parse_schedule(part.variant.schedule)
         groups: list[tuple[ReplicaGroup, ...]] = list(
             dict.fromkeys(c.groups for c in tables.classes)
@@ -210,7 +211,8 @@ class _Front:
 
     def dive(self) -> None:
         """Look for a first plan where the degree divides all devices, least bounds first, not far
-        above their bounds."""
+        above their bounds.
+        """
         found = []
         for part in self.ranges:
             if self.tracker.stop():
@@ -275,14 +277,16 @@ class _Front:
 
     def _most_period(self, tables: DegreeTables, part: _Range) -> int:
         """Return the longest period of a range with which a plan could be better than the best
-        one."""
+        one.
+        """
         if not tables.turns or self.goal >= NEVER:
             return part.most
         return min(part.most, (self.goal - 1 - part.rest) // tables.turns)
 
     def _halve(self, tables: DegreeTables, part: _Range) -> None:
         """Bound the repetends of a range of periods, offer what the bound is made of, and put back
-        both halves."""
+        both halves.
+        """
         top = min(self._most_period(tables, part), tables.ample)
         if top < part.least:
             return

@@ -135,7 +135,8 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
 @entry
 def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untyped-def]
     """Return a limit in low..high below which the devices do not do, near the largest one; `high` +
-    1 if none does."""
+    1 if none does.
+    """
     middle, top = high, high
     while True:
         found = least_prices(spans, price, middle)
@@ -157,7 +158,8 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
 @inner
 def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
     """Whether a label cannot become a plan below `cutoff`; `left`: what it may spend at each price
-    before each cut."""
+    before each cut.
+    """
     cut = row[CUT]
     if _too_many(arrays.pool, row):
         return True
@@ -173,7 +175,8 @@ def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
 @inner
 def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
     """Add a label to the list of its cut and class unless one there is as good; drop those that it
-    beats."""
+    beats.
+    """
     cut, c = row[CUT], row[CLASS]
     previous, at = -1, head[cut, c]
     while at >= 0:
@@ -222,7 +225,8 @@ def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped
 @inner
 def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
     """Return the fill of a label whose first stage has a period, waits of a repetend included;
-    NONE: too many in flight."""
+    NONE: too many in flight.
+    """
     if arrays.compared <= ROOM:
         return label[FILL]
     between = (label[FILL] + period - 1) // max(1, limit)
@@ -234,7 +238,8 @@ def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
 @inner
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
     """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`:
-    left, low, limit, cutoff."""
+    left, low, limit, cutoff.
+    """
     labels, head, used = table
     left, low, limit, cutoff = bounds
     cut, c = labels[at, CUT], labels[at, CLASS]

@@ -30,7 +30,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "grouper-placer",
         "grouper_placer:GrouperPlacer",
         "softmax grouper and softmax placer, learned together",
-        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
+        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
+        "for device placement, "
         "ICLR 2018",
         "the published method, to compare with",
     ),
@@ -38,14 +39,16 @@ SPECS: tuple[SolverSpec, ...] = (
         "graph-parsing",
         "graph_parsing:GraphParsing",
         "learned edge scores parse the graph into groups, which are placed",
-        "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
+        "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
+        "NeurIPS 2024",
         "the published method, to compare with",
     ),
     _spec(
         "neural-parsing",
         "neural_parsing:NeuralParsing",
         "graph parsing with edge scores from a graph network (torch)",
-        "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
+        "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
+        "NeurIPS 2024",
         "the published method, to compare with",
     ),
     _spec(
@@ -72,8 +75,10 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "soft-grouper",
         "network_placer:SoftGrouper",
-        "grouper and recurrent placer learned jointly through soft groups, by PPO or REINFORCE (torch)",
-        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
+        "grouper and recurrent placer learned jointly through soft groups, by PPO or REINFORCE "
+        "(torch)",
+        "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
+        "for device placement, "
         "ICLR 2018",
         "the published method, to compare with",
     ),

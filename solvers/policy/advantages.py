@@ -96,6 +96,7 @@ def square_root_rewards(
     values: NDArray[np.int64], scale: float, penalty: float
 ) -> NDArray[np.float64]:
     """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et
-    al. 2018)."""
+    al. 2018).
+    """
     failed = values == INFEASIBLE
     return np.where(failed, -penalty, -np.sqrt(np.where(failed, 0, values) / max(1.0, scale)))

@@ -233,7 +233,8 @@ class DualLearner:
 
     def _repeat(self, weights: Weights) -> dict[str, NDArray[np.float64]]:
         """Return the gradient of repeating the best episodes, those most that are still as probable
-        as the best."""
+        as the best.
+        """
         devices, ranks = (np.stack(rows) for rows in list(zip(*self.elite, strict=True))[1:])
         again = Episodes.given(self.ordered, devices, ranks)
         _, now = score_functions(weights, again, np.zeros(devices.shape))
@@ -258,7 +259,8 @@ class DualLearner:
 
 def residual_groups(ordered: OrderedProblem, count: int) -> NDArray[np.int64]:
     """Return the group of each op, by topological place; the ops of one share their scores per
-    device."""
+    device.
+    """
     space = SearchSpace(ordered.problem)
     if not 0 < count < space.num_units:
         return np.arange(ordered.problem.num_ops)

@@ -110,7 +110,8 @@ class DualPolicy(LearnedPlacer):
         0.4,
         low=0,
         high=1,
-        meaning="share of the local steps that are moves of a walk, at the end; all, where episodes are stuck",
+        meaning="share of the local steps that are moves of a walk, at the end; all, where "
+        "episodes are stuck",
     )
     moves: str = option(
         "pretrained",
@@ -131,7 +132,8 @@ class DualPolicy(LearnedPlacer):
     )
     residual: bool = option(
         True,
-        meaning="learn a score per op and per (op, device) too: better on this graph, nothing to transfer",
+        meaning="learn a score per op and per (op, device) too: better on this graph, nothing to "
+        "transfer",
     )
     groups: int = option(
         48,
@@ -156,7 +158,8 @@ class DualPolicy(LearnedPlacer):
         0.1,
         low=0,
         high=1,
-        meaning="share of the budget in which a policy per group places groups of ops, and learns as Post's",
+        meaning="share of the budget in which a policy per group places groups of ops, and learns "
+        "as Post's",
     )
     local: float = option(
         0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only"
@@ -170,7 +173,8 @@ class DualPolicy(LearnedPlacer):
     local_rate: float = option(
         0.0,
         low=0,
-        meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as it was trained",
+        meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as "
+        "it was trained",
     )
     heat: float = option(
         0.15,
@@ -186,7 +190,8 @@ class DualPolicy(LearnedPlacer):
     save_policy: str = option("", meaning="file to write the trained policy to")
     measure: Callable[..., float] | None = option(
         None,
-        meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a true `ordered`)",
+        meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a "
+        "true `ordered`)",
     )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -233,7 +238,8 @@ class DualPolicy(LearnedPlacer):
 
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Place groups, take steps on whole episodes, then local ones, until the budget is
-        spent."""
+        spent.
+        """
         taught = tracker.value, tracker.solution
         if self.grouped > 0 and self.measure is None and not tracker.stop():
             self._place_groups(tracker, taught[0], policy.rng)
@@ -260,7 +266,8 @@ class DualPolicy(LearnedPlacer):
         self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator
     ) -> None:
         """Learn where groups go, and end at half of the share if nothing is ahead of the seed's
-        value by then."""
+        value by then.
+        """
         search = Post().sampling(BudgetedEvaluator(tracker), tracker.solution, rng)
         share = self.grouped / 2
         evaluations, seconds = int(tracker.evaluations_left * share), tracker.seconds_left * share
@@ -282,7 +289,8 @@ class DualPolicy(LearnedPlacer):
         patience: int | None,
     ) -> bool:
         """Learn from whole episodes; return whether one is ahead of the seed's value, and end early
-        if none is soon."""
+        if none is soon.
+        """
         ahead, batches = False, 0
         while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
             if batches == patience and not ahead:
@@ -396,7 +404,8 @@ class DualPolicy(LearnedPlacer):
 
     def _teacher(self, tracker: Tracker[Placement]) -> Placement | None:
         """Return the teacher's placement, offered; simulating is free where the budget counts
-        measurements."""
+        measurements.
+        """
         result = self.ask_teacher(tracker, adopt=self.measure is None)
         if result is None or result.solution is None:
             return None

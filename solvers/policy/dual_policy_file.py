@@ -1,5 +1,6 @@
 """The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it
-can start as, its file."""
+can start as, its file.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class DualPolicyModel(PolicyFile):
             array = np.zeros(shape)
         if array.shape != shape or not np.isfinite(array).all():
             raise InputError(
-                f"dual policy: {name} must be finite numbers of shape {shape}, received shape {array.shape}"
+                f"dual policy: {name} must be finite numbers of shape {shape}, received shape "
+                f"{array.shape}"
             )
         array.setflags(write=False)
         object.__setattr__(self, name, array)
@@ -112,7 +114,8 @@ class DualPolicyModel(PolicyFile):
 
     def with_hidden(self, hidden: int, rng: np.random.Generator) -> DualPolicyModel:
         """Return the same policy with hidden layers that do not matter yet: nothing comes out of
-        them."""
+        them.
+        """
         layers: dict[str, Any] = {}
         for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
             layers[f"{kind}_inside"] = rng.normal(size=(len(names), hidden)) / len(names) ** 0.5
@@ -129,7 +132,8 @@ class DualPolicyModel(PolicyFile):
         """Return the policy as JSON; hidden layers are rounded to six digits."""
         data: dict[str, Any] = {
             "temperature": self.temperature,
-            "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's maxima",
+            "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's "
+            "maxima",
             "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
             "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
             "provenance": list(self.provenance),

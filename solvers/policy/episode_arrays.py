@@ -1,5 +1,6 @@
 """The arrays of an episode of a dual policy: the problem, the guide, the weights, what comes back,
-and what is kept on the way."""
+and what is kept on the way.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Plc(IntEnum):
 
 class Graph(NamedTuple):
     """What an episode needs of a problem, ops in topological order; times are float64 ticks, exact
-    below 2^53."""
+    below 2^53.
+    """
 
     compute: Floats  # (n, k), negative where incompatible
     transfer: Floats  # (m, c)
@@ -80,7 +82,8 @@ class Graph(NamedTuple):
 
 class Guide(NamedTuple):
     """A placement that episodes look at; they keep it but for the ops of their windows. Without
-    one, `device` is -1."""
+    one, `device` is -1.
+    """
 
     device: Ints  # (n,)
     order: Ints  # (n,) ops in the order in which they run
@@ -112,7 +115,8 @@ class Weights(NamedTuple):
 
 class Gradient(NamedTuple):
     """Sum over decisions of credit times d log-probability / d parameter, field by field as in
-    `Weights`."""
+    `Weights`.
+    """
 
     sel: Floats
     sel_inside: Floats

@@ -113,7 +113,8 @@ def _ready_op_features(
     delay: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return SEL's features of every op over their maxima; the others are filled in by the
-    episode."""
+    episode.
+    """
     table = np.zeros((problem.num_ops, len(Sel)))
     table[:, Sel.B_LEVEL] = level
     table[:, Sel.T_LEVEL] = _t_level(problem, mean, delay)
@@ -252,7 +253,8 @@ class Episodes:
     @classmethod
     def given(cls, ordered: OrderedProblem, devices: NDArray[Any], ranks: NDArray[Any]) -> Episodes:
         """Return placements as episodes that placed every op; `ranks` (by op) must follow the
-        graph."""
+        graph.
+        """
         place = np.argsort(
             np.argsort(ordered.from_ops(ranks), axis=1, kind="stable"), axis=1, kind="stable"
         )

@@ -78,7 +78,8 @@ class GraphParsing(LearnedPlacer):
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> ParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
-        edges."""
+        edges.
+        """
         self.ask_teacher(tracker)
         return ParsingPolicy(problem, self, tracker.rng())
 
@@ -158,7 +159,8 @@ def edge_features(
     problem: PlacementProblem, graph: GroupingGraph, without: str
 ) -> NDArray[np.float64]:
     """Return the EDGE_FEATURES of every edge: its cost, then mean and difference of its ends;
-    (edges, features)."""
+    (edges, features).
+    """
     structure = structure_features(problem)
     left_out = [
         i for i, name in enumerate(STRUCTURE) if without == "structure" or name.startswith(without)

@@ -263,7 +263,8 @@ def _sum_up(graph: GroupingGraph, label: Ints, groups: int) -> Groups:
 @njit(cache=True, nogil=True, inline="always")
 def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, share: float) -> None:
     """Fill the features of group g on every device, and mark where it may go: where it fits, if it
-    fits anywhere."""
+    fits anywhere.
+    """
     k = devices.load.shape[0]
     devices.near[:] = 0.0
     all_near = 0.0

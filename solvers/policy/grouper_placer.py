@@ -127,7 +127,8 @@ class GroupingPolicy:
 
     def _begin_as(self, start: Placement, k: int) -> None:
         """Give each op the groups of its device (one per level bucket), and each group its
-        device."""
+        device.
+        """
         per_device = self.config.groups // k
         bucket = self.graph.level * per_device // self.graph.num_levels
         group = start.device * per_device + bucket

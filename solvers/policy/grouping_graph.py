@@ -1,5 +1,6 @@
 """What the grouping placers need of a problem: edges with their costs, ops that share a device,
-depths."""
+depths.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
 
 def b_level_ranks(problem: PlacementProblem) -> Ints:
     """Return the rank of every op by decreasing b-level: the order in which the samples of
-    groupings run."""
+    groupings run.
+    """
     view = Context(problem)
     level, _ = view.upward_rank()
     return view.inverse(view.by_decreasing(level))

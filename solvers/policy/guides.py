@@ -84,7 +84,8 @@ def no_guide(num_ops: int) -> Guide:
 @uncounted
 def _run(graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats) -> float:
     """Let the ops run in `order`, each as early as it can behind what its device runs before it;
-    return the makespan."""
+    return the makespan.
+    """
     last = 0.0
     for i in range(order.shape[0]):
         v = order[i]
@@ -124,7 +125,8 @@ def _mark(
     critical: NDArray[np.bool_],
 ) -> None:
     """Mark the ops of the chains that end last: whatever an op of a chain waited for longest is on
-    it, too."""
+    it, too.
+    """
     last = 0.0
     for v in range(order.shape[0]):
         last = max(last, finish[v])
@@ -156,7 +158,8 @@ def follow(
     critical: NDArray[np.bool_],
 ) -> None:
     """Fill when the ops start and finish, the longest path from each start to the end, and which
-    ops are critical."""
+    ops are critical.
+    """
     _run(graph, device, order, start, finish)
     for v in range(order.shape[0] - 1, -1, -1):
         tail[v] = 0.0
@@ -209,7 +212,8 @@ def _draw_neighbour(
     near: Floats, window: NDArray[np.bool_], heavy: bool, random: NDArray[np.uint64]
 ) -> int:
     """Draw an op next to the window: by the cost of the edge (with a little for all), or uniformly;
-    -1 if there is none."""
+    -1 if there is none.
+    """
     top, count, total = 0.0, 0, 0.0
     for v in range(near.shape[0]):
         if near[v] > 0 and not window[v]:

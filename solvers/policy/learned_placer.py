@@ -43,7 +43,8 @@ TEACHER_SHARE = 0.5
 
 def ticks_of_unit_reward(problem: PlacementProblem, tracker: Tracker[Placement]) -> float:
     """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops,
-    at least one."""
+    at least one.
+    """
     return max(1.0, float(tracker.value or problem.min_compute.sum()))
 
 
@@ -74,7 +75,8 @@ class Policy(Protocol):
 
     def learn(self, samples: Any, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step towards the better ones of these samples; `values` in ticks, INFEASIBLE
-        where refused."""
+        where refused.
+        """
         ...
 
 
@@ -151,7 +153,8 @@ class LearnedPlacer(SearchSolver):
         self, tracker: Tracker[Placement], *, adopt: bool = True
     ) -> Result[Placement] | None:
         """Run the teacher on a part of the budget; its placement is offered if it is to be
-        adopted."""
+        adopted.
+        """
         if not self.teacher or tracker.stop():
             return None
         seconds = None if tracker.budget.seconds is None else TEACHER_SHARE * tracker.seconds_left
@@ -160,7 +163,8 @@ class LearnedPlacer(SearchSolver):
 
 def spent(tracker: Tracker[Any]) -> float:
     """Share of the budget that is spent: by evaluations where those are limited, so that schedules
-    repeat."""
+    repeat.
+    """
     budget = tracker.budget
     if budget.evaluations is not None:
         return min(1.0, tracker.evaluations / budget.evaluations)

@@ -145,7 +145,8 @@ class Chain:
 
 def _pull(graph: Graph, incumbent: Incumbent) -> NDArray[np.float64]:
     """Return the probability that a window begins at each op: critical ops by the time they take,
-    the others a little."""
+    the others a little.
+    """
     length = incumbent.finish - incumbent.start
     share = np.where(incumbent.critical, length + 0.02 * length.max(), 0.0)
     n = len(length)

@@ -97,7 +97,8 @@ def op_contexts(problem: PlacementProblem, own: Floats) -> Floats:
 @uncounted_entry
 def _pass_on(edges: Edges, table: Floats, source: int, to: int, width: int, largest: bool) -> None:
     """Fill `width` columns from `to` on with the mean, or the largest, of each op's neighbours in
-    the columns from `source`."""
+    the columns from `source`.
+    """
     for v in range(table.shape[0]):
         count = edges.pointer[v + 1] - edges.pointer[v]
         for e in range(edges.pointer[v], edges.pointer[v + 1]):

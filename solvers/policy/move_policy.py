@@ -75,7 +75,8 @@ class MovePolicy(PolicyFile):
     @classmethod
     def untrained(cls, *likely: str) -> MovePolicy:
         """Return the policy before any training: all kinds of moves alike, those named ten times as
-        often as the others."""
+        often as the others.
+        """
         tables = {name: np.zeros((len(rows), len(WHOLE))) for name, rows in TABLES.items()}
         tables["kind"][[MOVES.index(name) for name in likely], 0] = np.log(10.0)
         tables["walk"][:, 0] = np.log(0.001), np.log(0.01)
@@ -97,7 +98,8 @@ class MovePolicy(PolicyFile):
 
     def chances(self, whole: Floats, progress: float) -> Floats:
         """Return the probability of each kind of move on a graph, when a walk has come so far, in
-        [0, 1]."""
+        [0, 1].
+        """
         score = np.clip(
             (self.tables["kind"] + progress * self.tables["kind_late"]) @ whole, -MOST, MOST
         )
@@ -135,7 +137,8 @@ class MovePolicy(PolicyFile):
             or data.get("version") != cls.version
         ):
             raise InputError(
-                f'policy \'{path}\': expected a file with "format": "{cls.format}" and version {cls.version}'
+                f'policy \'{path}\': expected a file with "format": "{cls.format}" and version '
+                f"{cls.version}"
             )
         tables: dict[str, Any] = {}
         for name, rows in TABLES.items():

@@ -79,7 +79,8 @@ class MoveWalk:
 
     def run(self, policy: MovePolicy, steps: int, part: tuple[float, float] = (0.0, 1.0)) -> None:
         """Take steps; `part`: of the whole walk, how far it is at the beginning and at the end of
-        them."""
+        them.
+        """
         ends = np.linspace(0, steps, LEGS + 1).astype(int)
         for leg in range(LEGS):
             first, last = (part[0] + (part[1] - part[0]) * (leg + i) / LEGS for i in (0, 1))
@@ -94,7 +95,8 @@ class MoveWalk:
         self, policy: MovePolicy, gains: MoveGains, steps: int, part: tuple[float, float]
     ) -> int:
         """Take at most `steps` steps, learning what moves gain; return how many proposals were
-        evaluated: not the empty ones."""
+        evaluated: not the empty ones.
+        """
         before = self._walk.tally.copy()
         self._step(policy, gains.share(policy.chances(self.whole, sum(part) / 2)), steps, part)
         new = self._walk.tally - before
@@ -116,7 +118,8 @@ class MoveWalk:
 
     def best(self) -> Placement:
         """Return the best placement, ranked by start: its `planned` execution has the best
-        value."""
+        value.
+        """
         return self._walk.best_placement()
 
 

@@ -47,7 +47,8 @@ LEAD = 3.0
 @dataclass(frozen=True)
 class NetworkPlacer(LearnedPlacer):
     """A placement network, trained on the problem by REINFORCE or PPO; one torch thread, so that
-    runs repeat."""
+    runs repeat.
+    """
 
     batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
     learning_rate: float = option(0.005, above=0, meaning="Adam's step")
@@ -139,7 +140,8 @@ class GraphPlacer(NetworkPlacer):
 @dataclass(frozen=True)
 class SoftGrouper(NetworkPlacer):
     """Grouper and recurrent placer, learned jointly through softly assigned groups (Liu et al.
-    2019)."""
+    2019).
+    """
 
     name: ClassVar[str] = "soft-grouper"
 
@@ -169,7 +171,8 @@ def refuse_without_torch(name: str) -> None:
 
 def stretches(problem: PlacementProblem, length: int) -> NDArray[np.int64]:
     """Return the group of every op: at most `length` stretches of units in topological order, of
-    about equal work."""
+    about equal work.
+    """
     units = problem.units
     position = np.empty(problem.num_ops, np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)

@@ -65,7 +65,8 @@ class NetworkSamples(NamedTuple):
 
 class NetworkPolicy:
     """A placement network that learns from the values of its samples; `config` has the options of a
-    `NetworkPlacer`."""
+    `NetworkPlacer`.
+    """
 
     def __init__(
         self,
@@ -118,7 +119,8 @@ class NetworkPolicy:
 
 def seeded(make: Callable[[], Network], seed: int) -> Network:
     """Return a network with weights drawn from a seed; the state of torch's own generator stays as
-    it is."""
+    it is.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class NeuralParsing(GraphParsing):
     """Keep each op's best edge by a graph network's scores, place the connected components
-    (HSDAG)."""
+    (HSDAG).
+    """
 
     name: ClassVar[str] = "neural-parsing"
 
@@ -58,7 +59,8 @@ class NeuralParsing(GraphParsing):
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive
-        edges."""
+        edges.
+        """
         self.ask_teacher(tracker)
         return NeuralParsingPolicy(problem, self, tracker.rng())
 
@@ -84,9 +86,12 @@ class NeuralParsingPolicy(ParsingPolicy):
             )
         )
         ends = torch.from_numpy(self.graph.source), torch.from_numpy(self.graph.target)
-        make: Any = lambda: EdgeScores(
-            nodes._replace(features=features), ends, cost, config.hidden, config.rounds
-        )  # noqa: E731
+
+        def make() -> EdgeScores:
+            return EdgeScores(
+                nodes._replace(features=features), ends, cost, config.hidden, config.rounds
+            )
+
         self.network: Any = seeded(make, int(rng.integers(2**62)))
         self.steps = torch.optim.Adam(self.network.parameters(), lr=config.network_rate)
 
@@ -104,7 +109,8 @@ class NeuralParsingPolicy(ParsingPolicy):
 
     def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step along sum of advantage times score function, through the scores into the
-        network."""
+        network.
+        """
         import torch
 
         from placeopt.solvers.policy.network_policy import descend

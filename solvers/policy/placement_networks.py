@@ -91,7 +91,8 @@ def _tensor(array: NDArray[np.float64]) -> Tensor:
 
 class MessagePassing(nn.Module):
     """Rounds of mean messages along and against the edges; input (..., m, features), output (...,
-    m, hidden)."""
+    m, hidden).
+    """
 
     def __init__(self, nodes: Nodes, num_features: int, hidden: int, rounds: int) -> None:
         super().__init__()
@@ -133,7 +134,8 @@ def log_probability_of(logits: Tensor, choices: Tensor) -> Tensor:
 
 class GraphNetwork(nn.Module):
     """One-shot placement: embeddings by message passing, attention among all nodes, a softmax per
-    node (GDP)."""
+    node (GDP).
+    """
 
     def __init__(self, nodes: Nodes, hidden: int, rounds: int = 3) -> None:
         super().__init__()
@@ -165,7 +167,8 @@ class GraphNetwork(nn.Module):
 
 class VisitNetwork(nn.Module):
     """The device of one node, given where all nodes are now (Placeto): message passing, then a
-    softmax for the node."""
+    softmax for the node.
+    """
 
     def __init__(self, nodes: Nodes, hidden: int, rounds: int) -> None:
         super().__init__()
@@ -240,7 +243,8 @@ class RecurrentNetwork(nn.Module):
 
     def write(self, read: Tensor, written: Tensor) -> Tensor:
         """Return the logits of every group after the decoder's states `written`, (count, groups,
-        k)."""
+        k).
+        """
         attention = torch.softmax(self.query(written) @ read.T / read.shape[1] ** 0.5, dim=-1)
         return self.leave(torch.cat([written, attention @ read], dim=-1))
 

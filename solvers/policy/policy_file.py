@@ -1,5 +1,6 @@
 """Policies as files: JSON that says what it is, which version wrote it, and what the policy was
-trained on."""
+trained on.
+"""
 
 from __future__ import annotations
 

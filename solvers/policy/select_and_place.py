@@ -56,7 +56,8 @@ def _hidden_score(
     features: Floats, linear: Floats, inside: Floats, context: Floats, out: Floats, hidden: Floats
 ) -> float:
     """Return the score of some features, linear and by the hidden layer, whose sums are kept in
-    `hidden`."""
+    `hidden`.
+    """
     score = 0.0
     for h in range(out.shape[0]):
         hidden[h] = context[h]
@@ -82,7 +83,8 @@ def _credit_features(
     slope: Floats,
 ) -> None:
     """Add what pulls on a score to the gradients of its weights; `back` has the sums of the hidden
-    layer, and is used up."""
+    layer, and is used up.
+    """
     for h in range(out.shape[0]):
         slope[h] += pull * max(0.0, back[h])
         back[h] = pull * out[h] if back[h] > 0 else 0.0
@@ -163,7 +165,8 @@ def _total_mass(state: State, count: int, top: float) -> float:
 @_inlined
 def _best_ready(state: State, count: int) -> int:
     """Place in the list of the ready op with the highest score; ties go to the first in topological
-    order."""
+    order.
+    """
     best = 0
     for i in range(1, count):
         v, other = state.ready[i], state.ready[best]
@@ -211,7 +214,8 @@ def _select(
 @_inlined
 def _find_candidates(graph: Graph, state: State, v: int) -> int:
     """Mark the devices that op v may go to: its unit's, else all compatible ones with room. Return
-    it if it is one, else -1."""
+    it if it is one, else -1.
+    """
     unit, home = graph.unit[v], state.unit_home[graph.unit[v]]
     count, last, roomiest = 0, -1, -1
     for d in range(graph.compute.shape[1]):
@@ -280,7 +284,8 @@ def _describe(
     v: int,
 ) -> int:
     """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
-    the only candidate."""
+    the only candidate.
+    """
     k = graph.compute.shape[1]
     only = _find_candidates(graph, state, v)
     if only < 0:
@@ -395,7 +400,8 @@ def _place(
 @_inlined
 def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) -> int:
     """Empty the devices and list the ops of the window without inputs; return how many are
-    ready."""
+    ready.
+    """
     state.reference[0] = 0.0
     state.free_at[:] = 0.0
     state.load[:] = 0.0
@@ -448,7 +454,8 @@ def _release(
     graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int
 ) -> int:
     """Tell the consumers of op v that it sits on device d; return how many ops of the window are
-    ready."""
+    ready.
+    """
     for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
         x = graph.successors.op[e]
         state.waiting[x] -= 1
@@ -476,7 +483,8 @@ def episode(
     mode: int,
 ) -> None:
     """Place the ops of row b's window, keep the others; a replay repeats the row and credits its
-    decisions by op."""
+    decisions by op.
+    """
     n = graph.compute.shape[0]
     window, device = rows.window[b], rows.device[b]
     count = _begin(graph, guide, state, window)

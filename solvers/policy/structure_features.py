@@ -97,7 +97,8 @@ def neighbour_means(
     problem: PlacementProblem, features: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Mean features of each op's neighbours, shape of `features`: what an op's adjacency says about
-    it."""
+    it.
+    """
     adjacency = _adjacency(problem)
     degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
     return np.asarray(adjacency @ features) / degree[:, None]
@@ -143,7 +144,8 @@ def _centrality(
 
 def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
     """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at
-    each op)."""
+    each op).
+    """
     n = adjacency.shape[0]
     if n > 4000:  # balls of large graphs are large: a local estimate from the degree alone
         return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
@@ -161,7 +163,8 @@ def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
 
 def _spectral(adjacency: csr_array) -> NDArray[np.float64]:
     """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n,
-    NUM_SPECTRAL)."""
+    NUM_SPECTRAL).
+    """
     n = adjacency.shape[0]
     found = np.zeros((n, NUM_SPECTRAL))
     count = min(NUM_SPECTRAL + 1, n - 2)

@@ -155,7 +155,8 @@ class Visits:
         self, problem: PlacementProblem, tracker: Tracker[Placement]
     ) -> NDArray[np.float64]:
         """Return the ticks of every episode's placement, counted; `penalty` times the scale where
-        it breaks a constraint."""
+        it breaks a constraint.
+        """
         devices = self.device[:, self.units.unit].astype(np.int32)
         values = self.config.value(
             Moved(devices, np.tile(self.ranks, (len(devices), 1))), problem, tracker

@@ -73,7 +73,8 @@ class Seed(NamedTuple):
 
 def seeds(context: Context) -> list[Seed]:
     """Return the schedules that respect every capacity, best first (ties: in order of the
-    heuristics)."""
+    heuristics).
+    """
     found = [
         Seed(name, plan, int(plan.finish.max()))
         for name, plan in (*_listed(context), *_clustered(context))

@@ -30,7 +30,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "search.cross_entropy:Post",
         SAMPLED,
         "cross-entropy joined with proximal policy optimisation",
-        "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy optimization, NeurIPS 2018",
+        "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy "
+        "optimization, NeurIPS 2018",
         "the published method, to compare with",
     ),
     _spec(
@@ -46,7 +47,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "search.genetic:Genetic",
         SAMPLED,
         "memetic: group-wise crossover, local search on every child",
-        "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 (memetic algorithms)",
+        "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 "
+        "(memetic algorithms)",
         "diverse good placements",
     ),
     _spec(
@@ -54,7 +56,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "search.lns:Lns",
         ("makespan",),
         "re-optimise windows of the best placement with CP-SAT, for large problems",
-        "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
+        "Shaw: Using constraint programming and local search methods to solve vehicle routing "
+        "problems, CP 1998 (the idea)",
         "improves a good placement of a large graph",
     ),
     _spec(

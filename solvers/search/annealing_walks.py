@@ -1,5 +1,6 @@
 """Annealing walks as objects: a compiled walk with its placements, and several of them at the same
-time."""
+time.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ ALL_MOVES = (1.0,) * len(MOVES)
 
 def move_weights(names: str) -> tuple[float, ...]:
     """Return the relative frequency of each move: the same for those named, "all" or some joined by
-    commas."""
+    commas.
+    """
     wanted = named(names, MOVES, "annealing option moves")
     return tuple(float(name in wanted) for name in MOVES)
 
@@ -107,7 +109,8 @@ class AnnealingWalk:
 
     def best_placement(self) -> Placement:
         """Return the best placement, ranked by start: its `planned` execution has the best
-        value."""
+        value.
+        """
         device, sequence = self.best()
         other = make_state(self.space.graph, self._state.random, device, sequence)
         walk_kernels.settle(self.space.graph, other)
@@ -116,7 +119,8 @@ class AnnealingWalk:
 
 class WalkTeam:
     """Several walks that take steps at the same time, on threads; the outcome does not depend on
-    how many."""
+    how many.
+    """
 
     def __init__(self, walks: Sequence[AnnealingWalk], threads: int | None = None) -> None:
         self.walks = list(walks)

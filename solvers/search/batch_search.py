@@ -1,5 +1,6 @@
 """The frame of the searches on the batch evaluator: options that all have, a start, and the word at
-the end."""
+the end.
+"""
 
 from __future__ import annotations
 
@@ -66,4 +67,5 @@ class BatchSearch(MeasuringSearch):
         self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator
     ) -> None:
         """Spend the budget; `starts` are the placements to start from, best first, none if none was
-        found."""
+        found.
+        """

@@ -101,7 +101,8 @@ def _threshold(values: Floats, best: float, temperature: float, draw: Floats) ->
 
 def _record_to_record(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
     """Accept what is worse than the best by at most the temperature, or not worse than the current
-    value."""
+    value.
+    """
     return np.maximum(values, best + temperature)
 
 

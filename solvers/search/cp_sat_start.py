@@ -1,5 +1,6 @@
 """Warm starts of the exact makespan solvers: the best of the fast heuristics, as long as time
-allows."""
+allows.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
 
 def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:
     """Evaluate a placement under its best execution and offer it; return whether it became the
-    incumbent."""
+    incumbent.
+    """
     if placement_violations(problem, placement):
         return False
     value, _ = best_queue(problem, placement)

@@ -47,7 +47,8 @@ within limits."""
 @dataclass(frozen=True)
 class _SamplingSolver(BatchSearch):
     """What both solvers do: search by the distribution, which leans towards the start and never
-    loses it, and refine."""
+    loses it, and refine.
+    """
 
     groups: int | None = option(
         None,
@@ -69,7 +70,8 @@ class _SamplingSolver(BatchSearch):
             )
         if not self.refine < 1:
             raise InputError(
-                f"{self.name} option refine: expected at least 0 and below 1, received {self.refine}"
+                f"{self.name} option refine: expected at least 0 and below 1, received "
+                f"{self.refine}"
             )
 
     @abstractmethod
@@ -112,7 +114,8 @@ class _SamplingSolver(BatchSearch):
 @dataclass(frozen=True)
 class CrossEntropy(_SamplingSolver):
     """Cross-entropy method: sample, keep the best, refit; on groups of ops, refined op by op at the
-    end."""
+    end.
+    """
 
     name: ClassVar[str] = "cross-entropy"
 
@@ -138,7 +141,8 @@ class CrossEntropy(_SamplingSolver):
         super().__post_init__()
         if not self.exploration < 1:
             raise InputError(
-                f"cross-entropy option exploration: expected at least 0 and below 1, received {self.exploration}"
+                "cross-entropy option exploration: expected at least 0 and below 1, received "
+                f"{self.exploration}"
             )
 
     def settings(self, tracker: Tracker[Placement]) -> Settings:

@@ -79,7 +79,8 @@ class Distribution:
     @property
     def entropy(self) -> float:
         """Mean entropy of the groups with a choice, as a share of the uniform distribution's; 0
-        without any."""
+        without any.
+        """
         options = self.allowed.sum(axis=1)
         free = options > 1
         if not free.any():
@@ -178,7 +179,8 @@ class SamplingSearch:
 
     def run(self, evaluations: int, until: float) -> None:
         """Sample and update until `evaluations` are spent or the clock passes `until` (or the
-        budget ends)."""
+        budget ends).
+        """
         tracker, settings = self.evaluator.tracker, self.settings
         began = tracker.evaluations
         while (
@@ -229,7 +231,8 @@ class SamplingSearch:
 
     def _refit(self) -> None:
         """Fit the distribution to the best of the samples since the last refit, and to the
-        incumbent."""
+        incumbent.
+        """
         incumbent, smoothing = self.evaluator.tracker.solution, self.settings.smoothing
         values = np.concatenate([batch.values for batch in self.batches])
         good = np.argsort(values, kind="stable")[: max(1, round(self.settings.elite * len(values)))]
@@ -252,7 +255,8 @@ class SamplingSearch:
 
 def _advantage(values: Ints) -> Floats:
     """How much better than the batch's mean each sample is, in deviations; failures count as the
-    worst."""
+    worst.
+    """
     good = values != INFEASIBLE
     if not good.any():
         return np.zeros(len(values))

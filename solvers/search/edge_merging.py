@@ -35,7 +35,8 @@ class Groups(NamedTuple):
 @uncounted
 def _merge(groups, capacity, most, first, second):
     """Merge the groups of two units, unless that is too much work or no device can hold it; return
-    whether it was done."""
+    whether it was done.
+    """
     x, y = find_root(groups.parent, first), find_root(groups.parent, second)
     a, b = min(x, y), max(x, y)
     if a == b or groups.work[a] + groups.work[b] > most:

@@ -136,7 +136,8 @@ class BudgetedEvaluator:
                 ticks = round(seconds / self.problem.tick_seconds)
                 if not 0 <= ticks < 2**62:
                     raise InputError(
-                        f"measure: expected seconds between 0 and {2**62 * self.problem.tick_seconds:.3g}, "
+                        "measure: expected seconds between 0 and "
+                        f"{2**62 * self.problem.tick_seconds:.3g}, "
                         f"received {seconds}"
                     )
                 out[row] = ticks
@@ -154,7 +155,8 @@ class BudgetedEvaluator:
 
     def value_of(self, placement: Placement) -> int:
         """Value of one placement in its fastest execution, counted as one evaluation and
-        offered."""
+        offered.
+        """
         if not self.ordered:
             return int(self.values(placement.device[None, :])[0])
         self.tracker.count(1)
@@ -167,7 +169,8 @@ class BudgetedEvaluator:
 
     def conclude(self) -> None:
         """Note why the budget ended the search; where nothing was found, try to prove that nothing
-        fits."""
+        fits.
+        """
         self.tracker.stop()
         if self.tracker.solution is None and pack(self.problem.units)[1]:
             self.tracker.infeasible(

@@ -62,7 +62,8 @@ class Member(NamedTuple):
 @dataclass(frozen=True)
 class Genetic(BatchSearch):
     """Memetic algorithm: group-wise crossover of relabelled parents, local search on every
-    child."""
+    child.
+    """
 
     name: ClassVar[str] = "genetic"
 
@@ -151,7 +152,8 @@ class Climber(Protocol):
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved by `steps` proposals each, best first; fewer if the budget
-        ends."""
+        ends.
+        """
         ...
 
 
@@ -249,7 +251,8 @@ def _member(evaluator: BudgetedEvaluator, placement: Placement) -> Member:
 
 def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
     """Exchange identical devices in `b` so that it agrees with `a` as much as a greedy matching
-    finds."""
+    finds.
+    """
     k = problem.num_devices
     overlap = np.zeros((k, k), dtype=np.int64)  # units that are on x in b and on y in a
     np.add.at(overlap, (b, a), 1)

@@ -137,7 +137,8 @@ class WindowSearch:
 
     def run(self, share: float = 1.0) -> None:
         """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time
-        left."""
+        left.
+        """
         end = self.tracker.elapsed + share * self.tracker.seconds_left
         if self.tracker.solution is None:
             return
@@ -195,7 +196,8 @@ class WindowSearch:
         self, now: Incumbent, free: NDArray[np.int64], most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it
-        is."""
+        is.
+        """
         position = np.empty(self.problem.num_ops, dtype=np.int64)
         position[now.order] = np.arange(self.problem.num_ops)
         at = np.sort(position[free])
@@ -214,7 +216,8 @@ class WindowSearch:
         self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
     ) -> tuple[Placement | None, bool]:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its
-        effort)."""
+        effort).
+        """
         members = np.bincount(self.unit, minlength=len(self.allowed))
         held = np.bincount(self.unit[inside], minlength=len(self.allowed))
         units = {int(i) for i in self.unit[free].tolist() if members[i] == held[i]}

@@ -52,7 +52,8 @@ class MutatedRows:
 
     def step(self, limit: Ints | NDArray[np.float64]) -> None:
         """Propose one random move per row and keep those whose value is at most `limit`, one per
-        row."""
+        row.
+        """
         homes, ranks = self.homes.copy(), self.ranks.copy()
         population_kernels.mutate(self.evaluator.space.graph, homes, ranks, self.states, 1)
         values = self._evaluate(homes, ranks)
@@ -74,7 +75,8 @@ class MutatedRows:
 
 def order_of(evaluator: BudgetedEvaluator, placement: Placement) -> Ints:
     """Ops of a placement by its ranks, else as its fastest execution starts them; empty where order
-    does not matter."""
+    does not matter.
+    """
     if not evaluator.ordered:
         return np.zeros(0, dtype=np.int64)
     if placement.priority is not None and not evaluator.walkable:

@@ -74,7 +74,8 @@ def _weight_between(g, op, other):
 @uncounted
 def _spread(g, c, op, d, room, together):
     """Move a connected cluster of up to `room` ops around `op` to device d; return the number of
-    units moved."""
+    units moved.
+    """
     home, queue, seen = c.home, c.queue, c.seen
     origin = home[g.units.unit[op]]
     threshold = 0
@@ -127,7 +128,8 @@ def _exchange(g, c, unit, other):
 @uncounted
 def _rank_beside(g, c, rank, op):
     """Put an op right before or behind another one in rank, one of its own device if it is met
-    soon."""
+    soon.
+    """
     s, n = c.random, len(c.seen)
     other = (op + 1 + below(s, n - 1)) % n
     for _ in range(4):
@@ -140,7 +142,8 @@ def _rank_beside(g, c, rank, op):
 @uncounted
 def _move(g, c, op, pick):
     """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return
-    whether it moved."""
+    whether it moved.
+    """
     s, n, k = c.random, len(c.seen), len(c.used)
     unit = g.units.unit[op]
     origin = c.home[unit]

@@ -1,5 +1,6 @@
 """What the searches share: units of ops, arrays for kernels, orders, random and repaired starts,
-groups of units."""
+groups of units.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], NDArray[np.float64]]] = {
 @dataclass(frozen=True, eq=False)
 class SearchSpace:
     """The placements of a problem: one device per *unit* (ops that must share one), one order of
-    the ops."""
+    the ops.
+    """
 
     problem: PlacementProblem
 
@@ -74,7 +76,8 @@ class SearchSpace:
     @cached_property
     def tensor_weight(self) -> NDArray[np.float64]:
         """Mean ticks that each tensor costs between two devices, or to and from host memory
-        (period)."""
+        (period).
+        """
         weigh = TENSOR_WEIGHTS.get(objective_of(self.problem))
         return self.context.mean_transfer if weigh is None else weigh(self.problem)
 
@@ -97,12 +100,14 @@ class SearchSpace:
 
     def topological(self, order: Ints) -> Ints:
         """Return `order` changed so that producers precede consumers: always the earliest op that
-        is free."""
+        is free.
+        """
         return np.asarray(priority_list(self.context.graph, Context.inverse(order)), dtype=np.int64)
 
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them
-        (topological)."""
+        (topological).
+        """
         try:
             _, queue = best_queue(self.problem, placement)
             plan = evaluate(self.problem, placement, queue, check=False)
@@ -141,14 +146,16 @@ class SearchSpace:
 
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
         """Return an allowed device per unit, uniform before repair; None if nothing was found that
-        fits."""
+        fits.
+        """
         allowed = self.problem.units.allowed
         pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
         return self.repaired(pick.astype(np.int64))
 
     def chunk_homes(self) -> Ints | None:
         """Contiguous chunks of the topological order with equal work, one per device, repaired to
-        fit."""
+        fit.
+        """
         problem = self.problem
         work = self.context.mean_compute[problem.topological_order]
         middle = np.cumsum(work) - work / 2

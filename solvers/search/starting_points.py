@@ -44,7 +44,8 @@ def check_start(solver: str, start: str) -> None:
     if start != RANDOM and start not in specs("placement"):
         known = ", ".join(sorted(specs("placement")))
         raise InputError(
-            f"{solver}: start must be 'random' or the name of a solver ({known}), received '{start}'"
+            f"{solver}: start must be 'random' or the name of a solver ({known}), received "
+            f"'{start}'"
         )
 
 
@@ -94,7 +95,8 @@ def starting_placements(
 
 def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Placement] | None:
     """Run a solver on a part of the budget; return (value or None if it has to be measured,
-    placement)."""
+    placement).
+    """
     tracker, objective = evaluator.tracker, evaluator.objective
     if objective.name not in specs("placement")[name].accepted:
         name = STARTERS.get(objective, "")

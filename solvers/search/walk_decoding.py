@@ -28,7 +28,8 @@ REJECTED = -1
 @uncounted
 def update_tails(g, w, last):
     """Longest path from the start of each op to the end, for the ops at positions `last` and
-    before."""
+    before.
+    """
     for i in range(last, -1, -1):
         op = w.sequence[i]
         source = w.device[op]

@@ -85,7 +85,8 @@ def settle(g, w):
 @uncounted
 def _add(g, w, count, unit, d):
     """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the
-    new count."""
+    new count.
+    """
     if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.units.allowed[unit, d]:
         return count
     w.unit_mark[unit] = w.stamp[0]
@@ -174,7 +175,8 @@ def _shift(w, op, to):
 @uncounted
 def _clip(g, w, op, to):
     """Return the position nearest to `to` where `op` comes after its producers and before its
-    consumers."""
+    consumers.
+    """
     low, high = 0, w.device.shape[0] - 1
     for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
         low = max(low, w.position[g.predecessors.op[e]] + 1)
@@ -232,7 +234,8 @@ def _critical(g, w):
 @uncounted
 def _window(g, w):
     """Propose that two devices swap what they start within a window of time (often: from some time
-    on)."""
+    on).
+    """
     n, k = g.compute.shape
     first = w.start[below(w.random, n)]
     last = NEVER if uniform(w.random) < 0.5 else w.start[below(w.random, n)]
@@ -252,7 +255,8 @@ def _window(g, w):
 @uncounted
 def _overtake(g, w, op):
     """Return (op to shift, its position): an op ahead of the one just before it on its device, or
-    the other behind."""
+    the other behind.
+    """
     for _ in range(8):
         if w.before[op] >= 0:
             break
@@ -268,7 +272,8 @@ def _overtake(g, w, op):
 @uncounted
 def _choose_cluster(g, w, move, op):
     """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that
-    goes back or -1)."""
+    goes back or -1).
+    """
     n, d = g.compute.shape[0], w.device[op]
     neighbour = random_neighbour(g, w.random, op)
     to, room, together, back = _other_device(g, w, d), 1, True, -1
@@ -295,7 +300,8 @@ def _choose_cluster(g, w, move, op):
 @uncounted
 def _propose(g, w, move):
     """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1,
-    its position)."""
+    its position).
+    """
     n, k = g.compute.shape
     w.stamp[0] += 1
     op = below(w.random, n)

@@ -1,5 +1,6 @@
 """The memory of a simulated-annealing walk: the graph as it reads it, its state, its
-checkpoints."""
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ NEVER = 2**63 - 1
 
 class WalkGraph(NamedTuple):
     """The problem as the walk and the moves of populations read it (n ops, k devices, m
-    tensors)."""
+    tensors).
+    """
 
     compute: Ints  # (n, k) ticks
     successors: Edges
@@ -34,7 +36,8 @@ class WalkGraph(NamedTuple):
 
 class Leg(NamedTuple):
     """A stretch of a walk: the temperature falls from `hot` to `cold` ticks by a constant factor
-    per step."""
+    per step.
+    """
 
     steps: int
     hot: float

@@ -57,7 +57,8 @@ def arrival_delay(
 
 def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
     """Longest path from the start of every op to the end, with devices and orders of the
-    incumbent."""
+    incumbent.
+    """
     n = problem.num_ops
     result = np.zeros(n, dtype=np.int64)
     ptr, target, tensor = problem.successors
@@ -156,7 +157,8 @@ class WindowModel:
 
     def _times(self, tail: NDArray[np.int64]) -> None:
         """Add starts and ends; release times and tails of the devices from the ops outside the
-        slice."""
+        slice.
+        """
         m, p, now = self.model, self.problem, self.now
         first = min(int(now.start[v]) for v in self.inside)
         last = {d: 0 for d in range(p.num_devices)}  # end of the ops before the slice
@@ -288,7 +290,8 @@ class WindowModel:
 
     def decode(self, value: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (device, rank): slice ops by their new starts, between the ops before and after
-        the slice."""
+        the slice.
+        """
         p, now = self.problem, self.now
         device = now.device.copy()
         position = np.empty(p.num_ops, dtype=np.int64)

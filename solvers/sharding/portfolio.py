@@ -1,5 +1,6 @@
 """The default: the Lagrangian bound and the search by tree moves, side by side against the
-clock."""
+clock.
+"""
 
 from __future__ import annotations
 

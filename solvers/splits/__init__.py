@@ -1,5 +1,6 @@
 """What others do with a graph on several accelerators: the baselines of Tarnawski et al. beside the
-dynamic programs."""
+dynamic programs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ SPECS: tuple[SolverSpec, ...] = (
         "split-local-search",
         "split_local_search:SplitLocalSearch",
         "best-improving moves of single ops from random splits",
-        "Mirhoseini et al. and Tarnawski et al.: the local search that the latter compare with, NeurIPS 2020",
+        "Mirhoseini et al. and Tarnawski et al.: the local search that the latter compare with, "
+        "NeurIPS 2020",
         "a baseline without contiguity, to compare with",
         search=True,
     ),
@@ -45,7 +47,8 @@ SPECS: tuple[SolverSpec, ...] = (
         ("latency",),
         "the split that is best for the period, valued by its latency",
         False,
-        "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020",
+        "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
+        "NeurIPS 2020",
         "what balanced loads are worth to a single sample, to compare with",
     ),
     SolverSpec(
@@ -55,14 +58,16 @@ SPECS: tuple[SolverSpec, ...] = (
         ("makespan",),
         "balanced parts with a small cut, one a device, by METIS (extra: partition)",
         False,
-        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
+        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
+        "graphs, SIAM 1998",
         "the baseline of papers on learned placement",
     ),
     _spec(
         "metis",
         "graph_partition:GraphPartition",
         "balanced parts with a small cut, by METIS (extra: partition)",
-        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM 1998",
+        "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
+        "graphs, SIAM 1998",
         "what a graph partitioner does without a model of loads, to compare with",
         search=False,
     ),

@@ -34,7 +34,8 @@ def contracted(tracker: Tracker[Placement], contiguity: str) -> ContractedProble
 
 def accelerator_type(model: ContractedProblem) -> int:
     """Return the most numerous type of device that can run most nodes: the accelerators of a
-    problem with both."""
+    problem with both.
+    """
     return max(
         range(model.num_types),
         key=lambda g: (len(model.types[g]), int(model.allowed[:, g].sum()), -g),
@@ -45,7 +46,8 @@ def offer_parts(
     tracker: Tracker[Placement], model: ContractedProblem, part: NDArray[np.int64], kind: int
 ) -> bool:
     """Offer the split that puts part p of the nodes on the p-th device of a type; return whether it
-    is valid."""
+    is valid.
+    """
     problem: PlacementProblem = tracker.problem
     devices = np.asarray(model.types[kind])[part][model.node].astype(np.int32)
     value = period_batch(problem, devices[None, :])[0]

@@ -67,7 +67,10 @@ class GraphPartition(SearchSolver):
             if model.allowed[:, kind].all():
                 offer_parts(tracker, model, part, kind)
         if tracker.solution is None:
-            tracker.message = "no part of the partitioner keeps the constraints of the problem (memory, contiguity, devices)"
+            tracker.message = (
+                "no part of the partitioner keeps the constraints of the problem "
+                "(memory, contiguity, devices)"
+            )
 
 
 def load_partitioner() -> Any:
@@ -127,7 +130,8 @@ def parts_of(
 
 def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
     """Return the graph of the nodes of a contracted problem, its edges weighed by their tensors on
-    a type of device."""
+    a type of device.
+    """
     tensor = model.edge_tensor
     return undirected(
         model.num_nodes, model.producer[tensor], model.consumer, model.weight[tensor, kind]
@@ -138,7 +142,8 @@ def undirected(
     num_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], ticks: NDArray[np.int64]
 ) -> WeightedGraph:
     """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are
-    dropped."""
+    dropped.
+    """
     total: dict[tuple[int, int], int] = defaultdict(int)
     for u, v, weight in zip(source.tolist(), target.tolist(), ticks.tolist(), strict=True):
         if u != v:

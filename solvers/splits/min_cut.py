@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class MinCut(Heuristic):
     """Balanced parts with a small cut, one for each device; what does not fit goes to a device with
-    space."""
+    space.
+    """
 
     name: ClassVar[str] = "min-cut"
 

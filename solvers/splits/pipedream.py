@@ -45,7 +45,8 @@ MOST_NODES = 12_000
 @dataclass(frozen=True)
 class PipeDream(SearchSolver):
     """Stages of consecutive nodes whose slowest one, computation and communication overlapped, is
-    fastest."""
+    fastest.
+    """
 
     name: ClassVar[str] = "pipedream"
 
@@ -56,7 +57,8 @@ class PipeDream(SearchSolver):
             return
         if model.num_nodes > MOST_NODES:
             raise Refused(
-                f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes {MOST_NODES} at most"
+                f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes "
+                f"{MOST_NODES} at most"
             )
         kind = accelerator_type(model)
         part = best_stages(stage_times(model, kind), cuts(model, kind), len(model.types[kind]))
@@ -68,7 +70,8 @@ class PipeDream(SearchSolver):
 
 def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
     """Return the compute ticks of the nodes i .. j - 1 as a stage, at [i, j]; infinite where they
-    cannot be one."""
+    cannot be one.
+    """
     n = model.num_nodes
     work = np.concatenate([[0], np.cumsum(model.total[:, kind])])
     held = np.concatenate([[0], np.cumsum(model.resident)])
@@ -83,7 +86,8 @@ def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
 
 def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
     """Return the ticks of the tensors that cross from the first i nodes to the rest, shape
-    (num_nodes + 1,)."""
+    (num_nodes + 1,).
+    """
     change = np.zeros(model.num_nodes + 2)
     for t in range(len(model.producer)):
         pins = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]

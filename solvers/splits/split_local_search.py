@@ -48,7 +48,8 @@ class SplitLocalSearch(SearchSolver):
         """Descend from every start."""
         if problem.contiguity != "none":
             raise Refused(
-                f'{self.name}: expected contiguity "none", received "{problem.contiguity}"; moves of single ops keep none'
+                f'{self.name}: expected contiguity "none", received "{problem.contiguity}"; moves '
+                "of single ops keep none"
             )
         model = contracted(tracker, "none")
         if model is None:
@@ -70,7 +71,8 @@ def random_split(
     model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], int] | None:
     """Return a random split over the devices that may run each node, and its period; None if none
-    of those drawn fits."""
+    of those drawn fits.
+    """
     able = model.allowed[:, model.type_of]
     for _ in range(TRIES):
         home = (rng.random(able.shape) * able).argmax(axis=1)

@@ -1,5 +1,6 @@
 """Every placement, order and slot of a small Case, executed and valued by definition. Shares no
-code with placeopt."""
+code with placeopt.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +176,8 @@ class Execution:
 
 def peak_memory(case, run):
     """Largest bytes on each device: resident, and tensors from their start to their last reader's
-    end."""
+    end.
+    """
     spans = []
     for t, u in enumerate(case.producer):
         home = run.device[u]
@@ -202,7 +204,8 @@ def peak_memory(case, run):
 
 def makespan(case, device, rank, queue):
     """Return the makespan of a placement, None where a constraint is broken or the order waits for
-    itself."""
+    itself.
+    """
     if not allowed(case, device):
         return None
     run = Execution(case, device, rank, queue)
@@ -225,7 +228,8 @@ def fastest(case, device, rank):
 
 def best_makespan(case):
     """Return the least makespan over all placements, orders and executions; None if nothing is
-    feasible."""
+    feasible.
+    """
     best = None
     for device in placements(case):
         values = [makespan(case, device, [0] * case.num_ops, "fifo")]
@@ -343,7 +347,8 @@ def best_period(case):
 
 def latency(case, device, slot):
     """Return the end of the last op or slot, None where a constraint is broken or slots wait for
-    each other."""
+    each other.
+    """
     if not allowed(case, device):
         return None
     unit = [

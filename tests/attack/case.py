@@ -1,5 +1,6 @@
 """Random small problems as plain lists: zero costs, huge ticks, unrelated types, every option. No
-placeopt, no numpy."""
+placeopt, no numpy.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ NO_LIMIT = 2**62
 @dataclass
 class Case:
     """A placement problem in lists; -1 in `compute` means incompatible, -1 in `channel` no
-    contention."""
+    contention.
+    """
 
     compute: list[list[int]]
     producer: list[int]

@@ -1,5 +1,6 @@
 """Hold everything the package says of a small problem against brute force; return every difference
-in words."""
+in words.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def evaluations(case, problem, rng):
         finished = objective.finish(problem, solution)
         if finished.value != expected:
             found.append(
-                f"value of {device} {rank}: {finished.value} ({finished.violations}), brute force {expected}"
+                f"value of {device} {rank}: {finished.value} ({finished.violations}), brute force "
+                f"{expected}"
             )
         if case.objective != "latency":
             row = objective.evaluate_batch(problem, np.array([device]))[0]

@@ -1,5 +1,6 @@
 """The families of the attack: a seed of a family is one small problem, and everything the package
-says of it is compared."""
+says of it is compared.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def _five_ops(rng: random.Random):
 
 def attack_period(seed: int) -> Outcome:
     """Attack a period, bounds by prices too: they end after some looks at the clock instead of
-    seconds."""
+    seconds.
+    """
     rng = random.Random(seed)
     case = draw(rng, "period")
     if rng.random() < 0.5:
@@ -83,7 +85,8 @@ def attack_latency(seed: int) -> Outcome:
 
 def _placement(case, rng: random.Random) -> Outcome:
     """Compare what is said of a placement problem; one in twenty by its exact solvers, one in four
-    by every bound."""
+    by every bound.
+    """
     problem, best = compare.problem_of(case), brute_force.optimum(case)
     found = compare.evaluations(case, problem, rng) + compare.bounds(case, problem, best, 0.0)
     if rng.random() < 0.25:

@@ -1,5 +1,6 @@
 """Pipelines: the least period of patterns of one or two micro-batches, by trying every start. The
-oracle uses no placeopt."""
+oracle uses no placeopt.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from placeopt.solving.run import run
 
 def draw_blocks(rng):
     """Return (blocks, capacity): forward blocks and the backward ones that free what they took,
-    with lags."""
+    with lags.
+    """
     d, forward = rng.choice([1, 2, 2]), rng.choice([1, 1, 2])
     lag = rng.choice([0, 1, 2])
     blocks = []
@@ -36,7 +38,8 @@ def draw_blocks(rng):
 
 def valid(blocks, capacity, period, starts):
     """Whether starts (micro-batch, block) repeat every `period` ticks: waits, devices and memory,
-    tick by tick."""
+    tick by tick.
+    """
     for row in starts:
         for b, (_, _, _, after) in enumerate(blocks):
             if any(row[b] < row[a] + blocks[a][1] + lag for a, lag in after):
@@ -57,7 +60,8 @@ def valid(blocks, capacity, period, starts):
 
 def least_period(blocks, capacity, size):
     """Return the least period of `size` micro-batches: starts up to the length of one after the
-    other; None up to there."""
+    other; None up to there.
+    """
     serial = sum(span + max((lag for _, lag in after), default=0) for _, span, _, after in blocks)
     for period in range(1, size * serial + 1):
         for row in product(range(serial + period), repeat=len(blocks) * size - 1):
@@ -107,7 +111,8 @@ def attack(seed):
         right = valid(blocks, capacity, period, starts)
         if right == bool(pattern_violations(problem, period, np.array(starts))):
             found.append(
-                f"pattern {period} {starts} is {'valid' if right else 'not valid'} by brute force, not so by the judge"
+                f"pattern {period} {starts} is {'valid' if right else 'not valid'} by brute force, "
+                "not so by the judge"
             )
     if rng.random() < 0.3:
         size = rng.choice([1, 1, 2]) if len(blocks) == 2 else 1

@@ -18,7 +18,8 @@ NO_LIMIT = 2**62
 
 def draw_tables(rng):
     """Return (costs, usages, intervals, edges, tables, limit); costs may be huge, most pairs of an
-    edge forbidden."""
+    edge forbidden.
+    """
     n = rng.choice([1, 2, 3, 3, 4, 4, 5])
     sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]
     top, huge = rng.choice([1, 9, 100, 10**12]), rng.choice([0.0, 0.0, 0.2])

@@ -1,5 +1,6 @@
 """Splits into stages: every chain of stages with every choice of devices, valued by definition. The
-oracle uses no placeopt."""
+oracle uses no placeopt.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 def draw_split(rng):
     """Return (case, max_replicas, groups, overlap, sync, uplink): accelerators mostly alike, and
-    syncs of ops of no time."""
+    syncs of ops of no time.
+    """
     case = draw(rng, "period")
     while case.num_ops > 4 or case.num_devices > 8:
         case = draw(rng, "period")
@@ -45,7 +47,8 @@ def type_of(case, d):
 
 def order_of(case):
     """Pairs of ops (before, after) of a chain: forward edges, and edges of backward classes without
-    a forward op, turned."""
+    a forward op, turned.
+    """
     import brute_force
 
     return brute_force.order_pairs(case)
@@ -68,7 +71,8 @@ def stage_lists(n):
 
 def value(case, groups, overlap, sync, uplink, max_replicas, stages, devices):
     """Return the period of a split, None where it breaks a rule; `stages` is a stage per op,
-    `devices` a tuple per stage."""
+    `devices` a tuple per stage.
+    """
     size = case.num_devices // groups
     flat = [d for part in devices for d in part]
     if len(set(flat)) < len(flat):
@@ -118,7 +122,8 @@ def value(case, groups, overlap, sync, uplink, max_replicas, stages, devices):
 
 def device_lists(case, groups, max_replicas, count):
     """Yield every choice of disjoint devices for `count` stages; of devices that are alike in a
-    group the first free ones."""
+    group the first free ones.
+    """
     size = case.num_devices // groups
     kinds = {}
     for d in range(case.num_devices):

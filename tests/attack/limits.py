@@ -1,5 +1,6 @@
 """A clock that runs out after some looks at it: what ends with the time ends at a place that the
-seed decides."""
+seed decides.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LONG = 1e7
 @contextmanager
 def clock(looks: int | None) -> Iterator[None]:
     """Let `time.perf_counter` run as ever for `looks` calls, and a long time later from then on;
-    None: never."""
+    None: never.
+    """
     if looks is None:
         yield
         return

@@ -1,5 +1,6 @@
 """The attack: small problems of every option, everything the package says of them against brute
-force."""
+force.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def test_a_long_attack_finds_nothing():
 
 def draw_with_classes(rng):
     """Return a case of the latency whose classes are worth parting between the slots of an
-    accelerator."""
+    accelerator.
+    """
     case = draw(rng, "latency")
     n, case.slots = case.num_ops, rng.choice([1, 2, 2, 2, 3])
     case.colocation = [rng.choice([-1, 0, 0, 1, 1, 2]) for _ in range(n)]
@@ -80,7 +82,8 @@ def draw_with_classes(rng):
 
 def test_the_bound_of_the_latency_knows_classes_and_slots():
     """The bound by flows never passes the best latency where classes may be parted between slots,
-    and often meets it."""
+    and often meets it.
+    """
     checked = met = 0
     for seed, problem, best in solvable(draw_with_classes, range(150)):
         flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(
@@ -95,6 +98,7 @@ def test_the_bound_of_the_latency_knows_classes_and_slots():
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_slice_of_every_family_finds_nothing(family):
     """Evaluators, judges, bounds and a share of exact solvers agree with brute force on 20 problems
-    of each family."""
+    of each family.
+    """
     found = {seed: FAMILIES[family](seed).differences for seed in range(20)}
     assert {seed: wrong for seed, wrong in found.items() if wrong} == {}

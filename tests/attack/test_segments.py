@@ -17,7 +17,8 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 
 def draw_fork(rng):
     """Return a case whose first op feeds branches that meet again at the last one, with tensors of
-    one or several readers."""
+    one or several readers.
+    """
     case = draw(rng, "makespan")
     while case.num_ops != 4 or case.num_devices == 1:
         case = draw(rng, "makespan")
@@ -45,7 +46,8 @@ def draw_fork(rng):
 
 def compared(seeds):
     """Return (differences, raised, met): seeds whose bound is above the optimum, and how often it
-    helps and is the optimum."""
+    helps and is the optimum.
+    """
     wrong, raised, met = [], 0, 0
     for seed, problem, best in solvable(draw_fork, seeds):
         analysis = Analysis(problem, seconds=3600.0)
@@ -60,7 +62,8 @@ def compared(seeds):
 
 def test_segments_never_pass_the_optimum():
     """On forks and joins the bound, and all that read the heads that it raised, stay below brute
-    force."""
+    force.
+    """
     wrong, raised, met = compared(range(150))
     assert wrong == []
     assert raised > 5

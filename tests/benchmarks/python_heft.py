@@ -1,5 +1,6 @@
 """HEFT as one writes it in plain Python: the oracle of the compiled one, and what its speed is
-measured against."""
+measured against.
+"""
 
 from __future__ import annotations
 

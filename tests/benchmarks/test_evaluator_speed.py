@@ -48,7 +48,8 @@ def test_evaluations_on_one_core(benchmark, n, edges, k, batch, queue):
     benchmark(kernels.batch, arrays, devices, ranks, kernels.MODES[queue], out)
     benchmark.extra_info["microseconds_per_evaluation"] = benchmark.stats["min"] / batch * 1e6
     print(
-        f"\n{n} ops, {queue}: {benchmark.stats['min'] / batch * 1e6:.1f} us per evaluation (best round)"
+        f"\n{n} ops, {queue}: {benchmark.stats['min'] / batch * 1e6:.1f} us per evaluation (best "
+        "round)"
     )
 
 

@@ -200,7 +200,8 @@ def test_unknown_method():
 
 def test_front_sees_devices_wait():
     """After one source the other devices wait for a transfer; over several levels heads alone lose
-    count of that."""
+    count of that.
+    """
     problem = random_layered(24, 3, 2)
     methods = ["communication", "head-tail", "front"]
     report = bound(problem, methods=methods, seconds=5)
@@ -224,7 +225,8 @@ def test_front_counts_parts_of_ops():
 
 def test_horizons_end_at_the_longest_schedule():
     """Where every horizon is refuted the search ends at its limit, and the report calls the problem
-    infeasible."""
+    infeasible.
+    """
     assert search_horizon(lambda horizon: True, 5, 1000) == 1000
     problem = PlacementProblem.from_edges([[3, 3], [4, 4]], [(0, 1, 2)])
     analysis = Analysis(problem)
@@ -236,7 +238,8 @@ def test_horizons_end_at_the_longest_schedule():
 
 def test_a_deadline_weakens_heads_only():
     """Heads and tails computed after their deadline are those of the longest path, below the full
-    ones."""
+    ones.
+    """
     problem = random_layered(30, 3, 1)
     relaxation = Analysis(problem).relaxation
     full, cut = heads_tails(relaxation), heads_tails(relaxation, end=0.0)

@@ -1,5 +1,6 @@
 """The bound by forks and joins: worked values, brute force, and what reads the heads that it
-raises."""
+raises.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.interpreted
 
 def fan(ticks, pay, num_devices):
     """Return an op of no length that feeds branches of one op each, which meet in another; every
-    edge takes `pay` ticks."""
+    edge takes `pay` ticks.
+    """
     compute, last = [0, *ticks, 0], len(ticks) + 1
     edges = [(0, v, pay) for v in range(1, last)] + [(v, last, pay) for v in range(1, last)]
     return PlacementProblem.from_edges(
@@ -36,7 +38,8 @@ def raised(problem, *names):
 
 def test_a_worked_fan():
     """Nine ops of 4 ticks on three devices, 3 ticks to send: two devices lose 6 of their ticks
-    each, (36 + 12) / 3 = 16."""
+    each, (36 + 12) / 3 = 16.
+    """
     problem = fan([4] * 9, 3, 3)
     analysis = raised(problem, "communication")
     assert [spread for _, spread in spreads(analysis.evidence(0), np.inf)] == [
@@ -61,7 +64,8 @@ def test_ops_that_cannot_be_apart_do_not_count():
 
 def test_below_brute_force():
     """On random fans the bound is at most the best of all placements and orders, and at times above
-    cheaper ones."""
+    cheaper ones.
+    """
     rng, higher, met = np.random.default_rng(5), 0, 0
     for _ in range(25):
         compute = np.repeat(rng.integers(1, 6, 7)[:, None], 2, axis=1)
@@ -94,7 +98,8 @@ def test_below_brute_force():
 )
 def test_layers_that_fan_out(source, before, least, known):
     """Experts and cells pay for the way to their branches and for the way back; `known` is a
-    schedule's length."""
+    schedule's length.
+    """
     report = bound(po.load(source, "4xP100"), methods=["communication", "fork-join"], seconds=3600)
     assert report.bounds["communication"] == before
     assert least <= report.bounds["fork-join"] <= known

@@ -63,7 +63,8 @@ def most_energy(front, window):
 @pytest.mark.parametrize("seed", range(24))
 def test_most_energy_of_a_window(seed):
     """Twins and devices in order, and the shared classes, cut off no energy; questions agree with
-    the maximum."""
+    the maximum.
+    """
     rng = np.random.default_rng(seed)
     relaxation = relax(fork_with_twins(rng, classes=1 + seed % 2))
     head = np.zeros_like(relaxation.compute)

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.interpreted
 
 def fork(ticks, pay, num_devices=2):
     """Return an op that feeds branches of two ops each, which meet in one op; every edge takes
-    `pay` ticks."""
+    `pay` ticks.
+    """
     compute, edges = [1], []
     for first, second in ticks:
         edges += [(0, len(compute), pay), (len(compute), len(compute) + 1, pay)]
@@ -32,7 +33,8 @@ def fork(ticks, pay, num_devices=2):
 
 def test_a_worked_fork():
     """Three branches of 2 + 2 ticks and 3 ticks to send: at best, both devices have run 6 ticks of
-    them when 9 have passed."""
+    them when 9 have passed.
+    """
     problem = fork([(2, 2)] * 3, 3)
     analysis = Analysis(problem, seconds=3600.0)
     for name in COMBINATORIAL:
@@ -47,7 +49,8 @@ def test_a_worked_fork():
 
 def test_below_brute_force_on_forks():
     """On random forks the bound is at most the best of all placements and orders, and sometimes
-    above all cheaper ones."""
+    above all cheaper ones.
+    """
     rng, raised = np.random.default_rng(3), 0
     for _ in range(25):
         compute = np.repeat(rng.integers(0, 9, 6)[:, None], int(rng.integers(2, 4)), axis=1)
@@ -67,7 +70,8 @@ def test_below_brute_force_on_forks():
 
 def test_a_recurrent_network_is_all_but_closed():
     """What heads lose in every step of a recurrent network is proved: the gap falls from 3 % to a
-    tenth of a percent."""
+    tenth of a percent.
+    """
     problem = po.load("gen:rnn-lm", "4xP100")
     report = bound(problem, methods=["communication", "segments"], seconds=3600)
     assert report.bounds["communication"] == 3493786

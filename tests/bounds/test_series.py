@@ -1,5 +1,6 @@
 """Parts of a graph that come one after the other: where they are, and that what they need is never
-too much."""
+too much.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from placeopt.solving.tracker import Tracker
 
 def in_series(rng, sizes, num_devices):
     """Return random parts, each of whose ops feeds those of the next, with ops numbered at
-    random."""
+    random.
+    """
     n = sum(sizes)
     part = np.repeat(np.arange(len(sizes)), sizes)
     name = rng.permutation(n)
@@ -81,7 +83,8 @@ def test_parts_are_those_of_the_definition():
 
 def test_below_brute_force_and_heads_keep_the_optimum():
     """With what its parts need, by brute force, a problem is not longer than it is, and its heads
-    cut off no optimum."""
+    cut off no optimum.
+    """
     rng, seen, met = np.random.default_rng(8), 0, 0
     while seen < 12:
         problem = in_series(rng, [3, 3], 2)
@@ -109,7 +112,8 @@ def test_below_brute_force_and_heads_keep_the_optimum():
 
 def test_a_device_that_a_part_could_use_stays_closed():
     """Two ops of one group do not fit on the small device; in a part one of them would, but its
-    head stays -1."""
+    head stays -1.
+    """
     edges = [(u, v, 1) for u in (0, 1, 2) for v in (3, 4, 5)]
     problem = PlacementProblem.from_edges(np.ones((6, 2), dtype=np.int64), edges).replace(
         resident=np.array([1, 0, 0, 1, 0, 0]),
@@ -127,7 +131,8 @@ def test_a_device_that_a_part_could_use_stays_closed():
 @pytest.mark.slow
 def test_a_block_with_its_two_halves(data):
     """Doppler's Llama block for eight devices is proved half by half; no bound on the whole comes
-    near (1598445363200)."""
+    near (1598445363200).
+    """
     problem = doppler(data, "llama_block_8gpu", 8)
     analysis = Analysis(problem)
     parts = series_parts(analysis.relaxation, np.inf)

@@ -12,7 +12,8 @@ from ortools.sat.python import cp_model
 
 def optimal_makespan(problem, seconds=10.0):
     """Return (lower, upper) bounds on the optimum in ticks, equal if proved; None if no placement
-    exists."""
+    exists.
+    """
     p, m = problem, cp_model.CpModel()
     n, k = p.num_ops, p.num_devices
     horizon = int(p.compute.clip(0).max(axis=1).sum()) + int(p.transfer.sum()) * k

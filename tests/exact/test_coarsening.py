@@ -1,5 +1,6 @@
 """Coarse problems without the ops that have no length there: bounds, what is left out, and the way
-back."""
+back.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from placeopt.solving.tracker import Tracker
 
 def drawn(rng, num_ops, num_devices=2):
     """Return a random problem in which half of the ops and transfers are short, with one or two
-    link classes."""
+    link classes.
+    """
     compute = np.where(
         rng.random(num_ops) < 0.5, rng.integers(0, 10, num_ops), rng.integers(10, 60, num_ops)
     )
@@ -59,7 +61,8 @@ def rounded(problem, unit):
 
 def test_below_brute_force_and_nothing_lost():
     """A coarse optimum bounds the fine one, and is that of the rounded problem with all its ops, by
-    brute force."""
+    brute force.
+    """
     rng, fewer, tight = np.random.default_rng(5), 0, 0
     for turn in range(60):
         problem = drawn(rng, 5, 2 if turn % 4 else 3)
@@ -75,7 +78,8 @@ def test_below_brute_force_and_nothing_lost():
 
 def test_the_way_back():
     """On the rounded problem an extended placement is as short as the coarse schedule, says the
-    slow oracle."""
+    slow oracle.
+    """
     rng = np.random.default_rng(6)
     for _ in range(150):
         problem = drawn(rng, int(rng.integers(4, 14)), int(rng.integers(2, 4)))
@@ -93,7 +97,8 @@ def test_the_way_back():
 
 def test_what_stays():
     """Ops in groups, with bytes, or with a device that cannot run them stay, and so does the memory
-    of the devices."""
+    of the devices.
+    """
     rng, stayed = np.random.default_rng(7), 0
     for _ in range(60):
         problem = random_problem(rng)
@@ -135,7 +140,8 @@ def test_doppler_graphs_shrink(data):
 @pytest.mark.parametrize("seconds", [20.0, None])
 def test_a_search_with_every_kind_of_limit(seconds):
     """With and without time the coarse bound is below brute force, and what is offered keeps the
-    rules of the problem."""
+    rules of the problem.
+    """
     rng, raised = np.random.default_rng(8), 0
     for turn in range(20):
         problem = (
@@ -159,7 +165,8 @@ def test_a_search_with_every_kind_of_limit(seconds):
 @pytest.mark.parametrize("times", [[19, 10], [10, 19]])
 def test_devices_that_differ_only_before_rounding(times):
     """What is known of the slower of two devices, which are alike on the grid, does not hold for
-    the faster one."""
+    the faster one.
+    """
     problem = PlacementProblem.from_edges(
         np.array([times] * 4), [(v, v + 1, 1000) for v in range(3)]
     )

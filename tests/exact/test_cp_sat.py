@@ -84,7 +84,8 @@ def test_brute_force_agrees():
 
 def agree(seed):
     """Compare with the second model; with contention a proven bound may stay below every
-    placement."""
+    placement.
+    """
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, max_ops=12, max_devices=3)
     n, k = problem.num_ops, problem.num_devices
@@ -117,7 +118,8 @@ def agree(seed):
 @pytest.mark.parametrize("block", [0, 3])
 def test_second_model_agrees(block):
     """An independent model with a task per edge gives the same optima, contention and memory
-    included."""
+    included.
+    """
     assert sum(agree(seed) for seed in range(15 * block, 15 * block + 15)) >= 14
 
 
@@ -230,7 +232,8 @@ def test_ctrl_c_returns_the_incumbent():
 
 def test_ends_rounded_down_are_a_coarse_schedule():
     """On a coarse grid the hint of a valid schedule is feasible, under peak memory and free
-    transfers too."""
+    transfers too.
+    """
     rng = np.random.default_rng(11)
     tried = 0
     while tried < 25:
@@ -274,7 +277,8 @@ def test_evaluations_alone_limit_the_search():
 
 def test_a_bound_above_the_incumbent_is_kept():
     """A refuted horizon above the incumbent is not cut to its value, so that the contradiction
-    surfaces."""
+    surfaces.
+    """
     problem = PlacementProblem.from_edges([[5]], [])
     tracker = Tracker("cp-sat", problem, Budget(seconds=1))
     tracker.offer(5, Placement(np.zeros(1, dtype=np.int64)))

@@ -92,7 +92,8 @@ def _expression(linear):
 @pytest.fixture
 def solved(monkeypatch):
     """Files whose models are solved, counted; each model is searched for intervals that share their
-    variables."""
+    variables.
+    """
     seen = Counter()
 
     class Model(cp_model.CpModel):
@@ -321,7 +322,8 @@ def check_segments():
 
 def check_statements():
     """Statements of proofs: ops that may run on lanes, with rows that hold under conditions,
-    against all assignments."""
+    against all assignments.
+    """
     told = Counter()
     for seed in range(40):
         rng = random.Random(seed)
@@ -471,7 +473,8 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_answers_are_those_of_brute_force(name, solved):
     """Optimal and infeasible mean it, in every family of models, and the models are solved in
-    earnest."""
+    earnest.
+    """
     FAMILIES[name]()
     assert solved[name] >= 5
 
@@ -500,7 +503,8 @@ below)."""
 
 def test_intervals_of_varying_size_have_an_end_of_their_own():
     """No other function makes one, and in these the end of every one is a variable that the
-    function makes."""
+    function makes.
+    """
     found = set()
     for path in [*sources(), TESTS / "exact" / "alternative_model.py"]:
         text = path.read_text()
@@ -529,7 +533,8 @@ def test_intervals_of_varying_size_have_an_end_of_their_own():
 
 def test_the_search_for_shared_variables_finds_them():
     """Intervals of two sizes with the same start and end are seen; of a fixed size, or with ends of
-    their own, they are not."""
+    their own, they are not.
+    """
     model = cp_model.CpModel()
     start, end, other = (model.new_int_var(0, 9, name) for name in ("s", "e", "o"))
     x, y = model.new_bool_var("x"), model.new_bool_var("y")

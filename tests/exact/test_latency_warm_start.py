@@ -31,7 +31,8 @@ def two_cpus(capacity):
 @pytest.mark.parametrize("seed", range(8))
 def test_cpus_that_differ_are_no_pool(seed):
     """A CPU without room stays empty in every start, and no solution is lost to a start that was
-    never valid."""
+    never valid.
+    """
     result = po.solve(two_cpus([0, 8]), "cp-sat", seconds=60, seed=seed, num_workers=1)
     assert (result.value, result.status) == (38, "optimal")
 

@@ -29,7 +29,8 @@ def check(problem, result):
 
 def test_valid_on_random_problems():
     """Contention, colocation, incompatible ops and zero times give valid results, never above the
-    start."""
+    start.
+    """
     rng = np.random.default_rng(2)
     for _ in range(25):
         problem = random_problem(rng, max_ops=14, max_devices=4)

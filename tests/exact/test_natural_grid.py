@@ -1,5 +1,6 @@
 """Grids that suit the times of a problem: which unit they have, and what a search on them
-proves."""
+proves.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def ops_of(times):
 
 def test_the_unit_of_small_multiples():
     """Times of 3, 5 and 8 thousand ticks have the unit 1000; small ones beside them change
-    nothing."""
+    nothing.
+    """
     assert natural_grid(ops_of([3000, 5000, 8000]), 20_000) == 1000
     assert natural_grid(ops_of([3000, 5000, 8000, 10, 7, 12]), 20_000) == 1000
 
@@ -37,7 +39,8 @@ def test_times_that_are_all_alike():
 
 def test_range_and_work_that_is_kept():
     """Whatever the times, a unit is in its range and keeps nearly all; where there is none, no part
-    of a time would do."""
+    of a time would do.
+    """
     rng, found, none = np.random.default_rng(2), 0, 0
     for _ in range(80):
         times = rng.integers(0, int(rng.choice([5, 300, 10**9])), int(rng.integers(1, 60)))
@@ -72,7 +75,8 @@ def test_a_device_that_cannot_run_an_op_does_not_count():
 @pytest.mark.slow
 def test_a_sharded_layer(data):
     """On its own grid, and finer ones, Doppler's Llama layer is bounded far above all other bounds,
-    and below a schedule."""
+    and below a schedule.
+    """
     problem = doppler(data, "llama_layer", 4)
     known = po.solve(problem, "annealing", seconds=5)
     tracker = Tracker("cp-sat", problem, Budget(100.0))

@@ -50,7 +50,8 @@ def test_it_ends_when_told():
 
 def test_a_stack_of_modules_is_proved():
     """What passes in each module of Inception-v1 adds up to a horizon on which a schedule is found;
-    nothing has to be believed."""
+    nothing has to be believed.
+    """
     pytest.importorskip("onnx")
     problem = po.load("onnx:inception_v1", cluster="4xA100")
     result = po.solve(problem, "portfolio", seconds=120, threads=2)

@@ -33,7 +33,8 @@ def rows(*solvers):
 
 def test_only_improves(tmp_path):
     """A better value replaces a worse one, never the reverse; the better bound stays in both
-    cases."""
+    cases.
+    """
     path = tmp_path / "best.json"
     worse, better = sorted(rows("single-device", "edge-zeroing"), key=lambda row: -row["value"])
     assert worse["value"] > better["value"]
@@ -77,7 +78,8 @@ def test_damaged_archive(tmp_path):
 @pytest.mark.skipif(not COMMITTED.exists(), reason="no archive is committed")
 def test_committed_records_hold():
     """Every committed record of a small problem has the value it claims, and no cheap bound passes
-    it."""
+    it.
+    """
     checked = 0
     for record in read_archive(COMMITTED).values():
         if record.load().num_ops <= SMALL:

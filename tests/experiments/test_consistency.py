@@ -86,7 +86,8 @@ def write(folder, rows):
 @pytest.mark.parametrize("lie", LIES)
 def test_two_rows_that_cannot_both_be_true(lie, tmp_path, capsys):
     """Every reader refuses them; the message names file, problem, values, solvers, seeds and
-    rows."""
+    rows.
+    """
     rows, words = LIES[lie]
     for reader in (analysis.best_known, analysis.compare):
         with pytest.raises(InputError):
@@ -116,7 +117,8 @@ def test_two_rows_that_cannot_both_be_true(lie, tmp_path, capsys):
 
 def test_what_can_be_true_passes():
     """Equal optima, other problems and objectives, failures, and fractions beside their rounded
-    selves are no contradiction."""
+    selves are no contradiction.
+    """
     third = 16 / 3
     rows = [
         row("a", 0, 7, 7, "optimal"),
@@ -145,7 +147,8 @@ def test_what_can_be_true_passes():
 
 def test_numbers_are_compared_exactly_where_they_are_exact():
     """Ticks beyond 2^53 and fractions are compared exactly, floats within rounding, and what is no
-    number is above."""
+    number is above.
+    """
     assert is_above(2**60 + 1, 2**60)
     assert not is_above(2**60, 2**60)
     assert is_above(Fraction(16, 3) + Fraction(1, 10**20), Fraction(16, 3))
@@ -166,7 +169,8 @@ def cells(tmp_path_factory):
     """A study of two cells, as a file and as rows."""
     path = tmp_path_factory.mktemp("study") / "grid.toml"
     path.write_text(
-        'name = "grid"\ninstances = ["gen:ffnn"]\nclusters = ["uniform:2"]\nevaluations = 50\nkeep_placements = true\n'
+        'name = "grid"\ninstances = ["gen:ffnn"]\nclusters = ["uniform:2"]\nevaluations = '
+        "50\nkeep_placements = true\n"
         '[[solvers]]\nname = "single-device"\n[[solvers]]\nname = "edge-zeroing"\n'
     )
     entries = [{"name": name} for name in ("single-device", "edge-zeroing")]
@@ -183,7 +187,8 @@ def cells(tmp_path_factory):
 
 def test_the_archive_refuses_rows_that_contradict_it(cells, tmp_path):
     """A bound above the archived value, or a value below the archived bound, names the archive and
-    the row."""
+    the row.
+    """
     _, (single, zeroing) = cells
     path = tmp_path / "best.json"
     worse, better = sorted((single, zeroing), key=lambda r: -r["value"])

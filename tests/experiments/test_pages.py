@@ -40,7 +40,8 @@ def test_no_table_is_stale():
 
 def test_every_table_is_shown():
     """No table is drawn for nothing, and README.md, results/README.md and the studies have
-    theirs."""
+    theirs.
+    """
     shown = [
         match[2]
         for page in PAGES
@@ -157,7 +158,8 @@ def test_a_changed_number_is_noticed(copy, file, column, where, tables):
 
 def test_numbers_are_written_by_one_rule():
     """Tables hold no number that was typed: the code of the tables has no decimals in its texts,
-    and one place that rounds."""
+    and one place that rounds.
+    """
     for file in (RESULTS / "page_tables").glob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         texts = {
@@ -179,7 +181,8 @@ def test_numbers_are_written_by_one_rule():
 
 def test_rounding():
     """Values have two decimals, four below one; percentages one, two below one; seconds fewer as
-    they grow."""
+    they grow.
+    """
     assert [value(x) for x in (1200.07, 56.695797, 8.0, 0.18215)] == [
         "1200.07",
         "56.70",
@@ -245,7 +248,8 @@ words)."""
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_what_was_run_here_is_not_called_published(page):
     """A column of printed, stored or published values holds no number that came from a run on our
-    machines."""
+    machines.
+    """
     heads = []
     for line in page.read_text(encoding="utf-8").splitlines():
         cells = (
@@ -272,7 +276,8 @@ def test_references_say_where_they_are_from():
 
 def test_no_run_is_a_published_column():
     """The columns of the CSV files call runs of programs runs: only optima stored by their authors
-    are `published`."""
+    are `published`.
+    """
     heads = {}
     for file in RESULTS.rglob("*.csv"):
         with file.open(newline="", encoding="utf-8") as stream:
@@ -285,7 +290,8 @@ def test_no_run_is_a_published_column():
 
 def test_capped_beside_capped():
     """Times of Tessel's code without a memory cap and with one are apart, and only the former stand
-    beside ours without one."""
+    beside ours without one.
+    """
     source = Source()
     for name in ("repetends", "tessel", "pipeline-claims"):
         for line in TABLES[name](source):
@@ -296,7 +302,8 @@ def test_capped_beside_capped():
 
 def test_times_beside_others_have_their_spread():
     """Our CPU seconds beside Tessel's are medians of three runs by turns, and the table says how
-    far these lie apart."""
+    far these lie apart.
+    """
     rows = Source().rows("pipeline/capped.csv")
     assert {row["runs"] for row in rows} == {"3"}
     assert {(row["shape"], row["solver"], row["capacity"] == "none") for row in rows} == {
@@ -311,7 +318,8 @@ def test_times_beside_others_have_their_spread():
 
 def test_what_does_not_fit_is_shown_as_such():
     """In the sizes of the launch files no baseline that does not fit is left out or given a
-    ratio."""
+    ratio.
+    """
     lines = TABLES["launched"](Source())[2:]
     assert len(lines) == 8
     assert sum(line.count("does not fit") for line in lines) >= 10
@@ -331,7 +339,8 @@ def test_what_does_not_fit_is_shown_as_such():
 )
 def test_learners_have_equal_evaluations_or_time(file, key, problems):
     """On one problem all that draws has the same evaluations or the same processor seconds, and an
-    interval of several seeds."""
+    interval of several seeds.
+    """
     spent = {}
     for row in Source().rows(file):
         if row["evaluations"] not in ("", "50"):
@@ -353,7 +362,8 @@ def test_learners_have_equal_evaluations_or_time(file, key, problems):
 
 def test_no_row_credits_a_policy_with_its_seed():
     """A method that begins at a heuristic's placement says so in its name, and the heuristic stands
-    in the same table."""
+    in the same table.
+    """
     methods = {row["method"] for row in Source().rows("doppler/runs.csv")}
     seeded = {
         name
@@ -388,7 +398,8 @@ CONDITIONAL = re.compile(r"\b(optimal|gap 0|proved best|optimum)\b")
 )
 def test_nothing_about_whole_models_is_optimal(page):
     """Where whole models in a pipeline are spoken of, nothing is optimal, and a gap is one for the
-    cut."""
+    cut.
+    """
     for line in page.read_text(encoding="utf-8").splitlines():
         if (
             re.search(r"whole model|over 1F1B|Flava|mT5", line)
@@ -402,14 +413,16 @@ def test_nothing_about_whole_models_is_optimal(page):
 @pytest.mark.parametrize("table", ["tessel", "tessel-misses", "pipeline-claims"])
 def test_gaps_of_models_are_for_their_cut(table):
     """Every line that shows the gap of a whole model says that it holds for the cut that was
-    found."""
+    found.
+    """
     line = next(line for line in TABLES[table](Source()) if "22.7 %" in line)
     assert "for the cut" in line or "for its cut" in line
 
 
 def test_the_headline_of_job_streams_is_the_published_rule():
     """README.md compares with PAC-ML under its own split rule only; the other rule says what a
-    constant degree gives there."""
+    constant degree gives there.
+    """
     source = Source()
     assert "its split rule" in "\n".join(TABLES["compared"](source))
     uniform = next(line for line in TABLES["streams"](source) if "uniform" in line)
@@ -421,7 +434,8 @@ def test_the_headline_of_job_streams_is_the_published_rule():
 
 def test_within_counts_what_is_within():
     """The benchmark counts gaps computed from value and bound, not rounded ones: one at 0.024 % is
-    not within 0.02 %."""
+    not within 0.02 %.
+    """
     rows = Source().rows("benchmark/best-known.csv")
     exact = [1 - int(row["lower bound"]) / int(row["value (ticks)"]) for row in rows]
     within = sum(gap <= 0.0002 for gap in exact)

@@ -44,7 +44,8 @@ def row(instance, label, seed, value, bound=10, trace=None, **more):
 
 def sample():
     """Return rows of three solvers on four instances; 'good' is best on all but one, 'bad' fails
-    once."""
+    once.
+    """
     rows = []
     for i, best in enumerate((10, 20, 30, 40)):
         for seed in range(3):
@@ -77,7 +78,8 @@ def test_numbers_of_a_known_sample():
 
 def test_targets_and_convergence():
     """The share of runs that reach the target and the quartiles over seeds are those of the
-    traces."""
+    traces.
+    """
     rows = [
         row("i", "a", s, 100, trace=[[0.1, 10, 200, 0], [0.2, 10 * (s + 2), 100, 0]])
         for s in range(3)
@@ -150,7 +152,8 @@ def test_many_rows(tmp_path):
 
 def test_page_in_a_browser(tmp_path):
     """Headless Chromium opens the page without console messages and draws every chart with a
-    size."""
+    size.
+    """
     browser = (
         shutil.which("chromium")
         or shutil.which("chromium-browser")

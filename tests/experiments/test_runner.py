@@ -71,7 +71,8 @@ def outcomes(path: Path):
 
 def test_expansion_counts_and_keys(tmp_path):
     """Cells are the product of instances, clusters, configurations and seeds, with distinct stable
-    keys."""
+    keys.
+    """
     cells = expand(study_of(tmp_path))
     assert len(cells) == 6 * 2 * (1 + 3 + 2 * 3)
     assert len({cell.key for cell in cells}) == len(cells)
@@ -141,7 +142,8 @@ def test_same_values_on_every_back_end_and_resume_skips(tmp_path):
 @pytest.fixture
 def bad_solvers(tmp_path, monkeypatch):
     """Install a package whose entry points are solvers that misbehave, and one that cannot be
-    imported."""
+    imported.
+    """
     here = str(Path(__file__).parent)
     distribution = tmp_path / "site" / "bad-1.0.dist-info"
     distribution.mkdir(parents=True)
@@ -193,7 +195,8 @@ WORDS = {
 @pytest.mark.usefixtures("bad_solvers")
 def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backend, jobs):
     """A solver that raises, exits, dies or never returns is a recorded failure on every back end;
-    the rest finishes."""
+    the rest finishes.
+    """
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
     deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
@@ -216,7 +219,8 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
 @pytest.mark.usefixtures("bad_solvers")
 def test_lies_and_broken_packages_in_a_grid(tmp_path):
     """A made-up value is replaced by that of the solution; a package that cannot be imported is a
-    failure of its own."""
+    failure of its own.
+    """
     study = study_of_deeds(tmp_path, ["lie"], '[[solvers]]\nname = "broken"', keep_placements=True)
     summary = run_study(study, tmp_path / "out", jobs=1)
     rows = {
@@ -235,7 +239,8 @@ def test_lies_and_broken_packages_in_a_grid(tmp_path):
 
 def test_the_key_has_the_version_of_the_solver(tmp_path, bad_solvers, monkeypatch):
     """A new version of somebody's solver is another cell; our own has the version of the
-    package."""
+    package.
+    """
     keys = [expand(study_of_deeds(tmp_path, ["good"]))[0].key]
     (bad_solvers / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 2.0\n")
     keys.append(expand(study_of_deeds(tmp_path, ["good"]))[0].key)
@@ -284,7 +289,8 @@ def test_damaged_rows_are_one_line(tmp_path, line):
 
 def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
     """A pipeline's value is ticks per micro-batch, exact where that is a fraction; patterns of any
-    size are ranked by it."""
+    size are ranked by it.
+    """
     study = study_of(
         tmp_path,
         """
@@ -376,7 +382,8 @@ assert store.unsaved == []
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
     """400 cells, killed with SIGKILL at random moments and resumed: 400 distinct results, equal
-    values."""
+    values.
+    """
     text = """
         name = "grid"
         instances = ["gen:layered?layers=4&width=3&seed={0..19}"]

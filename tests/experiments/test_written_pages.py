@@ -62,7 +62,8 @@ def policy(study):
 
 def differing(name, write, folder):
     """Return the lines of a page written anew into a folder, and of the committed one; the minutes
-    of the run left out."""
+    of the run left out.
+    """
     study = load(name)
     study.HERE = folder
     write(study)

@@ -72,7 +72,8 @@ def small():
 @pytest.fixture(scope="module", params=["control_flow_model", "symbolic_model"])
 def onnx_case(request, tmp_path_factory):
     """An ONNX model with If and Loop, and one with a symbolic batch: path, feeds and the results of
-    the whole model."""
+    the whole model.
+    """
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path_factory.mktemp("onnx") / f"{request.param}.onnx"
@@ -91,7 +92,8 @@ def onnx_case(request, tmp_path_factory):
 
 def test_a_placed_module_computes_what_the_module_does(case):
     """Any placement gives a module with the same results, the same weights, and gradients through
-    its transfers."""
+    its transfers.
+    """
     import torch
 
     placed = case.export(case.at_random(1), "torch", devices=CPUS)
@@ -141,7 +143,8 @@ def test_control_flow_stays_whole_and_is_not_written(tmp_path):
 
 def test_nested_arguments_and_results_are_kept(tmp_path):
     """Keyword arguments, dicts, tuples and numbers go in and come out as in the module, also from
-    its file."""
+    its file.
+    """
     torch = pytest.importorskip("torch")
 
     class Nested(torch.nn.Module):
@@ -181,7 +184,8 @@ def test_the_written_module_needs_torch_only(small, tmp_path):
     small.export(small.at_random(2), "torch", devices=CPUS, out=tmp_path)
     torch.save({"inputs": small.inputs, "expected": small.expected.detach()}, tmp_path / "data.pt")
     code = (
-        "import sys, torch; sys.modules['placeopt'] = None; import placed; given = torch.load('data.pt'); "
+        "import sys, torch; sys.modules['placeopt'] = None; import placed; given = "
+        "torch.load('data.pt'); "
         "print(torch.equal(placed.load()(*given['inputs']), given['expected']))"
     )
     done = subprocess.run(
@@ -192,7 +196,8 @@ def test_the_written_module_needs_torch_only(small, tmp_path):
 
 def test_accelerate_takes_the_device_map(case):
     """dispatch_model takes the map: on the CPU the results are the same; half on the meta device,
-    shapes are."""
+    shapes are.
+    """
     accelerate = pytest.importorskip("accelerate")
     import torch
 
@@ -217,7 +222,8 @@ def test_accelerate_takes_the_device_map(case):
 
 def test_the_device_map_is_short_and_true(case):
     """Every op of a named module is on its device, and no two modules inside one are named alone
-    with one device."""
+    with one device.
+    """
     from placeopt.programs.torch_program import torch_program
 
     placement = case.by_block(4)
@@ -243,7 +249,8 @@ def test_everything_on_one_device_is_one_entry(small):
 
 def test_a_split_module_is_refused_by_name(small):
     """A block whose ops are on two devices cannot be told as a map; the message names it and the
-    way out."""
+    way out.
+    """
     device = np.zeros(small.problem.num_ops, dtype=np.int64)
     device[[i for i, layer in enumerate(small.graph.layer) if layer.startswith("h/1/mlp")]] = 1
     with pytest.raises(po.InputError, match=r"'h\.1'.*--group block"):
@@ -256,7 +263,8 @@ def test_a_split_module_is_refused_by_name(small):
 
 def test_a_pipeline_runs_on_two_processes_with_the_loss_of_the_unsplit_model(small, tmp_path):
     """Stages cut by the period DP run under the searched repetend schedule; loss and gradients are
-    the module's."""
+    the module's.
+    """
     count, case = 4, small
     problem = po.load(
         case.module, cluster="2xA100", inputs=case.inputs, objective="period", group="block"
@@ -294,7 +302,8 @@ def check_pipeline(case, folder, count, scratch):
 
 def test_stages_one_after_the_other_are_the_module(case, tmp_path):
     """Three stages, one of which is reached by a tensor that skips one, give the module's result in
-    sequence."""
+    sequence.
+    """
     import torch
 
     position = np.empty(case.problem.num_ops, dtype=np.int64)
@@ -381,7 +390,8 @@ def test_cuda_devices_get_their_provider():
 
 def test_jax_puts_every_parameter_on_its_device(small, tmp_path):
     """The written file places a tree of parameters on two devices of the CPU, as the placement
-    says."""
+    says.
+    """
     pytest.importorskip("jax")
     table = small.export(small.by_block(3), "jax", out=tmp_path)
     (tmp_path / "check.py").write_text(
@@ -399,7 +409,8 @@ def test_jax_puts_every_parameter_on_its_device(small, tmp_path):
         "        leaf = leaf[part]\n"
         "    assert leaf['kernel'].devices() == {jax.devices()[number]}\n"
         "moved = shardings.to_device(path.replace('/', '.'), numpy.ones(2))\n"
-        "print(len({str(x.devices()) for x in jax.tree_util.tree_leaves(placed)}), moved.devices() == {jax.devices()[number]})\n"
+        "print(len({str(x.devices()) for x in jax.tree_util.tree_leaves(placed)}), moved.devices() "
+        "== {jax.devices()[number]})\n"
     )
     environment = {
         **os.environ,
@@ -426,7 +437,8 @@ def test_csv_is_read_back(small, tmp_path):
 
 def test_devices_have_names_of_the_framework():
     """CPUs are the CPU, the others CUDA devices in order; names may be given by index or by
-    name."""
+    name.
+    """
     problem = po.load("gen:chain-mm?size=100", cluster="cpu+2xV100")
     assert framework_devices(problem, None) == ("cpu", "cuda:0", "cuda:1")
     assert framework_devices(problem, ["a", "b", "c"]) == ("a", "b", "c")
@@ -482,7 +494,8 @@ def test_a_placement_of_the_training_graph_is_one_of_the_module(small):
 
 def test_an_archive_of_torch_export_keeps_its_names(tmp_path):
     """A .pt2 file is placed by its own reader and exported by torch's, whose names of calls
-    differ."""
+    differ.
+    """
     torch = pytest.importorskip("torch")
     module, inputs = user_models.gpt(layers=2)
     path = tmp_path / "model.pt2"

@@ -1,5 +1,6 @@
 """The pages on exporting and profiling: their commands run, one after the other, as they stand
-there."""
+there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def commands(page):
 @pytest.mark.parametrize("page", ["export.md", "profile.md"])
 def test_every_command_runs(page, tmp_path, monkeypatch, capsys):
     """Every command ends with 0 in a folder that holds the page's own model and an ONNX model with
-    a symbolic batch."""
+    a symbolic batch.
+    """
     for package in ("torch", "onnx", "onnxruntime", "matplotlib"):
         pytest.importorskip(package)
     text = (ROOT / "docs" / "how-to" / "export.md").read_text()
@@ -57,7 +59,8 @@ def test_every_command_runs(page, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("model", ["gpt", "resnet", "control_flow_model", "symbolic_model"])
 def test_the_whole_way(model, tmp_path, monkeypatch, capsys):
     """A GPT-2, a ResNet, an ONNX model with If and Loop and one with a symbolic batch: profile,
-    solve, run, every export."""
+    solve, run, every export.
+    """
     for package in ("torch", "onnx", "onnxruntime", "jax"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)

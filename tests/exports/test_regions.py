@@ -1,5 +1,6 @@
 """Modules as libraries write them: regions without gradients, expanded masks, tensors made on a
-named device."""
+named device.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ torch = pytest.importorskip("torch")
 
 def masked():
     """Return a model of two blocks whose mask and angles are made in regions without gradients, and
-    its inputs."""
+    its inputs.
+    """
     from torch import nn
 
     class Angles(nn.Module):
@@ -89,7 +91,8 @@ def test_a_region_without_gradients_ties_no_ops_together():
 @pytest.mark.parametrize("to", ["torch", "torch-pipeline", "device-map"])
 def test_regions_are_exported(to, tmp_path):
     """Every target of torch takes the model; what runs gives its outputs, and no gradient enters
-    the region."""
+    the region.
+    """
     module, inputs, problem, placement = placed()
     options = {"micro_batches": 2, "seconds": 2, "solver": "1f1b"} if to == "torch-pipeline" else {}
     found = po.export(
@@ -120,7 +123,8 @@ def test_regions_are_exported(to, tmp_path):
 
 def test_stages_send_contiguous_tensors_and_name_no_device(tmp_path):
     """A mask expanded with strides of zero is sent whole, and stages make tensors where their
-    inputs are."""
+    inputs are.
+    """
     module, inputs, problem, placement = placed()
     stages = po.export(
         problem,
@@ -143,7 +147,8 @@ def test_stages_send_contiguous_tensors_and_name_no_device(tmp_path):
 
 def test_placements_on_absent_gpus_are_written(tmp_path):
     """The machine that places needs no GPU: the file names the devices, and weights are put there
-    when it is loaded."""
+    when it is loaded.
+    """
     if torch.cuda.device_count() > 1:
         pytest.skip("both GPUs are here")
     module, inputs, problem, placement = placed()
@@ -156,7 +161,8 @@ def test_placements_on_absent_gpus_are_written(tmp_path):
 
 def test_a_llama_of_transformers_is_split_by_block():
     """Its rotary embedding, a region without gradients, ties nothing: the layers are groups of
-    their own."""
+    their own.
+    """
     transformers = pytest.importorskip("transformers", reason="needs the extra 'models'")
     config = transformers.LlamaConfig(
         vocab_size=64,

@@ -1,5 +1,6 @@
 """From `placeopt schedule` of a module to two processes that run it: the cut and the schedule are
-read back from their files."""
+read back from their files.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(
     folder, capsys, shape, solver, file, stages
 ):
     """`schedule` writes cut.json; `export` reads it with the schedule's CSV or JSON; two processes
-    give the same loss."""
+    give the same loss.
+    """
     words = (
         "schedule",
         SOURCE,
@@ -112,7 +114,8 @@ def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(
 
 def test_a_schedule_of_another_cut_and_options_beside_a_schedule_are_refused(folder, capsys):
     """Swapped ranks, and a number of micro-batches beside a schedule that has its own, are one line
-    each."""
+    each.
+    """
     assert (
         run("schedule", SOURCE, "--cluster", "2xA100", "-n", "2", "-s", "1f1b", "--out", "out") == 0
     )

@@ -60,7 +60,8 @@ def test_m_topo_fills_equal_shares():
 
 def test_random_is_the_best_of_its_samples():
     """The budget is used up, more samples of one seed are never worse, and ranks only make them
-    faster."""
+    faster.
+    """
     problem = random_problem(np.random.default_rng(12), max_ops=12)
     solver = make_solver("random")
     values = [

@@ -1,5 +1,6 @@
 """Clusterings: what they may merge, what they must not make worse, and where theory says they are
-optimal."""
+optimal.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def partitions(items):
 
 def star(rng, children, inward):
     """Return a fork (root first) or a join (root last) with random work and edge costs, on
-    identical devices."""
+    identical devices.
+    """
     work = rng.integers(1, 10, children + 1)
     cost = rng.integers(0, 12, children)
     root = children if inward else 0
@@ -81,7 +83,8 @@ def best_star(problem, root):
 @pytest.mark.parametrize("inward", [False, True], ids=["fork", "join"])
 def test_dsc_is_optimal_on_stars(inward):
     """Yang and Gerasoulis prove DSC optimal for forks and joins: equal to brute force over all
-    clusterings."""
+    clusterings.
+    """
     for seed in range(12):
         problem = star(np.random.default_rng(seed), 4, inward)
         _, start = dsc_clusters(Context(problem))
@@ -108,7 +111,8 @@ def test_dsc_schedule_is_valid():
 
 def test_dsc_is_no_worse_than_no_clustering():
     """The parallel time of DSC is at most that of one op per cluster, the longest path with all
-    transfers."""
+    transfers.
+    """
     for seed in range(60):
         problem = random_problem(np.random.default_rng(seed), max_ops=25, colocated=False)
         view = Context(problem)
@@ -164,7 +168,8 @@ def test_mapping_is_longest_processing_time():
 
 def test_mapping_follows_affinity_within_the_limit():
     """A small cluster joins the one it talks to while the load limit allows, and leaves it
-    otherwise."""
+    otherwise.
+    """
     problem = PlacementProblem.from_edges([[5, 5], [5, 5], [2, 2]], [(0, 2, 9)])
     graph = unit_graph(Context(problem))
     for limit, expected in ((7.0, [0, 1, 0]), (5.0, [0, 1, 0])):
@@ -191,7 +196,8 @@ def test_torn_groups_are_rejoined():
 
 def test_one_cluster_is_always_tried():
     """Where communication dwarfs computation, edge-zeroing keeps a connected graph on one
-    device."""
+    device.
+    """
     edges = [(i, i + 1, 1000) for i in range(9)] + [(0, i, 1000) for i in range(2, 10)]
     problem = PlacementProblem.from_edges(np.ones((10, 8), dtype=np.int64), edges)
     assert make_solver("edge-zeroing").solve(problem, Budget(), seed=0).objective == 10
@@ -206,7 +212,8 @@ def test_edge_counts_end_at_cost_levels():
 
 def test_cuts_fit_the_fast_device():
     """A cluster that only the slow device could hold is cut, in order of time, into pieces for the
-    fast ones."""
+    fast ones.
+    """
     problem = PlacementProblem.from_edges(
         [[1, 1, 50]] * 6,
         [(i, i + 1, 1) for i in range(5)],

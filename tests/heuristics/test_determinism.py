@@ -30,7 +30,8 @@ for seed in (1, 2, 3):
 @pytest.mark.jit
 def test_hash_seed_and_threads_do_not_matter():
     """Two processes with different hash seeds and thread counts print the same placements, op by
-    op."""
+    op.
+    """
     outputs = []
     for hash_seed, threads in (("1", "1"), ("777", "2")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PLACEOPT_THREADS": threads}

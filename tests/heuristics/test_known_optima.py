@@ -1,5 +1,6 @@
 """Heuristics on the published instances: valid everywhere, never below a known optimum, sometimes
-at it."""
+at it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def test_never_below_the_optimum(data, name):
 @pytest.mark.parametrize("contention", ["none", "pair", "source"])
 def test_valid_on_doppler_graphs(data, name, graph, contention):
     """The schedule that the result claims exists: the independent validator finds nothing wrong
-    with it."""
+    with it.
+    """
     problem = doppler(data, graph, contention=contention)
     result = make_solver(name).solve(problem, BUDGET, seed=0)
     evaluation = evaluate(problem, result.solution, result.queue)
@@ -44,7 +46,8 @@ def test_valid_on_doppler_graphs(data, name, graph, contention):
 @pytest.mark.parametrize(("graph", "optimum"), [("ffnn", 56.70), ("chain_mm", 1200.07)])
 def test_edge_zeroing_finds_published_optima(data, graph, optimum):
     """Edge-zeroing places ffnn and chain_mm on 4 devices optimally, where list schedulers stay 12
-    to 40 % above."""
+    to 40 % above.
+    """
     problem = doppler(data, graph)
     result = make_solver("edge-zeroing").solve(problem, Budget(), seed=0)
     assert round(result.objective / 1e10, 2) == optimum
@@ -52,7 +55,8 @@ def test_edge_zeroing_finds_published_optima(data, graph, optimum):
 
 def test_critical_path_matches_the_published_baseline(data):
     """Fifty runs of critical path reach the published 226.5 on the Llama block, and not much
-    less."""
+    less.
+    """
     result = make_solver("critical-path").solve(doppler(data, "llama_block"), Budget(), seed=0)
     assert 220 < result.objective / 1e10 < 226.6
     assert result.evaluations == 50

@@ -1,5 +1,6 @@
 """The compiled list schedulers against textbook versions, and the properties every plan must
-have."""
+have.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def start_of(problem, plan_device, finish, op, device):
 
 def naive_etf(problem, level):
     """Scan all ready ops and devices at every step; colocation and capacity respected, None when
-    stuck."""
+    stuck.
+    """
     n, k = problem.num_ops, problem.num_devices
     device, start, finish, open_at = {}, {}, {}, [0] * k
     order = {op: i for i, op in enumerate(problem.topological_order.tolist())}
@@ -112,7 +114,8 @@ def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
 
 def test_etf_equals_the_textbook_scan():
     """Two heaps per device give the schedule of the quadratic scan, with memory limits and
-    groups."""
+    groups.
+    """
     compared = 0
     for problem in problems(150, max_ops=15):
         generous = problem.replace(
@@ -163,7 +166,8 @@ def test_ranks_reproduce_the_plan(make):
 
 def test_insertion_fills_gaps():
     """An op ranked last goes into the gap that waiting for a transfer left; appended, it comes
-    after."""
+    after.
+    """
     compute = [[2, 99], [99, 2], [40, 99], [1, 99]]
     problem = PlacementProblem.from_edges(compute, [(0, 1, 5), (1, 2, 5)])
     filled, appended = heft_plan(Context(problem)), heft_plan(Context(problem), insertion=False)
@@ -199,7 +203,8 @@ def test_a_tensor_is_sent_once_per_device():
 
 def test_favourite_children_match():
     """The linear program gives each op at most one favourite, each child at most one parent, edges
-    only."""
+    only.
+    """
     for problem in problems(40, max_ops=20):
         edges = {
             (int(problem.producer[t]), int(v))
@@ -219,7 +224,8 @@ def test_the_linear_program_picks_the_expensive_child():
 
 def test_priority_list_is_topological():
     """The priority list takes the smallest position among the ready ops, whatever the positions
-    are."""
+    are.
+    """
     for seed, problem in enumerate(problems(40, max_ops=20)):
         position = np.random.default_rng(seed).permutation(problem.num_ops)
         order = ranks.priority_list(Context(problem).graph, position).tolist()

@@ -52,7 +52,8 @@ def test_perfect_packing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_are_reserved_as_a_whole(name):
     """A colocation group of 8 bytes whose members come early and late gets one device of 8
-    bytes."""
+    bytes.
+    """
     problem = sized(
         [2, 3, 3, 3, 2, 3],
         [8, 8],
@@ -91,7 +92,8 @@ def test_impossible_instances_are_named(name, problem, words):
 @pytest.mark.parametrize("name", NAMES)
 def test_random_memory_limits(name):
     """On random problems with tight memory the answer is valid, or nothing fits at all (brute
-    force)."""
+    force).
+    """
     for seed in range(40):
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=8, max_devices=3)
@@ -111,7 +113,8 @@ def test_random_memory_limits(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_peak_memory(name):
     """With a limit on the dynamic peak the placement keeps it in the execution that the result
-    names."""
+    names.
+    """
     rng = np.random.default_rng(5)
     found = 0
     for _ in range(15):

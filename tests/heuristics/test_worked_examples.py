@@ -24,7 +24,8 @@ def paper_problem(name, compute, edges):
 @pytest.fixture
 def topcuoglu():
     """Return the 10 tasks and 3 processors of Topcuoglu, Hariri, Wu (2002), figure 2 and table
-    1."""
+    1.
+    """
     return paper_problem(
         "topcuoglu",
         [
@@ -105,7 +106,8 @@ def test_upward_ranks_of_the_heft_paper(topcuoglu):
 
 def test_downward_rank_sums_to_the_critical_path(topcuoglu):
     """Upward plus downward rank is 108 exactly on tasks 1, 2, 9 and 10, the critical path of the
-    paper."""
+    paper.
+    """
     view = Context(topcuoglu)
     total = view.upward_rank()[0] + ranks.downward_rank(
         view.graph, view.mean_compute, view.mean_transfer
@@ -146,7 +148,8 @@ def test_heft_and_peft_makespans_of_the_peft_paper(arabnejad):
 @pytest.mark.parametrize(("solver", "published"), [("heft", 80), ("cpop", 86)])
 def test_solvers_reach_the_published_makespan(topcuoglu, solver, published):
     """The placement returned executes at least as fast as the published schedule; planned, exactly
-    so."""
+    so.
+    """
     result = make_solver(solver).solve(topcuoglu, Budget(), seed=0)
     assert result.objective <= published
     assert evaluate(topcuoglu, result.solution, "planned").makespan == published

@@ -66,7 +66,8 @@ def _stretch(problem, rng):
 @pytest.mark.parametrize("method", METHODS)
 def test_coarse_problem_adds_up_and_stays_acyclic(method):
     """Costs and bytes of a group are its members' sums, -1 wherever one cannot run; no cycle;
-    colocation holds."""
+    colocation holds.
+    """
     for seed in range(60):
         rng = np.random.default_rng(seed)
         fine = _typed(random_problem(rng, max_ops=25), rng)

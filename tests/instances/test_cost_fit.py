@@ -51,7 +51,8 @@ def test_outliers_hardly_pull():
 
 def test_standard_errors_cover_the_truth():
     """Over 12 noisy repetitions the true constants are within 3 standard errors, which are near the
-    noise."""
+    noise.
+    """
     graph = generate("resnet50?batch=16")
     inside = total = 0
     for seed in range(12):
@@ -156,7 +157,8 @@ def test_bad_measurements_are_refused():
 
 def test_measured_times_go_into_a_graph():
     """Named ops get ticks in the column of the kind; the others stay unknown; a second kind adds a
-    column."""
+    column.
+    """
     graph = generate("alexnet")
     timed = with_measured_times(graph, {graph.op_names[2]: 3e-6}, "A100")
     assert timed.measured_kinds == ("A100",)

@@ -45,7 +45,8 @@ PUBLISHED = [
 )
 def test_totals_are_the_published_ones(spec, parameters, flops):
     """Parameters within 1 % (2 % for FLAVA-like, whose data heads are left out), flops within 5
-    %."""
+    %.
+    """
     graph = generate(f"gen:{spec}")
     assert graph.parameters.sum() == pytest.approx(
         parameters, rel=0.02 if spec == "flava" else 0.01
@@ -64,7 +65,8 @@ def test_totals_are_the_published_ones(spec, parameters, flops):
 )
 def test_transformer_flops_follow_the_closed_form(spec, layers, hidden, seq, tokens_params):
     """Forward flops are 2 per parameter and token plus 4 * layers * hidden * seq per token for
-    attention."""
+    attention.
+    """
     flops = generate(spec).flops.sum()
     assert flops == pytest.approx(seq * (2 * tokens_params + 4 * layers * hidden * seq), rel=0.02)
 
@@ -72,7 +74,8 @@ def test_transformer_flops_follow_the_closed_form(spec, layers, hidden, seq, tok
 @pytest.mark.parametrize("name", generator_names())
 def test_graphs_are_deterministic_and_round_trip(name):
     """The same specification gives the same graph, and placeopt JSON keeps all of it, training or
-    not."""
+    not.
+    """
     spec = f"gen:{name}" + ("?layers=2" if name in ("gpt3", "llama", "llama-7b") else "")
     for suffix in ("", ("&" if "?" in spec else "?") + "training=1"):
         graph = generate(spec + suffix)
@@ -116,7 +119,8 @@ def test_batch_scales_the_work_and_not_the_weights():
 
 def test_generated_and_exported_networks_agree():
     """The ONNX files inside the onnx package have the parameters and flops of the generated
-    graphs."""
+    graphs.
+    """
     pytest.importorskip("onnx")
     for name in ("resnet50", "densenet121"):
         exported, generated = po.read_graph(f"onnx:{name}"), generate(name)
@@ -136,7 +140,8 @@ def test_coarse_and_fine_transformers_agree():
 
 def test_sharded_workloads_have_the_size_of_the_published_ones():
     """About 76, 180, 180 and 229 ops on four shards; each op has a meta label; pieces sum to the
-    whole."""
+    whole.
+    """
     for name, ops in (("chain-mm", 76), ("ffnn", 180), ("llama-block", 180), ("llama-layer", 229)):
         graph = generate(name)
         assert graph.num_ops == pytest.approx(ops, rel=0.12)
@@ -174,7 +179,8 @@ def test_llama_layers_stack():
 
 def test_numeric_families_have_the_textbook_number_of_tasks():
     """Cholesky t(t+1)(t+2)/6, LU t(t+1)(2t+1)/6, FFT 2p-1 calls and p log p butterflies, trees,
-    stencils."""
+    stencils.
+    """
     assert generate("cholesky?tiles=6").num_ops == 6 * 7 * 8 // 6
     assert generate("lu?tiles=6").num_ops == 6 * 7 * 13 // 6
     fft = generate("fft?points=16")
@@ -249,7 +255,8 @@ def test_series_parallel_graphs_reduce_to_one_edge():
 
 def test_a_96_layer_training_graph_has_tens_of_thousands_of_ops():
     """GPT-3's training graph is generated at once: over 10000 ops, three times the forward flops,
-    16 bytes a weight."""
+    16 bytes a weight.
+    """
     forward, graph = generate("gpt3"), generate("gpt3?training=1")
     assert graph.num_ops > 10_000
     assert graph.flops.sum() == pytest.approx(3 * forward.flops.sum(), rel=0.05)

@@ -53,7 +53,8 @@ def groups(graph):
 
 def test_blocks_are_whole_and_ops_between_them_join_what_they_read(graph):
     """Elements of the list are one group each; the sum of the embeddings and the loss go with their
-    inputs."""
+    inputs.
+    """
     assert groups(group_ops(graph, "block")) == {
         frozenset({0, 1, 2}),
         frozenset({3, 4, 5}),
@@ -72,7 +73,8 @@ def test_layers_are_modules_without_those_inside(graph):
 
 def test_none_and_numbers(graph):
     """`none` changes nothing; a number is the most groups there are, and blocks stay whole within
-    them."""
+    them.
+    """
     assert group_ops(graph, "none") is graph
     assert group_ops(graph, None) is graph
     three = group_ops(graph, 3)
@@ -102,7 +104,8 @@ def test_backward_ops_stay_with_their_module(graph):
 
 def test_solvers_keep_groups(graph):
     """A solved problem has every group on one device, and its value is that of the ungrouped
-    graph."""
+    graph.
+    """
     problem = po.load(graph, cluster="2xA100", group="block")
     result = po.solve(problem, "annealing", evaluations=200)
     for whole in groups(group_ops(graph, "block")):

@@ -64,7 +64,8 @@ def test_unrelated_devices_keep_the_optimum():
 @pytest.mark.parametrize("seed", range(8))
 def test_planted_with_one_sender_per_device_survives_contention(seed):
     """With contention=source the planted order is optimal where transfers queue by source, by pair,
-    or not at all."""
+    or not at all.
+    """
     problem, placement, optimum = planted_problem(
         ops=200, devices=4, degree=3, ccr=2, contention="source", seed=seed
     )

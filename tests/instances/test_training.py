@@ -22,7 +22,8 @@ def _index(graph):
 
 def _inputs(graph, op):
     """Names of the producers that an op reads from, each as often as it reads a tensor of
-    theirs."""
+    theirs.
+    """
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
     return Counter(
         graph.op_names[graph.producer[t]] for t in tensor[graph.consumer == _index(graph)[op]]
@@ -53,7 +54,8 @@ def test_backward_ops_of_a_perceptron():
 
 def test_costs_of_a_perceptron():
     """Input and weight gradients take the forward flops each, Adam 12 per weight and 8 bytes of
-    state."""
+    state.
+    """
     forward = perceptron()
     graph = training_graph(forward)
     at, weights = _index(graph), 20 * 5 + 5
@@ -162,7 +164,8 @@ def test_every_weight_is_updated_once_after_its_gradient():
 
 def test_measured_times_scale_by_the_ratio():
     """Without any weights each op has one backward op of backward_ratio times its time; unknown
-    stays unknown."""
+    stays unknown.
+    """
     graph = OpGraph.from_edges(
         "m",
         ["a", "b"],
@@ -182,7 +185,8 @@ def test_measured_times_scale_by_the_ratio():
 
 def test_measured_times_are_divided_between_input_and_weight_gradient():
     """An op with weights spends half of backward_ratio on each gradient, and update_ratio on the
-    update."""
+    update.
+    """
     graph = OpGraph.from_edges(
         "m",
         ["a", "b"],

@@ -13,7 +13,8 @@ from placeopt.instances.training_memory import resident_parts, saved_bytes, trai
 
 def test_a_perceptron_by_precision():
     """4 bytes per weight and gradient, 8 of Adam's state; half precision has a master copy of 4
-    more and half the rest."""
+    more and half the rest.
+    """
     graph = perceptron()
     count = int(graph.parameters.sum())
     full, mixed = training_memory(graph)

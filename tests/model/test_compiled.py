@@ -1,5 +1,6 @@
 """How kernels are compiled: signals while they pack their results, and caches that notice edits of
-other files."""
+other files.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def interrupted(handled: str, work: str, turns: int) -> subprocess.CompletedProc
 )  # Python's own handler raises wherever it is called
 def test_a_signal_in_a_call_of_a_kernel_is_an_interruption(handled):
     """KeyboardInterrupt is raised, unless Python itself drops it in a finalizer, and the process
-    lives."""
+    lives.
+    """
     run = interrupted(handled, "pair(1)", 40)
     assert run.returncode == 0, run.stderr
     assert 30 <= int(run.stdout) <= 40
@@ -69,7 +71,8 @@ def test_a_signal_in_a_call_of_a_kernel_is_an_interruption(handled):
 
 def test_a_signal_while_a_kernel_is_compiled_and_packs_for_the_first_time_is_one():
     """The same, or the process is ended in words where compiling takes longer than a signal
-    waits."""
+    waits.
+    """
     run = interrupted(
         "signals_handled", "njit(lambda first: Pair(first, first))(1), time.sleep(0.1)", 12
     )
@@ -84,15 +87,18 @@ def test_a_signal_while_a_kernel_is_compiled_and_packs_for_the_first_time_is_one
 )
 def test_a_kernel_is_compiled_again_when_what_it_calls_in_other_files_changes(tmp_path):
     """Edits of a file reach the callers in a second and a third one, whose own files are as they
-    were."""
+    were.
+    """
     (tmp_path / "far.py").write_text(
         "from placeopt.model.compiled import inner\n@inner\ndef step(x):\n    return x + 1\n"
     )
     (tmp_path / "near.py").write_text(
-        "from placeopt.model.compiled import inlined\nfrom far import step\n@inlined\ndef twice(x):\n    return step(step(x))\n"
+        "from placeopt.model.compiled import inlined\nfrom far import step\n@inlined\ndef "
+        "twice(x):\n    return step(step(x))\n"
     )
     (tmp_path / "caller.py").write_text(
-        "from placeopt.model.compiled import entry\nfrom near import twice\n@entry\ndef run(x):\n    return twice(x)\n"
+        "from placeopt.model.compiled import entry\nfrom near import twice\n@entry\ndef run(x):\n  "
+        "  return twice(x)\n"
     )
     program = "from caller import run; print(run(1), sum(run.stats.cache_hits.values()))"
 

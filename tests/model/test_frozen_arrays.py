@@ -1,5 +1,6 @@
 """Arrays of problems are views of immutable bytes: neither a write nor a flag changes them, pickled
-or not."""
+or not.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def arrays_of(holder):
 @pytest.mark.parametrize("name", HOLDERS)
 def test_no_write_and_no_flag_changes_them(name, how):
     """Writing raises, making them writeable raises, whatever array the memory is reached
-    through."""
+    through.
+    """
     holder = HOLDERS[name]
     if how.startswith("protocol"):
         holder = pickle.loads(pickle.dumps(holder, protocol=int(how[-1])))

@@ -1,5 +1,6 @@
 """Signals during CP-SAT: an early end is not an interruption, a signal is, and none is lost
-afterwards."""
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ except KeyboardInterrupt:
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_a_signal_stops_the_search():
     """SIGINT stops the search before KeyboardInterrupt is raised (in a process of its own: signals
-    are per process)."""
+    are per process).
+    """
     folder = str(Path(__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", SIGNALLED, folder], capture_output=True, text=True, timeout=120
@@ -122,7 +124,8 @@ for name in ("SIGINT", "SIGTERM"):
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_signals_reach_python_during_and_after_a_solve():
     """After a solve SIGINT is not at its default, which would kill the process; during one it ends
-    the search."""
+    the search.
+    """
     done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120)
     wanted = "after SIGINT during SIGINT after SIGTERM during SIGTERM"
     assert done.stdout.split() == wanted.split(), done.stderr

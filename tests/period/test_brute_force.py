@@ -38,7 +38,8 @@ pytestmark = pytest.mark.jit
 )
 def test_work_that_takes_no_time_on_another_type(compute, fields, optimum):
     """A limit on work per tick has no number where a type does it in no time: once, these optima
-    were pruned."""
+    were pruned.
+    """
     problem = PlacementProblem.from_edges(compute, [], objective="period", **fields)
     result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
     assert (result.value, result.lower_bound, result.status) == (optimum, optimum, "optimal")
@@ -47,7 +48,8 @@ def test_work_that_takes_no_time_on_another_type(compute, fields, optimum):
 @pytest.mark.parametrize("devices", [17, 40])
 def test_many_device_types(devices):
     """Seventeen types have states of their own; forty leave devices out and prove nothing of
-    them."""
+    them.
+    """
     table = np.random.default_rng(devices).integers(1, 20, (3, devices))
     problem = PlacementProblem.from_edges(table, [(0, 1, 1), (1, 2, 1)], objective="period")
     result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
@@ -59,7 +61,8 @@ def test_many_device_types(devices):
 @pytest.mark.parametrize("solver", ["ideal-dp", "linear-dp"])
 def test_random_problems(solver):
     """No value below the best of all placements, no bound above it, and a chain that ideal-dp
-    proves is the best."""
+    proves is the best.
+    """
     for seed in range(400):
         case = draw(random.Random(seed), "period")
         best = best_period(case)
@@ -78,7 +81,8 @@ def test_random_problems(solver):
 @pytest.mark.parametrize("contiguity", ["convex", "none"])
 def test_no_name_is_needed_for_the_proof(contiguity):
     """What `solve` runs where none is named proves the best placement, also where no chain of
-    stages is as good."""
+    stages is as good.
+    """
     better = 0
     for seed in range(60):
         case = draw(random.Random(seed), "period")

@@ -1,5 +1,6 @@
 """Chains: ideals, contraction, ideal-dp and linear-dp against brute force and the published
-optima."""
+optima.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def test_lattice_holds_every_ideal_once():
 @pytest.mark.parametrize("training", [False, True])
 def test_ideal_dp_is_optimal(pipeline, training):
     """On random problems ideal-dp finds and proves the best chain of all placements, or that there
-    is none."""
+    is none.
+    """
     for seed in range(25):
         problem = problems.random_problem(
             seed, training=training, contiguity="chain", pipeline=pipeline
@@ -84,7 +86,8 @@ def test_ideal_dp_is_optimal(pipeline, training):
 @pytest.mark.jit
 def test_chain_is_feasible_for_other_contiguity():
     """ideal-dp on `convex` and `none` returns a valid placement and never claims more than a true
-    bound."""
+    bound.
+    """
     for seed in range(10):
         for contiguity in ("convex", "none"):
             problem = problems.random_problem(seed, training=True, contiguity=contiguity)
@@ -96,7 +99,8 @@ def test_chain_is_feasible_for_other_contiguity():
 
 def test_contraction_keeps_the_optimum():
     """Joining nodes under a limit keeps every placement within the limit representable: the best
-    one survives."""
+    one survives.
+    """
     for seed in range(15):
         problem = problems.random_problem(seed, contiguity="none", n=5)
         best = problems.best_period(problem)
@@ -114,7 +118,8 @@ def test_contraction_keeps_the_optimum():
 @pytest.mark.parametrize(("name", "ideals", "optimum"), PUBLISHED)
 def test_published_chain_optima(data, name, ideals, optimum):
     """ideal-dp proves the published chain optimum to 1e-5, over as many ideals as the published
-    program."""
+    program.
+    """
     problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period")
     model = contract(problem)
     assert (
@@ -129,7 +134,8 @@ def test_published_chain_optima(data, name, ideals, optimum):
 @pytest.mark.jit
 def test_too_many_ideals_falls_back_to_linear_orders():
     """With more ideals than allowed the best linear pipeline comes back, with a message and a valid
-    bound."""
+    bound.
+    """
     n = 12
     problem = PlacementProblem.from_edges(
         np.full((n, 3), 4), [(0, v, 1) for v in range(1, n)], objective="period", name="star"

@@ -1,5 +1,6 @@
 """Closing the period's gap: lists of near sets, disjoint sets and the closing itself against brute
-force and a known value."""
+force and a known value.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def subsets(model):
 @pytest.mark.parametrize("bits", [(20, 20), (1, 1), (1, 2, 3, 20)])
 def test_near_sets_are_listed(monkeypatch, bits):
     """Whatever the buckets, every set within the limit that is dear enough is listed once, and no
-    other."""
+    other.
+    """
     monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
     rng, listed = np.random.default_rng(0), 0
     for _, cover in covers(25):
@@ -96,7 +98,8 @@ def test_too_many_sets_and_labels_are_said(monkeypatch):
 
 def answers(sets, excess, ticks, cost, devices, budget, room):
     """Families of at most `devices` disjoint sets that leave nothing but a rest that fits, by
-    trying all."""
+    trying all.
+    """
     found = set()
     for number in range(devices + 1):
         for family in combinations(range(len(sets)), number):
@@ -153,7 +156,8 @@ def test_disjoint_sets_are_all_found():
 @pytest.mark.parametrize("room", [1 << 20, 40, 30])
 def test_best_prices_bound_every_set(monkeypatch, room):
     """No set within the limit is dearer than said, and a negative slack refutes it, even with
-    little room for labels."""
+    little room for labels.
+    """
     monkeypatch.setattr(set_tables, "_LABELS", room)
     monkeypatch.setattr(set_tables, "_MOST_LABELS", room)
     refuted = 0
@@ -184,7 +188,8 @@ def test_best_prices_bound_every_set(monkeypatch, room):
 @pytest.mark.parametrize("training", [False, True])
 def test_closing_ends_at_the_best_period(monkeypatch, most, training):
     """Bound and value meet at the best period of all placements; with short lists the bound is
-    below, never above."""
+    below, never above.
+    """
     monkeypatch.setattr(closing, "_MOST_SETS", most)
     closed = tried = 0
     for problem, cover in covers(40, training=training):

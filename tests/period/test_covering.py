@@ -1,5 +1,6 @@
 """The bound `columns` by the frontier's graph: sets, dearest sets and refutations against brute
-force and known values."""
+force and known values.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def models(count, n=7):
 
 def test_a_path_is_as_long_as_the_load():
     """The path of a set through the graph is as long as the evaluator's load of a device that holds
-    it."""
+    it.
+    """
     checked = 0
     for model in models(10):
         g, pricer = pricer_of(model)
@@ -68,7 +70,8 @@ def test_a_path_is_as_long_as_the_load():
 @pytest.mark.parametrize("bits", [(8, 10), (1, 2)])
 def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
     """With fine and with coarse buckets: a set is dear enough and within the limit, and "none" is
-    true."""
+    true.
+    """
     monkeypatch.setattr(set_prices, "_SEARCH_BITS", bits)
     monkeypatch.setattr(set_prices, "_PROOF_BITS", (2, 3, 16) if bits[0] == 1 else (10, 16))
     rng, answers = np.random.default_rng(0), []
@@ -97,7 +100,8 @@ def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
 
 def test_shares_on_other_devices_are_worth_at_least_sets():
     """The knapsack's bound is at least the price of every set that the devices of another type hold
-    together."""
+    together.
+    """
     rng = np.random.default_rng(1)
     for model in models(12):
         for h in range(model.num_types):
@@ -115,7 +119,8 @@ def test_shares_on_other_devices_are_worth_at_least_sets():
 
 def test_bounds_hold_and_often_close():
     """No bound is above the best period of all placements, whatever is known of it; many reach
-    it."""
+    it.
+    """
     closed = tried = 0
     for seed in range(60):
         problem = problems.random_problem(

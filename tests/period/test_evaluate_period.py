@@ -39,7 +39,8 @@ def test_period_agrees_with_definition(contiguity, pipeline, training):
 
 def test_tensor_is_paid_once_per_accelerator():
     """A tensor read twice on one accelerator is received once; its sender pays once; the CPU never
-    pays."""
+    pays.
+    """
     problem = PlacementProblem(
         name="fan",
         compute=np.ones((4, 3), dtype=np.int64),
@@ -82,7 +83,8 @@ def test_violations_are_named():
 @pytest.mark.parametrize("slots", [1, 2])
 def test_latency_agrees_with_definition(slots):
     """Random placements in slots have the latency of the definition, deadlocks and memory
-    included."""
+    included.
+    """
     for seed in range(12):
         problem = problems.random_problem(seed, n=6, objective="latency", slots=slots)
         rng = np.random.default_rng(seed)
@@ -101,7 +103,8 @@ def test_latency_agrees_with_definition(slots):
 
 def test_latency_slots_come_from_priorities():
     """Ops of an accelerator with equal priority share a slot; too many slots and circles are
-    named."""
+    named.
+    """
     problem = PlacementProblem(
         name="line",
         compute=np.ones((3, 2), dtype=np.int64),

@@ -1,5 +1,6 @@
 """cp-sat and milp for the period, latency by cp-sat, and all bounds, against brute force and known
-values."""
+values.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.jit
 @problems.every_meaning
 def test_models_are_optimal(contiguity, pipeline, training):
     """On random problems cp-sat and milp prove the best value of all placements, or that there is
-    none."""
+    none.
+    """
     for seed in range(4):
         problem = problems.random_problem(
             seed, training=training, contiguity=contiguity, pipeline=pipeline
@@ -69,7 +71,8 @@ def test_bounds_hold():
 
 def test_bounds_of_known_instance(data):
     """The bounds on bert24 are at least the published 17.703 and never above its best known
-    period."""
+    period.
+    """
     problem = po.load(
         data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period"
     )
@@ -94,7 +97,8 @@ def best_latency(problem):
 @pytest.mark.parametrize("slots", [1, 2])
 def test_latency_is_optimal(monkeypatch, slots, flow):
     """On random problems cp-sat proves the smallest latency of all placements and slots, with and
-    without flows."""
+    without flows.
+    """
     if not flow:
         monkeypatch.setattr(latency_cp_sat, "raise_flow_bound", lambda *args, **fields: None)
     for seed in range(5):
@@ -112,7 +116,8 @@ def test_latency_is_optimal(monkeypatch, slots, flow):
 @pytest.mark.parametrize(("slots", "n", "seeds"), [(1, 6, 60), (2, 4, 30)])
 def test_flow_bound_holds(slots, n, seeds):
     """The bound by flows never passes the best latency, whatever was left out, and its placements
-    are evaluated."""
+    are evaluated.
+    """
     closed = 0
     for seed in range(seeds):
         problem = problems.random_problem(seed, n=n, objective="latency", slots=slots)
@@ -130,7 +135,8 @@ def test_flow_bound_holds(slots, n, seeds):
 @pytest.mark.parametrize(("devices", "expected"), [(2, 10), (1, 20)])
 def test_flow_bound_shares_slots(devices, expected):
     """Two independent ops: a split flow knows that one accelerator has to hold both, two can run
-    them at once."""
+    them at once.
+    """
     problem = po.PlacementProblem(
         name="branches",
         compute=np.array([[10] * devices + [1000]] * 2),

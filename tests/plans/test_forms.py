@@ -1,5 +1,6 @@
 """Sequence and expert parallelism: the search against brute force, tables against scalars, cost
-files, rooflines of experts."""
+files, rooflines of experts.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def table_of(layers=4):
 
 def test_sequence_parallelism_keeps_an_even_share():
     """Derived from a table, it takes as long as tensor parallelism and keeps an even share of all
-    activations."""
+    activations.
+    """
     table = table_of().with_sequence()
     costs = PredictedStepCosts(table, FlatNetwork({"a": 1e9}), Constants())
     assert costs.forms("a", 2) == ("", "sequence")
@@ -99,7 +101,8 @@ def test_sequence_parallelism_keeps_an_even_share():
 @pytest.mark.parametrize("form", ["", "sequence", "expert"])
 def test_tables_of_spans_are_those_of_scalars(form):
     """What the search reads for all spans at once is, tick by tick, what the cost model says of
-    each."""
+    each.
+    """
     costs, pools = roofline_costs(load_graph(MOE)[0], make_cluster("2x4xA100"), (4, 8))
     if form == "sequence":
         costs = PredictedStepCosts(table_of().with_sequence(), FlatNetwork({"a": 1e9}), Constants())
@@ -127,7 +130,8 @@ def test_tables_of_spans_are_those_of_scalars(form):
 
 def test_experts_are_split_by_roofline():
     """Experts are shared out, all else is whole on every device, and its gradients pass a ring of
-    all devices."""
+    all devices.
+    """
     costs, _ = roofline_costs(load_graph(MOE)[0], make_cluster("2x4xA100"), (4, 8))
     kind = costs.table.kinds[0]
     assert [costs.forms(kind, t) for t in (1, 2, 4)] == [("",), ("", "expert"), ("", "expert")]
@@ -149,7 +153,8 @@ def test_experts_are_split_by_roofline():
 
 def test_planner_takes_and_exports_expert_parallelism(tmp_path):
     """A plan by experts is in the space and is exported; DeepSpeed's arguments cannot say it; files
-    keep it."""
+    keep it.
+    """
     problem = plan_problem(MOE, "4xA100", 8, schedules=("1f1b",), sharded=False, recompute=False)
     assert problem.forms == ("expert",)
     found = plan(
@@ -178,7 +183,8 @@ def _with_solution(result, plan):
 
 def test_cost_files_may_have_further_columns(data, tmp_path):
     """Columns as `2:expert` of a cost folder are read as ways to split layers; others are refused
-    in one line."""
+    in one line.
+    """
     folder = data / "training_plans" / "profiles"
     times = json.loads((folder / "layer_times.json").read_text())["OPT-350"]
     sizes = json.loads((folder / "layer_sizes.json").read_text())["OPT-350"]

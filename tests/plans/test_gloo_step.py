@@ -1,5 +1,6 @@
 """A plan that was exported runs: two stages of two replicas on local gloo processes lose what one
-process loses."""
+process loses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MODEL = "gen:gpt2?detail=coarse&layers=3&hidden=32&heads=2&seq=8&vocab=60&tied=0
 @pytest.mark.slow
 def test_losses_are_those_of_one_process(tmp_path):
     """Two stages of two replicas, found by the planner where one stage does not fit, keep the
-    losses of one process."""
+    losses of one process.
+    """
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")

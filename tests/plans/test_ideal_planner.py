@@ -1,5 +1,6 @@
 """`plan-ideals`: optimal on tiny problems by brute force, on published inputs no worse than
-published values."""
+published values.
+"""
 
 from __future__ import annotations
 

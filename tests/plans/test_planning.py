@@ -1,5 +1,6 @@
 """`plan`: from models and measured tables to plans, exports, pictures, simulation and elastic
-questions."""
+questions.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_devices_are_given_once(planned):
 
 def test_simulated_steps_agree_with_the_price_of_one_stage():
     """Without transfers a step of one stage is exactly its price; noise-free passes do not overlap
-    on a stage."""
+    on a stage.
+    """
     problem = step_problem(3, layers=3, max_stages=1)
     found = plan(problem, "", 0, runner_ups=0)
     passes, end = step_timeline(problem, found.plan)
@@ -132,7 +134,8 @@ def test_a_straggler_makes_steps_longer(planned):
 
 def test_exports_name_every_rank(planned, tmp_path):
     """The torch configuration holds every rank in one place; the others are written where they can
-    say it."""
+    say it.
+    """
     torch = torch_configuration(planned)
     assert (
         torch["world_size"] == len(torch["device_of_rank"]) == sum(planned.plan.devices().values())
@@ -150,7 +153,8 @@ def test_exports_name_every_rank(planned, tmp_path):
 
 def test_argument_lists_say_the_degrees():
     """Megatron and DeepSpeed arguments hold stages, degrees and the batch of a plan of like
-    stages."""
+    stages.
+    """
     found = plan(step_problem(3, layers=4, max_stages=1), "", 0, runner_ups=0)
     tensor = found.plan.stages[0].replicas[0].tensor
     assert f"--tensor-model-parallel-size={tensor}" in megatron_arguments(found)
@@ -200,7 +204,8 @@ def test_a_loss_moves_what_the_new_plan_lacks(planned):
 
 def test_hosts_are_matched_for_the_fewest_moves():
     """On one device per host: of all ways to give parts to the devices left, the one that moves
-    least is found."""
+    least is found.
+    """
     problem = step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12)
     pool = DevicePool("a", 4, 1, 10**6)
     before = plan(problem.replace(pools=(pool,)), "", 0, seconds=30.0, runner_ups=0)
@@ -224,7 +229,8 @@ def test_hosts_are_matched_for_the_fewest_moves():
 
 def test_the_command_answers_offers_and_losses(capsys, data):
     """`--offers` compares devices by speed and price, `--lose` plans what is left; wrong words are
-    one line."""
+    one line.
+    """
     costs = (
         "OPT-350",
         "--costs",

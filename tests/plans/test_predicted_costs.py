@@ -1,5 +1,6 @@
 """The prediction of measured plans: how far off it may be, and that the table says where its
-numbers come from."""
+numbers come from.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Repetends of plans: the formula against the period search and a simulation, the search against
-brute force."""
+brute force.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def chain(seed, stages):
 @pytest.mark.parametrize("seed", range(16))
 def test_the_period_is_that_of_the_period_search(seed):
     """The least period over all that stages may keep is what the period search proves with the same
-    memory."""
+    memory.
+    """
     stages = 2 + seed % 3
     forward, backward = chain(seed, stages)
     capacity = np.random.default_rng(seed + 100).integers(1, 4, stages).tolist()
@@ -86,7 +88,8 @@ def test_fewest_kept_is_the_fewest(seed):
 
 def test_equal_stages_with_as_many_as_1f1b_are_1f1b():
     """Stages of nine ticks that keep S - i follow each other every nine ticks; fewer kept take
-    longer, more in front never."""
+    longer, more in front never.
+    """
     passes, stages = [9] * 4, 4
     behind = behind_stages(passes, [0] * 3)
     assert least_pace(passes, behind, [4, 3, 2, 1]) == 9
@@ -118,7 +121,8 @@ def test_the_space_with_repetends_is_searched_exactly(seed):
 @pytest.mark.parametrize("layers", [2, 3])
 def test_a_repetend_fits_where_1f1b_does_not(layers):
     """Devices that hold one layer and one or two micro-batches of it cannot run 1F1B; a repetend is
-    the best plan."""
+    the best plan.
+    """
     problem = step_problem(
         layers, layers=layers, schedules=("1f1b",), data_degrees=(1,), micro_batches=(1,), batch=8
     )
@@ -139,7 +143,8 @@ def test_a_repetend_fits_where_1f1b_does_not(layers):
 @pytest.mark.parametrize("seed", range(6))
 def test_price_judge_and_simulation_agree(seed):
     """The judge's period is the formula's; a simulated step without extra occupation of devices is
-    no longer than the price."""
+    no longer than the price.
+    """
     problem = step_problem(
         seed,
         layers=4,
@@ -174,7 +179,8 @@ class FreeLinks(type(step_problem(0).costs)):
 
 def test_wrong_numbers_kept_are_named():
     """The judge refuses numbers that are missing, rise along the stages, or belong to another
-    schedule; files keep them."""
+    schedule; files keep them.
+    """
     problem = step_problem(
         1,
         layers=2,

@@ -1,5 +1,6 @@
 """Files of plans and of problems about steps: saved, loaded, verified; cost files of `profile`;
-zones; three kinds of devices."""
+zones; three kinds of devices.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def planned():
 
 def test_a_problem_and_its_plan_are_verified_from_files(planned, tmp_path):
     """What `--out` writes is loaded as the same problem; its plan is verified with the same value
-    and bound."""
+    and bound.
+    """
     write_launch_files(planned, tmp_path)
     problem = serialize.load(tmp_path / "problem.json")
     assert problem.hash == planned.problem.hash
@@ -72,7 +74,8 @@ def test_a_damaged_problem_is_one_line(planned, tmp_path):
 
 def test_links_between_zones_are_their_own(data):
     """Between zones less passes than within one; names without a zone are in the zone that was
-    read."""
+    read.
+    """
     network = read_network(
         data / "training_plans" / "profiles" / "network.json", zones=("us-west1-b",)
     )
@@ -104,7 +107,8 @@ def test_three_kinds_in_two_zones_are_planned(data):
 
 def test_measured_ops_make_the_table(tmp_path):
     """With a cost file the forward pass of one sample takes what was measured, and the sources say
-    so."""
+    so.
+    """
     from placeopt.instances.op_cost_file import OpCosts, write_costs
 
     graph = po.generate(f"{MODEL}&batch=1")

@@ -25,7 +25,8 @@ GIB = 2**30
 @pytest.mark.parametrize("seed", range(20))
 def test_the_optimum_is_that_of_brute_force(seed):
     """Value and bound are the least step of all plans, on one and two kinds of devices, with and
-    without recomputation."""
+    without recomputation.
+    """
     kinds = 1 + seed % 2
     problem = step_problem(
         seed,
@@ -63,7 +64,8 @@ def test_bounds_hold_for_every_plan(seed):
 @pytest.mark.parametrize("start", range(5))
 def test_random_problems_are_those_of_brute_force(start):
     """Search, price and judge agree on tiny problems with some of everything; `results/plans` has
-    more of them."""
+    more of them.
+    """
     for seed in range(8 * start, 8 * start + 8):
         counts = compare_with_brute_force(seed)
         assert (counts["search_differs"], counts["judge_differs"]) == (0, 0)
@@ -90,7 +92,8 @@ def published(data, *pools, batch=1024, model="OPT-350"):
 @pytest.mark.parametrize(("devices", "reference"), [(32, 0.130), (80, 0.272), (128, 0.418)])
 def test_published_steps_are_reached_and_proved(data, devices, reference):
     """On like devices the best of the published planners and of enumeration is reached, and
-    proved."""
+    proved.
+    """
     result = solve(published(data, DevicePool("A100-40", devices, 4, 40 * GIB)))
     assert result.status == "optimal"
     assert round(1 / result.seconds, 3) >= reference

@@ -1,5 +1,6 @@
 """Schedules of plans: what is in flight, how long they take, and that the search over all of them
-is exact."""
+is exact.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def equal_plan(schedule, stages, rounds):
 @pytest.mark.parametrize("scale", [1, 2, 3])
 def test_equal_stages_take_what_the_price_says(schedule, scale):
     """The simulated step of equal stages is exactly the closed price; no stage holds more than its
-    flight says."""
+    flight says.
+    """
     chunks = parse_schedule(schedule).chunks
     stages = chunks * (scale + 1)
     problem, plan = equal_plan(schedule, stages, 4 * (scale + 1))
@@ -90,7 +92,8 @@ def test_the_judge_counts_the_same_in_flight(schedule, stages, rounds):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_schedule_alone_is_searched_exactly(seed):
     """The best plan of a single schedule, with sharded states and recomputation, is that of brute
-    force."""
+    force.
+    """
     problem = step_problem(
         seed,
         layers=4,
@@ -108,7 +111,8 @@ def test_every_schedule_alone_is_searched_exactly(seed):
 @pytest.mark.parametrize("seed", range(9))
 def test_the_whole_space_is_searched_exactly(seed):
     """All schedules together, on one to three kinds of devices: the optimum, and bounds and judge
-    hold for every plan."""
+    hold for every plan.
+    """
     kinds = 1 + seed % 3
     problem = step_problem(
         seed,

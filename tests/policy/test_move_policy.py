@@ -56,7 +56,8 @@ def problems():
 
 def test_seeds_are_schedules_of_their_value():
     """Executed as planned, every seed takes at most its value and respects every constraint; the
-    best comes first."""
+    best comes first.
+    """
     count = 0
     for problem in problems():
         space = SearchSpace(problem)
@@ -72,7 +73,8 @@ def test_seeds_are_schedules_of_their_value():
 
 def test_seeds_have_the_values_of_the_solvers():
     """List schedulers among the seeds give what the solvers of their names give, and the best is
-    none worse."""
+    none worse.
+    """
     for seed in range(3):
         problem = load(f"gen:layered?layers=6&width=6&ccr=2.5&seed={seed}", "uniform:3")
         found = seeds(SearchSpace(problem).context)
@@ -88,7 +90,8 @@ def test_seeds_have_the_values_of_the_solvers():
 
 def test_runs_have_the_values_of_the_evaluator():
     """The value of a run is that of the `planned` execution of its placement, never above its
-    seed's."""
+    seed's.
+    """
     count = 0
     for problem in problems():
         graph = ZeroShot(problem)
@@ -108,7 +111,8 @@ def test_runs_have_the_values_of_the_evaluator():
 
 def test_a_run_repeats():
     """The same sample gives the same placement, a graph prepared anew too; another one draws other
-    moves."""
+    moves.
+    """
     problem = load("gen:lu?tiles=4&seed=3", "uniform:5")
     graph = ZeroShot(problem)
     first, other = (graph.run(pretrained(), sample=sample) for sample in (4, 5))
@@ -123,7 +127,8 @@ def test_a_run_repeats():
 
 def test_a_walk_takes_the_moves_that_its_policy_draws():
     """A policy that is sure of one kind takes it almost always; late scores count at the end of a
-    walk."""
+    walk.
+    """
     space = SearchSpace(load("gen:layered?layers=7&width=6&ccr=1.5&seed=1", "uniform:3"))
     sure = {name: np.zeros((len(rows), len(WHOLE))) for name, rows in TABLES.items()}
     sure["kind"][:, 0], sure["kind"][MOVES.index("swap"), 0] = -6.0, 6.0
@@ -148,7 +153,8 @@ def test_a_walk_takes_the_moves_that_its_policy_draws():
 
 def test_legs_are_those_of_an_annealing_walk():
     """A run is LEGS legs of annealing with the policy's chances and temperatures, worked out
-    here."""
+    here.
+    """
     space = SearchSpace(load("gen:layered?layers=7&width=6&ccr=1.5&seed=2", "uniform:4"))
     policy, whole = random_policy(3), said_of(space)
     device = np.zeros(space.problem.num_ops, dtype=np.int64)
@@ -183,7 +189,8 @@ def test_temperatures_stay_within_bounds():
 
 def test_what_is_said_of_a_graph():
     """Two chains of two ops on two devices: communication is a third of all time, and the chains
-    fill the devices."""
+    fill the devices.
+    """
     problem = PlacementProblem.from_edges(np.full((4, 2), 6), [(0, 1, 6), (2, 3, 6)])
     assert said_of(SearchSpace(problem)) == pytest.approx([1.0, 12 / 36, 24 / 12 / 4])
 
@@ -204,7 +211,8 @@ def test_contention_is_refused():
 
 def test_a_race_is_won_by_the_nearest_to_its_judge():
     """On a noisy distance to a known policy, the nearest is left; the same seed gives the same; no
-    graphs is an error."""
+    graphs is an error.
+    """
     target = random_policy(5).vector
     policies = drawn_around(MovePolicy.untrained("critical"), 16, np.random.default_rng(0))
 
@@ -244,7 +252,8 @@ def test_walks_are_judged_by_their_last_value():
 
 def test_dual_policy_ends_with_moves_and_keeps_its_seed():
     """With all local steps as moves the budget is kept and the value is not above the teacher's,
-    whichever policy draws."""
+    whichever policy draws.
+    """
     problem = load("gen:layered?layers=6&width=6&ccr=2&seed=1", "uniform:3")
     seed = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).value
     for moves in ("pretrained", "untrained"):
@@ -277,7 +286,8 @@ def test_the_pretrained_policy_says_how_it_was_made():
 
 def test_what_moves_gain_weighs_them():
     """A kind that leads to new best placements comes more often, one that does not never dies out;
-    worked out here."""
+    worked out here.
+    """
     gains, before = MoveGains(memory=0.5), np.full(len(MOVES), 1 / len(MOVES))
     assert gains.share(before) is before
     tried, better = np.full(len(MOVES), 100), np.zeros(len(MOVES), dtype=np.int64)
@@ -300,7 +310,8 @@ def test_what_moves_gain_weighs_them():
 
 def test_steps_that_change_nothing_cost_nothing():
     """A walk within a budget proposes until so many proposals were evaluated; the empty ones come
-    on top."""
+    on top.
+    """
     problem = load("gen:layered?layers=7&width=6&ccr=1.5&seed=3", "uniform:3")
     space = SearchSpace(problem)
     walk = MoveWalk(
@@ -323,7 +334,8 @@ def test_steps_that_change_nothing_cost_nothing():
 
 def test_walks_that_learn_take_other_moves():
     """The option `adapt` of dual-policy matters, and the answer is the same whenever it is asked
-    again."""
+    again.
+    """
     problem = load("gen:layered?layers=9&width=9&ccr=2&seed=4", "uniform:4")
     found = [
         [

@@ -1,5 +1,6 @@
 """Placement networks: probabilities against enumeration, means against loops, what they start from
-and what moves them."""
+and what moves them.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def test_only_learned_parsing_moves_the_network(without):
 
 def test_scores_climb_along_the_score_function():
     """The network's step raises the log-probability of the samples that were rewarded (finite
-    difference of the kernels)."""
+    difference of the kernels).
+    """
     case = po.load("gen:layered?layers=6&width=5&seed=3", cluster="uniform:2")
     policy = NeuralParsingPolicy(case, NeuralParsing(), np.random.default_rng(0))
     samples = policy.sample(32, 1.0)
@@ -192,7 +194,8 @@ def test_scores_climb_along_the_score_function():
 
 def test_visits_earn_what_the_makespan_falls_by():
     """The value of an episode after a segment is that of its placement, and the budget counts every
-    visit."""
+    visit.
+    """
     from placeopt.makespan.evaluate import evaluate_batch
     from placeopt.solvers.policy.visiting_placer import VisitingPlacer, Visits
     from placeopt.solving.tracker import Tracker
@@ -213,7 +216,8 @@ def test_visits_earn_what_the_makespan_falls_by():
 @pytest.mark.parametrize("name", NAMES)
 def test_ops_that_cost_nothing_somewhere_are_learned_from(name):
     """Where no incumbent and no op measures the rewards, one tick does: no division by zero, no
-    warning."""
+    warning.
+    """
     free = PlacementProblem.from_edges([[0, 5], [5, 0], [0, 5]], [(0, 1, 3), (1, 2, 3)])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

@@ -1,5 +1,6 @@
 """Learned placers: they start as their heuristic, their gradients are right, their files come
-back."""
+back.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def greedy_devices(problem, model):
 @pytest.mark.parametrize("seed", range(12))
 def test_the_untrained_policy_is_the_critical_path_heuristic(seed):
     """Acting greedily it gives exactly the placement of critical-path with ties by index, hidden
-    layers or not."""
+    layers or not.
+    """
     problem = (
         random_problem(np.random.default_rng(seed), max_ops=20)
         if seed % 2
@@ -128,7 +130,8 @@ def sampled(ordered, weights, guided, count=3):
 @pytest.mark.parametrize("guided", [False, True])
 def test_score_functions_agree_with_finite_differences(guided):
     """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and PLC,
-    whole and local."""
+    whole and local.
+    """
     problem = sparse_problem(3)
     ordered = OrderedProblem.of(problem)
     rng = np.random.default_rng(0)
@@ -163,7 +166,8 @@ def test_score_functions_agree_with_finite_differences(guided):
 @pytest.mark.interpreted
 def test_credit_is_shared_out_by_op():
     """Credits of parts of the ops add up to that of all, and an op without credit teaches nothing
-    of itself."""
+    of itself.
+    """
     ordered = OrderedProblem.of(sparse_problem(3))
     n = len(ordered.order)
     weights = weights_of(
@@ -182,7 +186,8 @@ def test_credit_is_shared_out_by_op():
 @pytest.mark.interpreted
 def test_local_steps_keep_what_is_outside_their_window():
     """Ops outside keep their devices and the order among each other; constraints hold inside,
-    too."""
+    too.
+    """
     for seed in range(12):
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=14)
@@ -215,7 +220,8 @@ def test_local_steps_keep_what_is_outside_their_window():
 @pytest.mark.parametrize("seed", range(4))
 def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
     """Starts are those of the planned execution; an op that is made longer delays the end exactly
-    if it is critical."""
+    if it is critical.
+    """
     problem = sparse_problem(seed, n=12)
     ordered = OrderedProblem.of(problem)
     rows = roll(
@@ -241,7 +247,8 @@ def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
 
 def test_windows_grow_along_the_graph():
     """On a chain, a window of s ops is s ops in a row; over time it holds what runs closest to its
-    op."""
+    op.
+    """
     chain = PlacementProblem.from_edges(np.full((20, 2), 5), [(v, v + 1, 3) for v in range(19)])
     ordered = OrderedProblem.of(chain)
     start = np.arange(20) * 5.0
@@ -299,7 +306,8 @@ def test_messages_are_means_and_maxima_of_neighbours():
 
 def test_sampling_follows_the_probabilities():
     """The mean of exp(-log pi) weighted counts: every episode's frequency matches its probability
-    (tiny graph)."""
+    (tiny graph).
+    """
     problem = PlacementProblem.from_edges([[3, 5], [4, 2]], [(0, 1, 2)])
     ordered = OrderedProblem.of(problem)
     weights = weights_of(DualPolicyModel(np.zeros(len(Sel)), np.linspace(-1, 1, len(Plc))), ordered)
@@ -350,7 +358,8 @@ def test_teaching_order_is_topological():
 @pytest.mark.parametrize("hidden", [0, 3])
 def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
     """A saved policy has the same weights; a wrong version, feature, layer or number is one clear
-    line."""
+    line.
+    """
     model = DualPolicyModel(np.arange(float(len(Sel))), -np.arange(float(len(Plc))), 0.7, ("test",))
     model = model.with_hidden(hidden, np.random.default_rng(0))
     path = model.save(tmp_path / "policy.json")
@@ -376,7 +385,8 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
 
 def test_transfer_through_a_file(tmp_path):
     """A policy trained on one graph is saved and starts the search on another, with other
-    devices."""
+    devices.
+    """
     path = tmp_path / "policy.json"
     make_solver("dual-policy", start="critical-path", residual=False, save_policy=str(path)).solve(
         sparse_problem(1), Budget(evaluations=600), seed=0
@@ -393,7 +403,8 @@ def test_transfer_through_a_file(tmp_path):
 @pytest.mark.parametrize("name", ["dual-policy", "grouper-placer", "graph-parsing"])
 def test_learning_beats_its_start(name):
     """From scratch, without a teacher, learning improves on the first batch on a graph with
-    clusters."""
+    clusters.
+    """
     problem = load("gen:ffnn", "uniform:4")
     options = {"teacher": ""}
     first = make_solver(name, **options).solve(problem, Budget(evaluations=64), seed=1)
@@ -421,7 +432,8 @@ def test_ablations_keep_the_other_policy(learn):
 
 def test_group_score_functions_agree_with_finite_differences():
     """The edge and placement weights' score functions equal differences of the (replayed)
-    log-probability."""
+    log-probability.
+    """
     problem = sparse_problem(6)
     graph = grouping_graph(problem)
     features = edge_features(problem, graph, "none")
@@ -459,7 +471,8 @@ def test_structure_features_are_scaled_and_finite():
 
 def test_rewards_and_utilities():
     """Square-root rewards punish failures; utilities sum to zero, favour the best and tie
-    equals."""
+    equals.
+    """
     rewards = square_root_rewards(np.array([100, 400, 2**63 - 1]), 100.0, 3.0)
     assert rewards.tolist() == [-1.0, -2.0, -3.0]
     utility = rank_utilities(np.array([5, 1, 5, 9]))
@@ -470,7 +483,8 @@ def test_rewards_and_utilities():
 
 def test_measured_target_on_published_graphs(data):
     """4000 evaluations from the critical path: at least 28 % below its best of 50 on llama_block,
-    so below edge zeroing."""
+    so below edge zeroing.
+    """
     problem = load(data / "doppler" / "llama_block.txt", "uniform:4")
     critical = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).objective
     solver = make_solver("dual-policy", teacher="critical-path", start="critical-path")

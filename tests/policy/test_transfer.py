@@ -74,7 +74,8 @@ def test_applying_the_heuristic_policy_is_the_heuristic(graphs):
 
 def test_advantages_are_relative():
     """Scaling all makespans changes no advantage; a failure counts as the worst; no signal is no
-    pull."""
+    pull.
+    """
     values = np.array([100, 200, INFEASIBLE, 400])
     advantage = relative_advantage(values)
     assert advantage.sum() == pytest.approx(0)

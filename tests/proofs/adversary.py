@@ -48,7 +48,8 @@ checker = load_checker()
 @dataclass
 class Tally:
     """Derivations of a family, how many of them closed at the optimum (never, please), and how many
-    just below it."""
+    just below it.
+    """
 
     derivations: int = 0
     at_optimum: int = 0
@@ -65,7 +66,8 @@ class Tally:
 
 def attacked(family, seed, count):
     """Return the tally of `count` derivations against one problem, an empty one where it has no
-    solution."""
+    solution.
+    """
     rng, tally = random.Random(f"{family} {seed}"), Tally()
     found = (sharding_target if family == "sharding" else placement_target)(rng, family)
     if found is None:
@@ -88,7 +90,8 @@ def attacked(family, seed, count):
 
 def placement_target(rng, family):
     """Return what follows a derivation at an optimum or below it, and what draws one; None for no
-    problem."""
+    problem.
+    """
     forks = [cases.draw, cases.draw, draw_fork, draw_fork, draw_join]
     case = rng.choice(forks)(rng) if family == "makespan" else cases.draw(rng, family)
     if case.objective != family:
@@ -168,7 +171,8 @@ def schedule_of(case, best):
 
 def says_false(case, state, device, runs):
     """Whether what a state says is not true of a placement, or of a schedule; see
-    `proof_checker.supposition`."""
+    `proof_checker.supposition`.
+    """
     at = [state.kind[d] for d in device]
     if any(state.time[v][c] != case.compute[v][device[v]] for v, c in enumerate(at)):
         return True
@@ -422,7 +426,8 @@ def mutated(rng, value, times, numbers):
 
 def sharding_target(rng, _family):
     """Return what adds up a witness at an optimum or below it, and what draws one; None for no
-    solution."""
+    solution.
+    """
     make, seed = rng.choice([draw, draw_linked, draw_linked, draw_huge]), rng.randrange(10**9)
     problem, data = make(seed)
     best = min(oracle(data).values(), default=None)

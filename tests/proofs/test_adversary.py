@@ -1,5 +1,6 @@
 """The checker against an adversary: at an optimum that brute force knows nothing closes, just below
-it much does."""
+it much does.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from adversary import FAMILIES, Tally, attacked
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_derivation_refutes_the_optimum(family):
     """A slice of what `results/reliability/study.py adversary` runs; that it has power shows below
-    the optimum."""
+    the optimum.
+    """
     total = Tally()
     for seed in range(25):
         total.add(attacked(family, seed, 20))
@@ -28,7 +30,8 @@ def test_no_derivation_refutes_the_optimum(family):
 
 def front_of_any_number(state, words, _refute):
     """The step `front` as it was: ticks of all windows are taken out of the middle, energy of
-    two."""
+    two.
+    """
     weights, *fronts = words
     width = sum(y * x for x, y in zip(state.count, weights, strict=True))
     energy = [

@@ -1,5 +1,6 @@
 """The checker of proofs: it accepts every proof of the archive, and refuses what was tampered with
-and what is false."""
+and what is false.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def optima(data):
 
 def test_every_proof_of_the_archive_is_accepted():
     """One proof per entry, of its value and its bound; only the bound by fronts has to believe a
-    statement."""
+    statement.
+    """
     records = json.loads((ROOT / "results" / "best-known.json").read_text())["records"]
     proofs = archive()
     assert len(proofs) == len(records)
@@ -139,7 +141,8 @@ def test_floats_and_keys_that_occur_twice_are_refused(tmp_path):
 
 def test_what_was_tampered_with_is_refused():
     """A hundred changes of value, bound, witness, placement, schedule and problem, each with a
-    digest made anew."""
+    digest made anew.
+    """
     rng, count, proofs = (
         random.Random(0),
         0,
@@ -187,7 +190,8 @@ def test_entries_of_another_type_are_refused(key, value):
 
 def small_problem(seed):
     """Return (case, its optimum by brute force, problem) of a makespan or a period; None where
-    there is no solution."""
+    there is no solution.
+    """
     rng = random.Random(seed)
     case = cases.draw(rng, rng.choice(["makespan", "makespan", "period"]))
     best = brute_force.optimum(case)
@@ -198,7 +202,8 @@ def small_problem(seed):
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_witnesses_prove_no_more_than_brute_force_finds(first):
     """A witness is accepted for its bound, the bound is at most the optimum, and mostly equal to it
-    for makespans."""
+    for makespans.
+    """
     met = total = 0
     for seed in range(first, first + 20):
         if (drawn := small_problem(seed)) is None:

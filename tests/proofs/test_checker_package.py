@@ -1,5 +1,6 @@
 """The checker is plain: standard library only, short lines, little branching, one command on a bare
-Python."""
+Python.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def branches(function):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_files_are_plain(path):
     """Nothing imported but the standard library and the package, lines of at most 100 columns, at
-    most 10 branches."""
+    most 10 branches.
+    """
     text = path.read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 100
     for node in ast.walk(ast.parse(text)):

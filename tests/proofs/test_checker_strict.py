@@ -50,7 +50,8 @@ def proof_of(compute, device, start, bound, steps, **more):
 
 def two_ops(bound, steps, start=(0, 5)):
     """Return a proof about two ops of 5 ticks on two devices, whose optimum is 5; the schedule
-    takes 10."""
+    takes 10.
+    """
     return proof_of([[5, 5], [5, 5]], [0, 0], list(start), bound, steps)
 
 
@@ -65,16 +66,21 @@ def state_of(problem, most, **options):
 
 def test_three_fronts_prove_nothing():
     """Ticks of a third front were taken out of the middle, and its energy was not: any bound was
-    accepted."""
+    accepted.
+    """
     for fronts in ([[0, 0], [0, 0], [9, 0]], [[0, 0]], [], [[9, 0, 0], [0, 0]], [[9], [0, 0]]):
         assert verdict(checker, two_ops(10, [["front", [1], *fronts]])) == "no proof", fronts
 
 
 def test_fronts_that_overlap_prove_nothing():
     """The ticks between two fronts are not negative: both statements are true here, the bound is
-    not."""
+    not.
+    """
     data = two_ops(10, [["front", [1], [9, 10], [9, 10]]])
-    words = "9 ticks of a schedule of at most 9 hold at most 10 of energy, where devices of classes [0, 0] weigh [1]"
+    words = (
+        "9 ticks of a schedule of at most 9 hold at most 10 of energy, where devices of "
+        "classes [0, 0] weigh [1]"
+    )
     data["believed"] = [
         {"statement": f"the {side} {words}", "model": {}} for side in ("first", "last")
     ]
@@ -90,7 +96,8 @@ def test_two_fronts_prove_what_the_devices_cannot_deliver():
 
 def test_a_believed_statement_says_in_which_case_it_holds():
     """Within cases of a branch the statement is about these only, and it says so; in a segment
-    there is none."""
+    there is none.
+    """
     problem = po.PlacementProblem.from_edges([[5, 5], [5, 5]], [])
     state = state_of(problem, 9)
     front = [["front", [1], [9, 0], [0, 0]]]
@@ -106,7 +113,8 @@ def test_a_believed_statement_says_in_which_case_it_holds():
 
 def test_a_lemma_counts_every_other_device():
     """Three ops of 5 ticks run on three devices at once: an op after them starts at 5, and no lemma
-    says 6."""
+    says 6.
+    """
     problem = po.PlacementProblem.from_edges(
         [[5] * 3] * 3 + [[1] * 3], [(v, 3, 0) for v in range(3)]
     )
@@ -136,7 +144,8 @@ GOOD = [
 @pytest.mark.parametrize("step", GOOD, ids=lambda step: step[0])
 def test_words_of_every_step_are_counted_and_ranged(step):
     """One word too many or too few, an index out of range, true for 1, a text: the file is no
-    proof."""
+    proof.
+    """
     problem = po.PlacementProblem.from_edges([[5, 5]] * 3, [])
     more = [None] * (2 if step[0] == "ends" else 0)
     for changed in ([*step, *more, 0], step[:1]):
@@ -414,7 +423,8 @@ def test_periods_are_those_of_brute_force():
 
 def test_makespans_are_those_of_brute_force():
     """Random placements and orders of small problems, executed by brute force: their ends and their
-    peak memory."""
+    peak memory.
+    """
     valid = wrong = 0
     for seed in range(300):
         rng = random.Random(seed)

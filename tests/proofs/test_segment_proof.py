@@ -1,5 +1,6 @@
 """Segments as steps of a proof: the checker derives every delay, and refuses what does not
-follow."""
+follow.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def broken(steps, way):
 )
 def test_what_does_not_follow_is_refused(way):
     """A delay that is longer, ops that lie elsewhere, a copy that is none, and statements to
-    believe inside a segment."""
+    believe inside a segment.
+    """
     problem, value, steps = recurrent()
     state = supposition(problem, value - 1)
     with pytest.raises((checker.FalseStatementError, checker.UnreadableError)):
@@ -96,7 +98,8 @@ def test_what_does_not_follow_is_refused(way):
 
 def test_delays_of_random_forks_are_derived():
     """On small problems of every option the checker follows the steps, and the delays never pass
-    brute force."""
+    brute force.
+    """
     raised = 0
     for _, problem, best in solvable(draw_fork, range(40)):
         analysis, state = (

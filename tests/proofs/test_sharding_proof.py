@@ -1,5 +1,6 @@
 """Proofs of sharding costs: the checker follows prices and messages, and no integers prove more
-than the best choice."""
+than the best choice.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def proofs(seeds, draws=(draw, draw_linked)):
 @pytest.mark.interpreted
 def test_proofs_are_accepted_and_most_reach_the_best():
     """The checker adds up what the witness adds up; on most small problems that is the cost of the
-    best choice."""
+    best choice.
+    """
     reached = []
     for proof, best in proofs(range(12)):
         assert verdict(checker, proof) == "accepted"
@@ -45,7 +47,8 @@ def test_proofs_are_accepted_and_most_reach_the_best():
 
 def test_no_integers_prove_more_than_the_best():
     """Whatever prices, messages and bits are claimed: a bound above the best choice, and a wrong
-    cost, are refused."""
+    cost, are refused.
+    """
     rng = random.Random(3)
     for proof, best in proofs(range(20, 30), (draw_linked,)):
         for _ in range(20):

@@ -1,5 +1,6 @@
 """What a witness shows where the claimed bound cannot be shown: the best bound below it that
-can."""
+can.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from placeopt.makespan.proof.derivation import OutOfReachError
 @pytest.mark.parametrize("refused", [1, 2])
 def test_next_best_bound(monkeypatch, refused):
     """A claim that only a search proved, and combinatorial bounds without steps, leave the next
-    bound, not none."""
+    bound, not none.
+    """
     problem = random_layered(60, 4, 1)
     analysis = Analysis(problem, seconds=20.0)
     analysis.run_all((*COMBINATORIAL, "segments"), optional=True)

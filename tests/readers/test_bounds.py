@@ -1,5 +1,6 @@
 """Small files that used to hang or expand: each is read or refused at once, in a process with
-bounded time and memory."""
+bounded time and memory.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def test_what_was_accepted_in_silence_is_refused(text, format, words, tmp_path):
 )
 def test_shapes_that_contradict_each_other(kind, x, out, weights, attributes, refused, tmp_path):
     """A model whose tensors cannot have the shapes that it declares is refused, with the op and the
-    shapes."""
+    shapes.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -180,7 +182,8 @@ def test_shapes_that_contradict_each_other(kind, x, out, weights, attributes, re
 
 def test_flops_of_a_grouped_convolution_counted_one_by_one(tmp_path):
     """A grouped convolution does 2 flops per multiplication of the plain loops: ShuffleNet's count
-    is not too low."""
+    is not too low.
+    """
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -217,7 +220,8 @@ def test_a_huge_mixture_of_experts_is_refused():
 )
 def test_every_message_is_one_short_line(text):
     """Whatever input brings along, a message is one line, at most 200 characters before its hint
-    and 1000 in all."""
+    and 1000 in all.
+    """
     line = brief(text)
     assert "\n" not in line
     assert len(line.partition("; ")[0]) <= MAX_MESSAGE

@@ -55,7 +55,8 @@ def largest_load(graph, split):
 @pytest.mark.parametrize("name", EXPERTS)
 def test_expert_splits(name):
     """The period of an expert's split is, to the tick, what its files say under the definition of
-    the load."""
+    the load.
+    """
     graph, split = (
         DATA / "throughput" / f"layer_{name}.json",
         DATA / "human-experts" / f"{name}_expert.json",
@@ -129,7 +130,8 @@ def files(tmp_path):
 
 def test_ids_are_those_of_the_graph(files):
     """A node is found by its id in the graph file, not by its place or name; CPUs come after the
-    accelerators."""
+    accelerators.
+    """
     graph, problem, write = files
     assert read_split(write(split_of([3], [7])), graph, problem).device.tolist() == [1, 0]
     assert read_split(write(split_of([7], cpu=[3])), graph, problem).device.tolist() == [0, 2]

@@ -105,7 +105,8 @@ def test_edge_list_times_and_bytes(tmp_path):
 
 def test_dot(tmp_path):
     """A DOT file of task-scheduling kind: weights, chains, groups, defaults, comments, ports, HTML,
-    strings."""
+    strings.
+    """
     text = """// a comment
     strict digraph "G" { # not a comment in DOT, but a graph attribute may follow
       rankdir=LR; node [shape=box, Weight=4]; edge [Weight="2"];
@@ -171,7 +172,8 @@ def test_networkx_of_another_kind():
 
 def test_csv_tables(tmp_path):
     """Op and edge tables in one file, in two files, or edges alone; devices by kind; -1 and -2 keep
-    their sense."""
+    their sense.
+    """
     ops = "op,type,flops,time:cpu,time:gpu\na,Conv,5,10,-2\nb,,6,-1,3\n"
     links = "source,target,bytes,tensor\na,b,7,t\n"
     one = read(tmp_path, f"{ops}\n{links}", "one.csv")
@@ -220,7 +222,8 @@ def test_stg_with_communication(text, tmp_path):
 @pytest.mark.parametrize("content", [OLD, NEW], ids=["1.3", "1.5"])
 def test_wfcommons(content, tmp_path):
     """Old and new versions: run times in ticks, files as tensors, other dependencies as empty
-    tensors."""
+    tensors.
+    """
     graph = read(tmp_path, json.dumps(content))
     assert graph.name == "w"
     assert graph.measured[:, 0].tolist() == [2_500_000_000, 1_000_000_000, 1]
@@ -230,7 +233,8 @@ def test_wfcommons(content, tmp_path):
 
 def test_dnn_partitioning(tmp_path):
     """Times in ms become ns, never 0; unsupported ops, colours, backward flags and devices
-    arrive."""
+    arrive.
+    """
     path = tmp_path / "p.json"
     path.write_text(json.dumps(PARTITION))
     graph, cluster = read_bundled(path)
@@ -249,8 +253,10 @@ def test_dnn_partitioning(tmp_path):
 def test_times_round_half_up_and_never_to_zero(tmp_path):
     """A positive time is at least one tick; halves go up."""
     text = (
-        "node1 -- Conv2d(1) -- forward_compute_time=0.0000005, backward_compute_time=0, activation_size=[1.0; 2.0], "
-        "parameter_size=8\nnode2 -- ReLU -- forward_compute_time=0.0000001, backward_compute_time=0, "
+        "node1 -- Conv2d(1) -- forward_compute_time=0.0000005, backward_compute_time=0, "
+        "activation_size=[1.0; 2.0], "
+        "parameter_size=8\nnode2 -- ReLU -- forward_compute_time=0.0000001, "
+        "backward_compute_time=0, "
         "activation_size=0, parameter_size=0 -- stage_id=3\n\tnode1 -- node2\n"
     )
     graph = read(tmp_path, text)
@@ -303,7 +309,8 @@ def test_options_are_checked(tmp_path):
 
 def test_options_in_the_source(tmp_path):
     """Options can follow the source after a question mark, also with #NAME; a file of that name
-    comes first."""
+    comes first.
+    """
     path = tmp_path / "e.txt"
     path.write_text("a b 3\n")
     graph = read_graph(f"{path}?op_time=7&weight=bytes")

@@ -305,7 +305,8 @@ def outcome(path, format) -> str:
 @pytest.mark.parametrize("name", GOOD)
 def test_truncated_and_mutated_files_never_leak_other_errors(name, tmp_path):
     """Cut anywhere or with any byte changed, a file is read or refused in one line; nothing else
-    happens."""
+    happens.
+    """
     good = GOOD[name].encode()
     rng = np.random.default_rng(3)
     path = tmp_path / "file"

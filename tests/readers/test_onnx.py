@@ -40,7 +40,8 @@ def test_all_light_models_are_found():
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_models(name):
     """Parameters are exactly the published ones, flops within 3 %, every shape known, weights on
-    their ops."""
+    their ops.
+    """
     graph = read_graph(f"onnx:{name}")
     parameters, macs = LIGHT[name]
     assert graph.name == name
@@ -65,7 +66,8 @@ def test_light_models(name):
 @pytest.mark.parametrize("name", LIGHT)
 def test_flops_agree_with_an_independent_count(name):
     """Multiply-adds of convolutions and products, counted from the package's own shapes, are nearly
-    all flops."""
+    all flops.
+    """
     model = onnx.shape_inference.infer_shapes(onnx.load(list_models()[name]))
     shapes = {
         v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info
@@ -97,7 +99,8 @@ def test_fusing_keeps_sums(name):
 
 def test_resnet50_structure():
     """ResNet-50 has 53 convolutions, 16 residual sums, one classifier of 2048 x 1000 and 224 x 224
-    inputs."""
+    inputs.
+    """
     graph = read_graph("onnx:resnet50")
     assert (
         graph.op_types.count("Conv"),
@@ -117,7 +120,8 @@ def test_resnet50_structure():
 
 def test_resnet50_agrees_with_the_generated_one():
     """The model of the onnx package and the one generated from the paper agree on parameters and
-    flops."""
+    flops.
+    """
     from placeopt.instances.generators import generate
 
     ours, theirs = read_graph("onnx:resnet50", fuse=False), generate("gen:resnet50")
@@ -245,7 +249,8 @@ def op(graph, kind):
 )
 def test_costs_of_single_ops(nodes, x, weights, flops, parameters, tmp_path):
     """Flops follow the textbook formula, a multiply-add being 2; bytes are inputs, weights and
-    outputs."""
+    outputs.
+    """
     inputs = [info("x", *x), info("i", 3, dtype=TensorProto.INT64)]
     graph = read_graph(save(tmp_path, nodes, inputs, [info("y")], weights))
     assert graph.num_ops == 1
@@ -288,7 +293,8 @@ def test_constants_are_propagated_first(tmp_path):
 
 def test_batch_norm_remnants_are_fused_only_where_nobody_looks(tmp_path):
     """Conv + BN + Mul + Add become one op; a second reader, another axis or c - x keep an op
-    alone."""
+    alone.
+    """
     weights = [
         tensor("w", 6, 4, 1, 1),
         *(tensor(k, 6) for k in "sbmv"),
@@ -343,7 +349,8 @@ SHAPE_CHAIN = [
 
 def chain(tmp_path):
     """Write a model whose reshape is computed from the shape of its input, with a symbolic
-    batch."""
+    batch.
+    """
     return save(tmp_path, SHAPE_CHAIN, [info("x", "N", 3, 4)], [info("y")], [tensor("w", 12, 5)])
 
 
@@ -387,7 +394,8 @@ def test_unknown_dimensions_are_flagged_never_zero(tmp_path):
 
 def test_unknown_ops_move_bytes_and_do_no_flops(tmp_path):
     """An op outside the standard has no known shape: it is flagged, moves what its kind moves, and
-    does no other op's flops."""
+    does no other op's flops.
+    """
     nodes = [
         node("MatMul", "x w", "a"),
         node("Relu", "a", "b"),
@@ -435,7 +443,8 @@ def test_dimensions_that_do_not_exist(tmp_path):
 
 def test_shared_weights(tmp_path):
     """A matrix used twice is kept once and its ops share a device; a vector used twice is
-    copied."""
+    copied.
+    """
     nodes = [
         node("MatMul", "x w", "a"),
         node("MatMul", "z w", "b"),
@@ -463,7 +472,8 @@ def test_shared_weights(tmp_path):
 
 def test_tied_embeddings(tmp_path):
     """An embedding table whose transpose is the classifier is charged once, and both ops are
-    colocated."""
+    colocated.
+    """
     nodes = [node("Gather", "w i", "e"), node("Transpose", "w", "t"), node("MatMul", "e t", "y")]
     path = save(
         tmp_path, nodes, [info("i", 3, dtype=TensorProto.INT64)], [info("y")], [tensor("w", 50, 8)]
@@ -492,7 +502,8 @@ def test_a_tensor_is_one_for_all_its_readers(tmp_path):
 
 def test_control_flow(tmp_path):
     """An If costs its dearest branch, a Loop its body times its trip count; captured values are
-    inputs."""
+    inputs.
+    """
     then = helper.make_graph(
         [node("MatMul", "x w", "t")], "then", [], [info("t")], [tensor("w", 4, 4)]
     )
@@ -544,7 +555,8 @@ def test_control_flow(tmp_path):
 
 def test_what_follows_a_loop_has_the_shapes_that_the_loop_keeps(tmp_path):
     """A carried value whose body returns its shape keeps it, what is collected gets the turns in
-    front; growing ones stay open."""
+    front; growing ones stay open.
+    """
     body = helper.make_graph(
         [
             node("Identity", "c_in", "c_out"),
@@ -716,7 +728,8 @@ def test_a_truncated_model_says_so(tmp_path):
 
 def test_weights_are_not_read(tmp_path):
     """A model with 256 MB of weights takes little memory; a 512 MB weight need not even be
-    there."""
+    there.
+    """
     graph = helper.make_graph(
         [node("MatMul", "x w", "a"), node("Relu", "a", "y")], "g", [info("x", 3, 8192)], [info("y")]
     )
@@ -749,9 +762,11 @@ def test_weights_are_not_read(tmp_path):
 def test_nothing_heavy_is_imported_without_need():
     """Reading a text format imports neither onnx nor torch nor networkx."""
     code = (
-        "import sys; from placeopt.instances.readers import read_graph, FORMATS; import tempfile, pathlib;"
+        "import sys; from placeopt.instances.readers import read_graph, FORMATS; import tempfile, "
+        "pathlib;"
         "p = pathlib.Path(tempfile.mkdtemp()) / 'e'; p.write_text('a b\\n'); read_graph(p);"
-        "print([m for m in ('onnx', 'torch', 'networkx', 'ortools', 'matplotlib') if m in sys.modules])"
+        "print([m for m in ('onnx', 'torch', 'networkx', 'ortools', 'matplotlib') if m in "
+        "sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -759,7 +774,8 @@ def test_nothing_heavy_is_imported_without_need():
 
 def test_the_dynamo_exporter_tells_the_modules(tmp_path):
     """Its node names are no paths; the scopes beside them are, and blocks are groups of their
-    own."""
+    own.
+    """
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper, save
 

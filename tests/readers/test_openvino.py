@@ -21,7 +21,10 @@ class Net:
         """Add a layer with one output of `shape` (or none)."""
         key = len(self.layers)
         attributes = " ".join(f'{k}="{v}"' for k, v in data.items())
-        text = f'<layer id="{key}" name="{name or f"{kind}_{key}"}" type="{kind}" version="opset1"><data {attributes}/>'
+        text = (
+            f'<layer id="{key}" name="{name or f"{kind}_{key}"}" type="{kind}" '
+            f'version="opset1"><data {attributes}/>'
+        )
         text += (
             "<input>"
             + "".join(self._port(i, self.shapes[x], "FP32") for i, x in enumerate(inputs))
@@ -50,7 +53,8 @@ class Net:
         """Write the net and read it."""
         path = tmp_path / "net.xml"
         path.write_text(
-            f'<?xml version="1.0"?><net name="n" version="11"><layers>{"".join(self.layers)}</layers>'
+            '<?xml version="1.0"?><net name="n" '
+            f'version="11"><layers>{"".join(self.layers)}</layers>'
             f"<edges>{''.join(self.edges)}</edges></net>"
         )
         return read_graph(path, **options)
@@ -108,7 +112,8 @@ def test_lstm_sequence(tmp_path):
 
 def test_compressed_weights_and_bias(tmp_path):
     """Decompression of a stored weight vanishes, and the bias is fused; bytes are those that are
-    stored."""
+    stored.
+    """
     net = Net()
     x = net.add("Parameter", (1, 4, 8, 8))
     stored = net.add("Const", (6, 4, 3, 3), element_type="f16", precision="FP16")

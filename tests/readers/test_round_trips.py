@@ -90,7 +90,8 @@ def test_every_field_survives(suffix, tmp_path):
 
 def test_csv_keeps_all_but_title_and_tick(tmp_path):
     """The CSV tables keep every column; name and tick length come from the file name and an
-    option."""
+    option.
+    """
     graph = awkward_graph()
     path = write_graph(graph, tmp_path / "g.csv")
     assert_same(read_graph(path, tick_seconds=1e-10), graph, title=False)
@@ -215,7 +216,8 @@ def test_every_instance_round_trips_through_json(data, tmp_path):
 
 def read_tensors_only(graph: OpGraph) -> OpGraph:
     """Return the graph without the tensors that nobody reads: formats made of edges cannot hold
-    them."""
+    them.
+    """
     kept = np.flatnonzero(np.diff(graph.consumer_ptr) > 0)
     counts = np.diff(graph.consumer_ptr)[kept]
     return replace(
@@ -231,7 +233,8 @@ def read_tensors_only(graph: OpGraph) -> OpGraph:
 @pytest.mark.parametrize("name", ["inception_v1", "shufflenet"])
 def test_models_round_trip_through_every_format(name, tmp_path):
     """A real model keeps its flops, bytes, parameters and shapes in every format that holds
-    them."""
+    them.
+    """
     pytest.importorskip("onnx")
     graph = read_graph(f"onnx:{name}")
     assert_same(read_graph(write_graph(graph, tmp_path / f"{name}.json")), graph)

@@ -71,7 +71,8 @@ def test_the_tables_above_are_complete(data):
 @pytest.mark.parametrize("name", PIPEDREAM)
 def test_pipedream(name, data):
     """A profile has its nodes, edges and bytes, and the forward times of its text in
-    nanoseconds."""
+    nanoseconds.
+    """
     path = data / "pipedream" / f"{name}.txt"
     graph = read_graph(path)
     nodes, edges, activation, parameters = PIPEDREAM[name]
@@ -96,7 +97,8 @@ def test_pipedream_lists_of_activations_are_summed(data):
 @pytest.mark.parametrize("name", ["alexnet", "gnmt", "resnet18"])
 def test_pipedream_training_mirrors_the_graph(name, data):
     """Node i has the backward node 2V+1-i, edges are mirrored, V feeds V+1, both ops share a
-    device."""
+    device.
+    """
     path = data / "pipedream" / f"{name}.txt"
     forward, graph = read_graph(path), read_graph(path, training=True)
     count = forward.num_ops
@@ -126,7 +128,8 @@ def test_pipedream_data_loading_can_be_left_out(data):
 @pytest.mark.parametrize("name", DOPPLER)
 def test_doppler(name, data):
     """A Doppler graph has its ops (without inputs), edges and ticks; a tensor per op, sent for comm
-    ticks."""
+    ticks.
+    """
     graph = read_graph(data / "doppler" / f"{name}.txt")
     lines = (data / "doppler" / f"{name}.txt").read_text().splitlines()
     inputs, sources, targets = (re.findall(r"\d+", line) for line in lines[1:4])
@@ -150,7 +153,8 @@ def test_doppler_load_bounds_are_the_published_ones(data):
 @pytest.mark.parametrize("name", PARTITIONING)
 def test_dnn_partitioning(name, data):
     """A file of the NeurIPS 2020 paper gives its graph, times of both kinds, and its own
-    devices."""
+    devices.
+    """
     path = data / "dnn-partitioning" / f"{name}.json"
     graph, cluster = read_bundled(path)
     raw = json.loads(path.read_text())
@@ -173,7 +177,8 @@ def test_dnn_partitioning(name, data):
 
 def test_dnn_partitioning_cost_scales(data):
     """The throughput layer files have costs 1000 times smaller than the latency files of the same
-    graphs."""
+    graphs.
+    """
     folder = data / "dnn-partitioning"
     for name in ("layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference"):
         as_in_file = read_graph(folder / "throughput" / f"{name}.json")
@@ -198,7 +203,8 @@ def test_human_expert_splits_are_no_graphs(data):
 
 def test_optimal_identical(data):
     """All 35 graphs of the library load by name, with the numbers of ops that the table of optima
-    gives."""
+    gives.
+    """
     path = data / "optimal" / "identical" / "graphs.json"
     with (data / "optimal" / "identical" / "optima.csv").open() as file:
         ops = {row["graph"]: int(row["num_ops"]) for row in csv.DictReader(file)}
@@ -240,7 +246,8 @@ def test_optimal_unrelated(data):
 
 def test_topcuoglu_example(data):
     """The first task of Ilavarasan's file takes 14, 16 and 9 on its three devices (a well-known
-    example)."""
+    example).
+    """
     graph = read_graph(data / "optimal" / "unrelated" / "Ilavarasan-3-10.txt")
     assert graph.measured[0].tolist() == [14, 16, 9]
 

@@ -71,7 +71,8 @@ def test_a_module_becomes_a_graph(net):
 
 def test_views_take_no_time_and_stay_with_their_source(net):
     """What only looks at a tensor in another way costs nothing, not even a launch, and never causes
-    a transfer."""
+    a transfer.
+    """
     module, inputs = net
     problem = lower(from_torch(module, inputs), make_cluster("2xA100"))
     view, chunk, pooled = (kind(problem, name) for name in ("view", "chunk", "mean"))
@@ -153,7 +154,10 @@ def test_archives_give_the_same_graph(net, tmp_path):
         "unshaped",
     ):
         assert np.array_equal(getattr(live, key), getattr(stored, key)), key
-    code = f"import sys; from placeopt.instances.readers import read_graph; read_graph({str(tmp_path / 'net.pt2')!r});"
+    code = (
+        "import sys; from placeopt.instances.readers import read_graph; "
+        f"read_graph({str(tmp_path / 'net.pt2')!r});"
+    )
     out = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"],
         capture_output=True,
@@ -295,7 +299,8 @@ def test_names_of_targets_and_modules():
 @pytest.mark.parametrize("archived", [False, True])
 def test_nested_graphs_cost_their_bodies(tmp_path, archived):
     """A cond costs its dearer branch, a while_loop its body times the trip count that is given,
-    else once and flagged."""
+    else once and flagged.
+    """
     torch = pytest.importorskip("torch")
     from torch._higher_order_ops.while_loop import while_loop
 

@@ -22,7 +22,8 @@ OVERHEAD = 2e-3
 @pytest.fixture(scope="module")
 def truth():
     """Two devices whose constants differ from the nominal ones; launch overhead is what the engine
-    costs."""
+    costs.
+    """
     nominal = worker_cluster(2)
     devices = tuple(
         replace(d, peak_flops=8e9, memory_bandwidth=3e9, launch_overhead=OVERHEAD)
@@ -41,7 +42,8 @@ def graphs():
 
 def test_constants_are_recovered(truth) -> None:
     """From timelines that follow known constants, calibration finds overhead, link and roofline
-    within a percent."""
+    within a percent.
+    """
     learned = calibrate(SimulatedRuntime(truth, OVERHEAD), graphs(), placements=2, repeat=1)
     found = learned.summary()
     assert found["launch_overhead"] == pytest.approx(OVERHEAD, rel=0.01)
@@ -53,7 +55,8 @@ def test_constants_are_recovered(truth) -> None:
 
 def test_prediction_after_calibration(truth) -> None:
     """Placements that were not part of the calibration are predicted within 2 %; with nominal costs
-    they are not."""
+    they are not.
+    """
     runtime = SimulatedRuntime(truth, OVERHEAD)
     learned = calibrate(runtime, graphs(), placements=2, repeat=1)
     rng = np.random.default_rng(1)
@@ -79,7 +82,8 @@ def test_prediction_after_calibration(truth) -> None:
 
 def test_measured_times_win_over_the_roofline(truth) -> None:
     """A graph that was measured has the measured times plus the overhead; another one has the
-    fitted roofline."""
+    fitted roofline.
+    """
     known, other = graphs()
     learned = calibrate(SimulatedRuntime(truth, OVERHEAD), [known], placements=1, repeat=1)
     problem = learned.problem(known)
@@ -93,7 +97,8 @@ def test_measured_times_win_over_the_roofline(truth) -> None:
 
 def test_probes_bring_every_op_to_every_device() -> None:
     """In the rotated random placements every op is once on each device, and the last probe is one
-    device alone."""
+    device alone.
+    """
     graph = graphs()[0]
     found = probes(graph, 3, 2, np.random.default_rng(0))
     assert len(found) == 7

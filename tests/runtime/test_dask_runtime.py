@@ -45,7 +45,8 @@ def random_placement(graph: OpGraph, seed: int = 0) -> po.Placement:
 
 def check_timeline(graph: OpGraph, run: Measurement) -> None:
     """Every op starts after its inputs are there, alone on its device; a tensor is sent once per
-    device."""
+    device.
+    """
     device = run.placement.device
     for turn in range(len(run.start)):
         start, finish = run.start[turn], run.finish[turn]
@@ -74,7 +75,8 @@ def check_timeline(graph: OpGraph, run: Measurement) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_results_are_those_of_a_serial_run(dask_runtime: DaskRuntime, source: str) -> None:
     """Whatever the placement, the executed graph computes the values of a serial run, along a
-    possible timeline."""
+    possible timeline.
+    """
     graph, _ = load_graph(source)
     run = dask_runtime.run(graph, random_placement(graph), repeat=2, check=True)
     assert run.checked
@@ -135,7 +137,8 @@ def kill_soon(runtime: DaskRuntime, after: float) -> threading.Thread:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_killed_worker(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker killed in a run: one clear error without retries, a rerun with the right results
-    with one."""
+    with one.
+    """
     graph = long_graph(0.6)
     placement = po.Placement(np.arange(graph.num_ops) % 2)
     monkeypatch.setattr(dask_runtime, "retries", 0)
@@ -157,7 +160,8 @@ def test_killed_worker(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatc
 
 def test_failing_op_is_named(dask_runtime: DaskRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that raises is one error with the task and the reason, and the cluster stays
-    usable."""
+    usable.
+    """
     graph, _ = load_graph("gen:chain-mm?size=16&shards=1")
     placement = po.Placement(np.zeros(graph.num_ops, dtype=np.int64))
 
@@ -178,7 +182,8 @@ def test_failing_op_is_named(dask_runtime: DaskRuntime, monkeypatch: pytest.Monk
 
 def test_bad_requests(dask_runtime: DaskRuntime) -> None:
     """Placements on devices that do not exist, of other graphs, and zero repeats are refused before
-    anything runs."""
+    anything runs.
+    """
     graph, _ = load_graph("gen:chain-mm?size=16&shards=1")
     n = graph.num_ops
     with pytest.raises(InputError, match=r"expected a device in 0\.\.1 of the runtime, received 2"):
@@ -200,7 +205,8 @@ def test_unreachable_scheduler() -> None:
 
 def test_workers_end_with_a_killed_process() -> None:
     """Workers do not outlive the process that started them, however that ends, and say nothing
-    about it."""
+    about it.
+    """
     pytest.importorskip("distributed", reason="needs dask[distributed], the extra 'dask'")
     script = (
         "import sys, time\n"

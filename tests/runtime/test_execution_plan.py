@@ -89,7 +89,8 @@ def test_feed_forward_network(shards: int) -> None:
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_attention_block(shards: int) -> None:
     """The sharded block computes norm, rotary attention by heads with a causal mask, and the
-    residual."""
+    residual.
+    """
     whole = Whole(f"{LLAMA}&shards={shards}")
     rows, columns = {1: (1, 1), 2: (1, 2), 4: (2, 2)}[shards]
     x = whole.matrix("input")

@@ -1,5 +1,6 @@
 """The user's own models: executed under placements with the results of the unsplit model, and
-measured op by op."""
+measured op by op.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def dealt(graph, seed=0):
 
 def test_a_module_runs_under_any_placement_with_its_own_results(module):
     """Every op has a time on its device, in the order of its inputs; the results are those of the
-    unsplit module."""
+    unsplit module.
+    """
     graph, runtime = module
     run = runtime.run(graph, dealt(graph), repeat=2, check=True)
     assert run.checked
@@ -90,7 +92,8 @@ def test_a_wrong_result_is_noticed(module, monkeypatch):
 
 def test_a_module_can_be_calibrated(module):
     """Measured op times make a problem whose simulated makespan is positive and of the measured
-    size."""
+    size.
+    """
     from placeopt.runtime.calibration import calibrate
 
     graph, runtime = module
@@ -101,7 +104,8 @@ def test_a_module_can_be_calibrated(module):
 
 def test_onnx_parts_run_under_any_placement(flow):
     """Parts of random placements give the model's results; their graph has one op per part, and its
-    order holds."""
+    order holds.
+    """
     _, graph, sessions = flow
     for seed in range(3):
         parts = sessions.parts(graph, dealt(graph, seed))
@@ -139,7 +143,8 @@ def command(capsys, *words):
 
 def test_run_executes_a_torch_module(tmp_path, capsys):
     """A module of a file runs its own operators; CPUs that play GPUs are said to, with no senseless
-    error beside them."""
+    error beside them.
+    """
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     shutil.copy(MODELS, tmp_path / "model.py")
@@ -220,7 +225,10 @@ def test_wrong_input_is_one_line(flow, tmp_path, capsys, words, reason):
     """What a user can get wrong ends with code 2 and one line that says what."""
     if words[1].startswith("torch:"):
         pytest.importorskip("torch")
-    head = '{"format": "placeopt/costs", "version": 1, "model": "m", "device": {"kind": "cpu", "family": "cpu"}, "ops": '
+    head = (
+        '{"format": "placeopt/costs", "version": 1, "model": "m", "device": {"kind": "cpu", '
+        '"family": "cpu"}, "ops": '
+    )
     files = {
         "bad": "{}",
         "broken": "{",
@@ -260,7 +268,8 @@ def test_torch_profile_measures_every_op(module, tmp_path):
 
 def test_a_plain_kineto_trace_is_matched_by_kind_and_turn(tmp_path):
     """torch.profiler around the module itself, as a user would run it: ops are found by their kind,
-    in order."""
+    in order.
+    """
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
 
@@ -353,7 +362,8 @@ def test_chakra_traces_are_read(tmp_path, form):
 
 def test_costs_are_carried_to_other_devices_by_the_stated_rule():
     """On the measured kind times stay; elsewhere the work is scaled by the rooflines and the
-    overheads are exchanged."""
+    overheads are exchanged.
+    """
     from placeopt.instances.op_cost_file import costs_of
 
     rng = np.random.default_rng(1)
@@ -414,13 +424,16 @@ def test_too_few_measurements_leave_the_rest_guessed():
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm"}]}',
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": "x"}]}',
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": 1, "dur": NaN}]}',
-        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": 1, "dur": 1, "ctrl_deps": {"a": 1}}]}',
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": 1, "dur": 1, '
+        '"ctrl_deps": {"a": 1}}]}',
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": 3}',
         '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": 1}]}',
-        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": "soon", "dur": 2}]}',
+        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": "soon", "dur": '
+        "2}]}",
         '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": 1, "dur": -2}]}',
         '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "ts": 1, "dur": 2}]}',
-        '{"traceEvents": [{"cat": "kernel", "ph": "X", "name": "k", "ts": 1, "dur": 2, "args": 7}]}',
+        '{"traceEvents": [{"cat": "kernel", "ph": "X", "name": "k", "ts": 1, "dur": 2, "args": '
+        "7}]}",
         '[{"cat": "Node", "name": "a_kernel_time", "dur": Infinity, "ts": 0, "args": {}}]',
         '[{"cat": "Node", "name": "a_kernel_time", "dur": 1}]',
         '{"traceEvents": [',
@@ -428,7 +441,8 @@ def test_too_few_measurements_leave_the_rest_guessed():
 )
 def test_damaged_traces_are_one_line(tmp_path, text):
     """Missing, wrong and impossible fields of every format of trace end with one line that names
-    the file."""
+    the file.
+    """
     from placeopt.instances.traces.trace import read_trace
 
     path = tmp_path / "trace.json"

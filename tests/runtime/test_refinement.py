@@ -46,7 +46,8 @@ def true_makespan(graph, placement) -> int:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_a_bad_start_is_improved(graph, name: str) -> None:
     """From everything on one device, each search finds something faster on a system with 3 % noise,
-    and it is kept."""
+    and it is kept.
+    """
     problem = lower(graph, worker_cluster(2))
     start = with_ranks(problem, po.Placement(np.zeros(graph.num_ops, dtype=np.int64)))
     end = refine(
@@ -65,7 +66,8 @@ def test_a_bad_start_is_improved(graph, name: str) -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_never_slower_than_the_start(graph, name: str) -> None:
     """From a good start under 20 % noise, where the lowest value is mostly luck, the outcome is not
-    truly slower."""
+    truly slower.
+    """
     problem = lower(graph, worker_cluster(2))
     start = po.solve(problem, solver="edge-zeroing").solution
     assert start is not None
@@ -81,7 +83,8 @@ def test_never_slower_than_the_start(graph, name: str) -> None:
 
 def test_candidates_race(graph) -> None:
     """A candidate that is clearly slower is executed once, one that keeps up `repeats` times, none
-    again."""
+    again.
+    """
     problem = lower(graph, worker_cluster(2))
     runtime = system(0.0)
     measure = Measured(runtime, graph, problem, repeats=3)
@@ -99,7 +102,8 @@ def test_candidates_race(graph) -> None:
 
 def test_ranks_are_part_of_a_candidate(graph) -> None:
     """The ranks a search passes are executed; without any, those of the start; without a start, the
-    simulated order."""
+    simulated order.
+    """
     problem = lower(graph, worker_cluster(2))
     measure = Measured(system(0.0), graph, problem)
     devices, ranks = np.arange(graph.num_ops) % 2, np.arange(graph.num_ops)[::-1].copy()
@@ -122,7 +126,8 @@ def test_judge_keeps_its_error_rate() -> None:
 
 def test_dual_policy_measures_devices_only_for_plain_callables(graph) -> None:
     """A callable without `ordered` gets the devices, and the result's value is its best
-    measurement."""
+    measurement.
+    """
     problem = lower(graph, worker_cluster(2))
     seen = []
 

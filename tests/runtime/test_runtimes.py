@@ -44,7 +44,8 @@ def test_serial_run_follows_ranks_and_dependencies() -> None:
 )
 def test_torch_computes_what_numpy_computes(source: str) -> None:
     """On two CPU devices, the threads of the torch runtime compute the values of the serial numpy
-    run."""
+    run.
+    """
     pytest.importorskip("torch", reason="needs torch, the extra 'torch'")
     from placeopt.runtime import TorchRuntime
 
@@ -85,7 +86,8 @@ def test_torch_on_gpus() -> None:
 
 def test_torch_without_gpus_says_why() -> None:
     """Without CUDA devices the default is one clear error, and an op that fails names its
-    reason."""
+    reason.
+    """
     pytest.importorskip("torch", reason="needs torch, the extra 'torch'")
     from placeopt.runtime import TorchRuntime
     from placeopt.runtime import torch_runtime as module
@@ -113,7 +115,8 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple
 
 def test_run_on_dask_writes_everything(capsys, tmp_path) -> None:
     """`placeopt run --calibrate --out` measures, simulates three ways, and writes timeline,
-    placement and picture."""
+    placement and picture.
+    """
     pytest.importorskip("distributed", reason="needs dask[distributed], the extra 'dask'")
     pytest.importorskip("matplotlib")
     source = "gen:chain-mm?size=64&shards=2"
@@ -153,7 +156,8 @@ def test_run_on_dask_writes_everything(capsys, tmp_path) -> None:
 
 def test_run_refuses(capsys) -> None:
     """Unknown runtimes, a scheduler for the wrong one, and unknown solvers are one line and exit
-    code 2."""
+    code 2.
+    """
     for extra, words in (
         (("--runtime", "ray"), "expected model, dask, torch, serial"),
         (("--runtime", "serial", "--scheduler", "tcp://x:1"), "only the runtime 'dask'"),

@@ -1,5 +1,6 @@
 """Stage III by tuning the simulator: on a system that is not what the simulator says, the best
-simulated placement is not the best."""
+simulated placement is not the best.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def true_seconds(graph, placement) -> float:
 
 def test_the_constants_are_learned(graph) -> None:
     """From three dozen noisy measurements comes a placement that is truly faster than the best of
-    the biased simulator."""
+    the biased simulator.
+    """
     calibration = believed(graph)
     best = po.solve(
         calibration.problem(graph), solver="annealing", evaluations=8000, seed=1
@@ -67,7 +69,8 @@ def test_the_constants_are_learned(graph) -> None:
 
 def test_given_placements_run_in_the_final(graph) -> None:
     """A placement that the caller brings is measured beside the finalists, and wins where it is the
-    fastest."""
+    fastest.
+    """
     runtime, calibration = system(0.0), believed(graph)
     truth = lower(graph, runtime.truth)
     known = po.solve(truth, seconds=2, seed=0).solution

@@ -90,7 +90,8 @@ def table(**changes: Any) -> dict[str, Any]:
 )
 def test_wrong_tables_are_refused_in_one_line(changes: dict[str, Any], message: str):
     """Unknown devices, cycles, memory that never returns to zero and too little capacity: one line
-    each."""
+    each.
+    """
     with pytest.raises(po.InputError, match=message) as caught:
         problem_from_dict(table(**changes))
     assert "\n" not in str(caught.value)
@@ -163,7 +164,8 @@ def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(
     source: str, capacity: int, smallest: int
 ):
     """Too small a limit is refused with the least that works; that works, and one unit less does
-    not."""
+    not.
+    """
     problem = po.load_pipeline(source, memory=capacity)
     for solver in ("repetend", "tessel", "time-optimal"):
         result = schedule_result(problem, solver, micro_batches=2)
@@ -231,7 +233,8 @@ def test_damaged_files_are_refused_in_one_line(
 
 def test_smallest_memory_agrees_with_every_order():
     """On one device with blocks of different sizes, the least limit is that of the best order of
-    the blocks."""
+    the blocks.
+    """
     from placeopt.schedules.problem import Block, PipelineProblem
 
     sizes = {"a": 4, "b": 3, "c": 2}

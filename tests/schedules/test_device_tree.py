@@ -18,14 +18,16 @@ from placeopt.schedules.problem import Block, PipelineProblem
 )
 def test_agrees_with_the_constraint_model_on_every_period(seed: int):
     """Feasible and infeasible periods are the same for both, and every pattern is a valid
-    schedule."""
+    schedule.
+    """
     compare(random_tree_pipeline(seed))
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_agrees_where_parts_fork_and_join(seed: int):
     """The same for graphs with joins, forks and several sources, as far as memory bounds their
-    patterns."""
+    patterns.
+    """
     problem = random_blocks(seed)
     if DeviceTree(problem).applies:
         compare(problem)
@@ -84,7 +86,8 @@ def test_several_micro_batches_per_pattern(seed: int):
 )
 def test_proves_tight_memory_on_many_devices(source: str, period: int):
     """Cells that take a constraint solver a minute or more; the device tree needs milliseconds for
-    each proof."""
+    each proof.
+    """
     problem = po.load_pipeline(source)
     result = schedule_result(problem, num_workers=1, micro_batches=4, latency_seconds=0)
     assert result.solution.period == result.solution.size_bound == period
@@ -94,7 +97,8 @@ def test_proves_tight_memory_on_many_devices(source: str, period: int):
 
 def test_says_where_it_does_not_apply():
     """Blocks on several devices, unlimited memory, memory that is zero in between, and long spans
-    are left to others."""
+    are left to others.
+    """
     for source in ("shape:M?devices=4&memory=4", "shape:V?devices=4"):
         assert not DeviceTree(po.load_pipeline(source)).applies
     twice = [

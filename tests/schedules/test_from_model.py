@@ -31,7 +31,8 @@ def chain(ops: int = 4, training: bool = True) -> OpGraph:
 
 def test_blocks_have_the_times_lags_and_activations_of_their_ops():
     """Two stages of a chain: spans are sums of op times, lags those of the tensors between, memory
-    what backward reads."""
+    what backward reads.
+    """
     problem = po.load(chain(), "2xA100", objective="period")
     family = np.array([int(name[2]) for name in problem.op_names])
     device = (family >= 2).astype(np.int64)
@@ -98,7 +99,8 @@ def test_inference_keeps_forward_blocks_without_memory():
 )
 def test_stages_of_a_cut_model_run_the_known_schedules(source: str):
     """Passes of one op stay together, so that 1F1B fits the cut; repetend is no slower in the
-    steady state."""
+    steady state.
+    """
     problem = pipeline_of_model(source, "4xA100").replace(micro_batches=8)
     known, ours = schedule(problem, "1f1b"), schedule(problem, num_workers=1)
     assert ours.period <= known.period
@@ -123,7 +125,8 @@ def test_any_placement_can_be_scheduled():
 
 def test_tensor_parallel_ops_take_a_share_of_their_time_on_every_device():
     """An op on all devices takes 1/D of its time plus what it gathers, and the tensor that enters
-    it is a lag."""
+    it is a lag.
+    """
     problem = po.load(chain(training=False), "4xA100", objective="period")
     device = np.array([0, ALL, 1, 2])
     found = pipeline_of_placement(problem, device, mode="infer")
@@ -137,7 +140,8 @@ def test_tensor_parallel_ops_take_a_share_of_their_time_on_every_device():
 
 def test_join_passes_ties_an_op_without_weights_to_its_backward_ops():
     """Every backward op shares the group of its forward op, groups that were tied before stay
-    tied."""
+    tied.
+    """
     graph = join_passes(training_graph(chain(training=False)))
     index = {name: i for i, name in enumerate(graph.op_names)}
     for name, i in index.items():
@@ -147,7 +151,8 @@ def test_join_passes_ties_an_op_without_weights_to_its_backward_ops():
 
 def test_placements_that_cannot_run_are_refused():
     """Weights that do not fit, devices that do not exist, and arrays of the wrong length: one line
-    each."""
+    each.
+    """
     problem = po.load(chain(), "2xA100", objective="period")
     with pytest.raises(po.InputError, match="expected one entry per op"):
         pipeline_of_placement(problem, [0])

@@ -66,7 +66,8 @@ def test_schedules_are_valid_and_within_what_the_weights_leave():
 
 def test_less_memory_never_gives_a_faster_step_and_forces_stages():
     """From plenty of memory to too little: steps get slower, one stage gives way to several, then
-    nothing fits."""
+    nothing fits.
+    """
     steps, stages = [], []
     for memory in (4_000_000_000, 60_000_000, 36_000_000):
         found = chosen(GPT, memory=memory)
@@ -97,7 +98,8 @@ def test_a_large_vocabulary_is_spread_over_all_devices():
 
 def test_two_branches_run_side_by_side():
     """A two-branch model has shape K: each branch on its half of the devices, what joins them on
-    all."""
+    all.
+    """
     graph = join_passes(training_graph(generate(f"{FLAVA}&batch=1")))
     parts = branches(graph)
     assert parts is not None
@@ -117,7 +119,8 @@ def test_two_branches_run_side_by_side():
 
 def test_both_directions_double_blocks_and_weights():
     """Shape X has the blocks of V twice, the second time mirrored, and the memory that both weights
-    leave."""
+    leave.
+    """
     graph = join_passes(training_graph(generate(GPT)))
     cluster = make_cluster("4xA100")
     one = cut_model("V", 4, graph, cluster, "train", 5.0).problem(mode="train", recompute=False)
@@ -132,7 +135,8 @@ def test_both_directions_double_blocks_and_weights():
 
 def test_replicas_pay_for_their_gradients():
     """Fewer stages than devices leave replicas: each takes its share of the batch, and sums
-    gradients over its links."""
+    gradients over its links.
+    """
     graph = join_passes(training_graph(generate(GPT)))
     slow, fast = (
         cut_model("V", 2, graph, make_cluster(name), "train", 5.0)

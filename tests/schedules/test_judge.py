@@ -27,7 +27,8 @@ assert codecs  # registers the files of schedules
 @pytest.mark.parametrize("seed", range(20))
 def test_a_pattern_is_valid_exactly_when_it_is_valid_for_long(seed: int):
     """The judge of patterns agrees with the judge of many repetitions, for good patterns and for
-    shortened ones."""
+    shortened ones.
+    """
     rng = np.random.default_rng(seed)
     problem = (random_blocks if seed % 2 else random_tree_pipeline)(seed)
     pattern = greedy_pattern(problem, 1 + seed % 3)
@@ -54,7 +55,8 @@ def claims(schedule_: PipelineSchedule, **changes: object) -> list[str]:
 
 def test_no_self_graded_period():
     """A shorter period, a pattern that has nothing to do with the schedule, bounds above values:
-    all are found out."""
+    all are found out.
+    """
     good = schedule(po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=6), num_workers=1)
     assert claims(good) == []
     assert (
@@ -85,7 +87,8 @@ def test_a_schedule_without_a_pattern_repeats_as_a_whole():
 
 def test_size_three_is_valued_by_its_period_per_micro_batch():
     """16 ticks for 3 micro-batches are worth 16/3; K = 1 with 8 is not optimal and has the same
-    bound."""
+    bound.
+    """
     problem = po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=6)
     one, three = (schedule_result(problem, size=size, num_workers=1) for size in (1, 3))
     assert (one.value, one.lower_bound, one.status) == (8, Fraction(16, 3), "feasible")
@@ -120,7 +123,8 @@ class Liar:
 
 def test_a_plug_in_that_lies_is_found_out():
     """A pattern that cannot repeat so fast is a SolverError; one that can gets its own value,
-    whatever was claimed."""
+    whatever was claimed.
+    """
     problem = po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=4)
     with pytest.raises(SolverError, match="liar"):
         po.solve(problem, Liar())
@@ -133,7 +137,8 @@ def test_a_plug_in_that_lies_is_found_out():
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
     """Whatever is found in whatever time, the result has at most the period of the schedule that it
-    began with."""
+    began with.
+    """
     problem = po.load_pipeline("shape:V?devices=4&memory=4", micro_batches=4)
     best = schedule(problem, num_workers=1)
     tight = problem.with_capacity(3)

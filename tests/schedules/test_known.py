@@ -47,7 +47,8 @@ def test_gpipe_and_1f1b_idle_as_their_formula_says(devices: int, n: int, f: int,
 )
 def test_interleaved_idles_as_its_formula_says(devices: int, rounds: int, chunks: int):
     """Interleaved 1F1B idles (D - 1)(f + b) of stages that are 1/v as long: a share of (D - 1)/(vn
-    + D - 1)."""
+    + D - 1).
+    """
     n = rounds * devices
     found = made(
         "interleaved-1f1b", f"shape:interleaved?devices={devices}&chunks={chunks}&backward=2", n
@@ -70,7 +71,8 @@ def test_hanayo_idles_as_its_formula_says(devices: int, waves: int):
 @pytest.mark.parametrize(("devices", "n"), [(2, 4), (4, 8), (4, 11), (6, 12), (8, 20)])
 def test_zero_bubble_h1_and_h2(devices: int, n: int):
     """At f = i = w, ZB-H1 idles (D - 1)(f + i - w) and holds D, ZB-H2 idles (D - 1)(f + i - 2w) = 0
-    and holds 2D - 1."""
+    and holds 2D - 1.
+    """
     source = f"shape:V?devices={devices}&split=1&forward=1&input=1&weight=1"
     h1, h2 = made("zb-h1", source, n), made("zb-h2", source, n)
     assert max(h1.idle_ticks) == devices - 1
@@ -82,7 +84,8 @@ def test_zero_bubble_h1_and_h2(devices: int, n: int):
 @pytest.mark.parametrize(("devices", "n"), [(2, 4), (3, 6), (4, 8), (4, 13), (5, 10), (8, 16)])
 def test_zero_bubble_v(devices: int, n: int):
     """ZB-V has no idle time within a device's span at f = i = w, with the memory of 1F1B (2D half
-    stages)."""
+    stages).
+    """
     found = made("zb-v", f"shape:wave?devices={devices}&split=1&forward=1&input=1&weight=1", n)
     assert found.idle_ticks == [0] * devices
     assert found.peak_memory == [2 * devices] * devices
@@ -92,7 +95,8 @@ def test_zero_bubble_v(devices: int, n: int):
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_v_half_and_v_min(devices: int, rounds: int):
     """V-Half holds floor((D + 2)/2) stages and idles about 3D, V-Min holds floor((D + 4)/3) and
-    idles about 4D."""
+    idles about 4D.
+    """
     source = f"shape:wave?devices={devices}&split=1&forward=1&input=1&weight=1"
     half, least = made("v-half", source, rounds * devices), made("v-min", source, rounds * devices)
     assert max(half.peak_memory) == 2 * ((devices + 2) // 2)
@@ -104,7 +108,8 @@ def test_v_half_and_v_min(devices: int, rounds: int):
 @pytest.mark.parametrize(("devices", "units"), [(2, 1), (4, 1), (4, 3), (6, 2), (8, 1), (8, 2)])
 def test_chimera_idles_as_its_formula_says(devices: int, units: int):
     """Chimera idles (D - 2)/(2N + D - 2) for b = f and, in one unit of D micro-batches, (D -
-    2)/(3N/2 + D - 2) for b = 2f."""
+    2)/(3N/2 + D - 2) for b = 2f.
+    """
     n = units * devices // 2
     equal = made("chimera", f"shape:X?devices={devices}&backward=1", n)
     assert max(equal.bubble_wall) == pytest.approx((devices - 2) / (2 * 2 * n + devices - 2))
@@ -117,7 +122,8 @@ def test_chimera_idles_as_its_formula_says(devices: int, units: int):
 @pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (2, 2, 1), (3, 2, 2)])
 def test_dualpipe_idles_less_than_its_overlapped_formula(devices: int, f: int, i: int, w: int):
     """Run one after the other, DualPipe idles (D/2 - 1)(f + i - w), below the report's formula;
-    memory D + 1."""
+    memory D + 1.
+    """
     found = made(
         "dualpipe",
         f"shape:X?devices={devices}&split=1&forward={f}&input={i}&weight={w}",
@@ -179,7 +185,8 @@ def test_1f1b_plus_is_1f1b_on_a_plain_pipeline(devices: int, n: int, f: int, b: 
 @pytest.mark.parametrize("devices", [4, 6])
 def test_1f1b_plus_on_shared_placements(name: str, devices: int):
     """It holds as many micro-batches as there are stages left, keeps the order of micro-batches,
-    and no search is slower."""
+    and no search is slower.
+    """
     source = f"shape:{name}?devices={devices}"
     found = made("1f1b-plus", source, 16)
     problem = found.problem
@@ -199,7 +206,8 @@ def test_1f1b_plus_refuses_what_it_is_not_for():
 @pytest.mark.parametrize("units", [1, 2, 5])
 def test_chimera_is_direct(units: int):
     """More micro-batches than devices are units one after the other (direct concatenation): the
-    order repeats by unit."""
+    order repeats by unit.
+    """
     found = made("chimera", "shape:X?devices=4&backward=2", 2 * units)
     orders = [
         [

@@ -35,7 +35,8 @@ PERIODS = {
 )
 def test_proves_the_minimum_period_of_every_shape_and_capacity(name: str, capacity: int):
     """Every cell of the table is found and proved for K = 1, and the schedule is valid within its
-    memory."""
+    memory.
+    """
     problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
     result = schedule_result(problem, num_workers=1, micro_batches=6)
     found = result.solution
@@ -121,7 +122,8 @@ def test_infeasible_period_is_proved_and_monotone():
 
 def test_tighten_shortens_a_loose_pattern_without_changing_orders():
     """A pattern found at a long period is stretched; tightening gives a valid pattern no longer
-    than before."""
+    than before.
+    """
     problem = po.load_pipeline("shape:V?devices=4&memory=4&lag=2")
     for period in (9, 14, 20):
         _, pattern = CyclicModel(problem, period).solve(10, num_workers=1, seed=1)
@@ -175,7 +177,8 @@ def test_repetend_agrees_with_tessels_enumeration(problem: PipelineProblem):
 @given(pipelines(), st.integers(1, 4))
 def test_bounds_hold_with_blocks_on_all_devices(problem: PipelineProblem, n: int):
     """No bound passes the exact makespan of n micro-batches, nor the least period of one or two per
-    repetend."""
+    repetend.
+    """
     exact = schedule(problem.replace(micro_batches=n), "time-optimal", num_workers=1, seconds=10)
     assert makespan_bound(problem, n) <= exact.makespan
     for size in (1, 2):
@@ -190,7 +193,8 @@ def test_bounds_hold_with_blocks_on_all_devices(problem: PipelineProblem, n: int
 )
 def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int):
     """The completed repetend takes n periods and the way through the pipeline, and the bound says
-    that nothing is shorter."""
+    that nothing is shorter.
+    """
     for n in (8, 32, 128):
         found = schedule(
             po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1
@@ -200,7 +204,8 @@ def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int)
 
 def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):
     """A larger pattern starts as the smaller one repeated: even if nothing is decided it is as
-    good."""
+    good.
+    """
     problem = po.load_pipeline("shape:NN?devices=4&memory=4")
     least = schedule(problem, num_workers=1).period
     real = CyclicModel.solve
@@ -219,7 +224,8 @@ def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("period", [4, 5, 6, 7, 9])
 def test_least_latency_at_a_period(period: int):
     """The option `period` finds the least latency at that rate: here against all starts of V on two
-    devices."""
+    devices.
+    """
     problem = po.load_pipeline("shape:V?devices=2&memory=2")
     result = schedule_result(problem, period=period, num_workers=1)
     assert "proved least" in result.message
@@ -271,7 +277,8 @@ def test_period_below_the_least_is_proved_impossible():
 @given(pipelines(), st.integers(2, 5))
 def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: int):
     """Times `factor` as long make the least period at most `factor` as long, and no shorter than
-    the finer grid allows."""
+    the finer grid allows.
+    """
     scaled = problem.replace(span=problem.span * factor, lag=problem.lag * factor)
     small, large = schedule(problem, num_workers=1), schedule(scaled, num_workers=1)
     assert (small.period - 1) * factor < large.period <= small.period * factor
@@ -279,7 +286,8 @@ def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: i
 
 def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
     """With and without the normal form the same least period is proved, joins and several sources
-    included."""
+    included.
+    """
     monkeypatch.setattr(DeviceTree, "decide", lambda *_: None)  # leave every period to CP-SAT
     periods, skipped = {}, 0
     for narrow in (True, False):
@@ -305,7 +313,8 @@ def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
 
 def test_entries_are_the_only_way_to_their_descendants():
     """In K the two branches join: their first blocks are no entries, the joint block and all after
-    it are."""
+    it are.
+    """
     problem = po.load_pipeline("shape:K?devices=4")
     found = entries(problem)
     sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
@@ -318,7 +327,8 @@ def test_entries_are_the_only_way_to_their_descendants():
 
 def test_mirror_images_are_symmetries():
     """X has one pair of chains; unequal capacities, or one longer block, break it; connected shapes
-    have none."""
+    have none.
+    """
     problem = po.load_pipeline("shape:X?devices=4&memory=3")
     ((one, other),) = mirror_images(problem)
     assert sorted(one + other) == list(range(problem.num_blocks))

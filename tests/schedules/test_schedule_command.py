@@ -68,7 +68,8 @@ def test_schedule_prints_its_contract_and_writes_every_export(
     tmp_path: Path, run: Callable[..., Any]
 ):
     """One object with the agreed names; picture, trace, starts, PyTorch CSV and JSON in the
-    folder."""
+    folder.
+    """
     found = run(
         "schedule", "shape:V?devices=4&memory=4", "--micro-batches", "8", "--out", str(tmp_path)
     )
@@ -97,7 +98,8 @@ def test_the_schedule_that_is_written_is_read_back(
     tmp_path: Path, run: Callable[..., Any], source: tuple[str, ...]
 ):
     """schedule.json of --out is what --initial takes: with no time at all, the same makespan comes
-    back."""
+    back.
+    """
     first = run("schedule", *source, "-n", "6", "-s", "repetend", "-t", "5", "--out", str(tmp_path))
     again = run(
         "schedule",
@@ -118,7 +120,8 @@ def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(
     tmp_path: Path, run: Callable[..., Any]
 ):
     """With several solvers: results and the best; what PyTorch cannot run is left out with the
-    reason."""
+    reason.
+    """
     found = run(
         "schedule", "shape:V?devices=4&memory=3", "-s", "repetend,tessel", "-n", "6", "-k", "3"
     )
@@ -149,7 +152,8 @@ def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
     run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):
     """With room for 3 micro-batches K = 1 repeats every 8 ticks, and two together do better: the
-    report says so."""
+    report says so.
+    """
     arguments = ("schedule", "shape:V?devices=4&memory=3", "-n", "8", "--seconds", "20")
     found = run(*arguments)
     assert (found["period"], found["repetend_size"]) == (8, 1)
@@ -165,7 +169,8 @@ def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Stages name their ops, devices and times; the cut is a placement file that tells them; memory
-    is told by what it is."""
+    is told by what it is.
+    """
     code, out, err = output(
         capsys,
         "schedule",
@@ -198,7 +203,8 @@ def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(
 
 def test_json_tells_the_stages_of_a_model(run: Callable[..., Any]):
     """The stages' times add up to the work of the devices, their ops to the model's, their weights
-    to what is resident."""
+    to what is resident.
+    """
     found = run("schedule", GPT, "--cluster", "2xA100", "-n", "4", "-s", "1f1b")
     stages = found["stages"]
     assert [row["stage"] for row in stages] == [0, 1]
@@ -213,7 +219,8 @@ def test_json_tells_the_stages_of_a_model(run: Callable[..., Any]):
 @pytest.mark.parametrize("shape", ["wave", "M"])
 def test_shapes_of_a_model_are_selectable(tmp_path: Path, run: Callable[..., Any], shape: str):
     """`--shape` cuts otherwise: a wave has two stages per device, M ops on all devices, which no
-    placement can say."""
+    placement can say.
+    """
     found = run(
         "schedule",
         f"{GPT}&tied=0"
@@ -252,7 +259,8 @@ def test_joint_choice_names_the_runner_up(
     tmp_path: Path, run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ):
     """--joint prints the best and the runner-up with the reason why it lost, and writes the best
-    schedule."""
+    schedule.
+    """
     arguments = (
         "schedule",
         GPT,
@@ -322,7 +330,8 @@ def test_wrong_input_ends_with_one_line(
 @pytest.mark.parametrize(("memory", "size"), [(4, 1), (3, 3), (5, 1)])
 def test_picture_frames_one_repetition_on_every_device(memory: int, size: int):
     """Every block of every micro-batch is drawn; a frame on each device spans at most a period and
-    holds K runs of each."""
+    holds K runs of each.
+    """
     pytest.importorskip("matplotlib")
     found = schedule(
         po.load_pipeline(f"shape:V?devices=4&memory={memory}"),
@@ -355,7 +364,8 @@ def test_picture_frames_one_repetition_on_every_device(memory: int, size: int):
 
 def test_a_picture_of_32_micro_batches_is_legible():
     """Passes have lanes of their own, every cell has its number and room for it, and memory fills
-    its panel."""
+    its panel.
+    """
     backend = pytest.importorskip("matplotlib.backends.backend_agg")
     problem = po.load_pipeline("shape:V?devices=4&memory=400&split=1")
     figure = draw_pipeline(schedule(problem, micro_batches=32, num_workers=1))

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 )
 def test_enumeration_finds_the_published_periods(name: str, mode: str, period: int):
     """On 4 devices the enumeration ends at the periods of the published search, and repetend finds
-    the same."""
+    the same.
+    """
     problem = po.load_pipeline(f"shape:{name}?devices=4&mode={mode}")
     theirs = schedule_result(problem, "tessel", seconds=120)
     ours = schedule_result(problem, "repetend", num_workers=1, latency_seconds=0)
@@ -52,7 +53,8 @@ def test_enumeration_finds_the_published_periods(name: str, mode: str, period: i
 )
 def test_enumeration_respects_memory(name: str, capacity: int, period: int):
     """Under a memory limit the exhaustive enumeration ends at the period that the repetend search
-    proves."""
+    proves.
+    """
     problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
     found = schedule(problem, "tessel", seconds=120)
     assert found.period == period
@@ -61,7 +63,8 @@ def test_enumeration_respects_memory(name: str, capacity: int, period: int):
 
 def best_of_all_orders(problem: PipelineProblem, micro_batches: int) -> int:
     """Least makespan over every order in which instances can be started: each as early as its order
-    allows."""
+    allows.
+    """
     spans = problem.span.tolist()
     devices = [problem.devices_of(i).tolist() for i in range(problem.num_blocks)]
     everything = list(itertools.product(range(micro_batches), range(problem.num_blocks)))
@@ -120,7 +123,8 @@ def test_time_optimal_agrees_with_every_order(source: str, n: int):
 )
 def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
     """For n micro-batches: lower bound <= exact makespan <= completed repetend, and makespans grow
-    with n."""
+    with n.
+    """
     spans = []
     for n in (1, 2, 3):
         problem = po.load_pipeline(source, micro_batches=n)
@@ -138,7 +142,8 @@ def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
 @pytest.mark.parametrize("seed", range(24))
 def test_makespan_bounds_hold_under_tight_memory(seed: int):
     """Residence and the idle ends never pass the exact makespan of a few micro-batches, forwards or
-    in reverse roles."""
+    in reverse roles.
+    """
     for make in (random_blocks, random_tree_pipeline):
         problem = make(seed).replace(micro_batches=3)
         try:

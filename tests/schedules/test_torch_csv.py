@@ -45,7 +45,8 @@ def test_exported_rows_are_strict_compute_only():
 )
 def test_refuses_what_the_runtime_cannot_run(source: str, reason: str):
     """Forward-only schedules, blocks on several ranks and several chains are refused with the
-    reason."""
+    reason.
+    """
     found = schedule(po.load_pipeline(source), micro_batches=4)
     with pytest.raises(po.InputError, match=reason):
         torch_rows(found)
@@ -56,7 +57,8 @@ def test_exported_schedules_run_in_pytorch_with_the_gradients_of_the_unpipelined
     tmp_path: Path,
 ):
     """A V schedule, one with I and W, and ZB-V run on four gloo processes; gradients equal the
-    plain model's."""
+    plain model's.
+    """
     made = {
         "v": schedule(po.load_pipeline("shape:V?devices=4&memory=4"), micro_batches=8),
         "iw": schedule(po.load_pipeline("shape:V?devices=4&memory=4&split=1"), micro_batches=8),

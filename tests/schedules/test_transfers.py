@@ -1,5 +1,6 @@
 """Transfers that occupy channels or devices, against an event-driven simulation that shares no code
-with them."""
+with them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from placeopt.schedules.transfers import executed, transfers_of, with_transfers
 
 def jobs_of(problem, start, mode):
     """Return (micro-batch, block or edge) -> (wanted time, ticks, resources, jobs waited for with
-    ticks after their end)."""
+    ticks after their end).
+    """
     places = [tuple(problem.devices_of(i).tolist()) for i in range(problem.num_blocks)]
     moved = (
         {}
@@ -47,7 +49,8 @@ def jobs_of(problem, start, mode):
 @pytest.mark.parametrize("mode", ["lag", "channel", "blocking"])
 def test_an_order_runs_as_early_as_it_can(seed, mode):
     """Everything starts the moment its inputs are there and its resources have done what comes
-    first in the order."""
+    first in the order.
+    """
     problem = random_blocks(seed)
     made = dispatch(problem, problem.heads[None, :] + 5 * np.arange(4)[:, None])
     if made is None:
@@ -78,7 +81,8 @@ def test_an_order_runs_as_early_as_it_can(seed, mode):
 @pytest.mark.parametrize("name", ["V", "X", "M", "NN", "K"])
 def test_blocking_takes_longest(name):
     """Lags alone are fastest, channels no faster, blocking no faster than the work that it adds
-    says."""
+    says.
+    """
     problem = po.load_pipeline(
         f"shape:{name}?devices=4&forward=4&backward=12&tensor=4&lag=1", micro_batches=12
     )
@@ -100,7 +104,8 @@ def test_blocking_takes_longest(name):
 
 def test_nothing_moves_without_lags():
     """A problem without lags is its own problem with transfers; a word that is not known is
-    refused."""
+    refused.
+    """
     problem = po.load_pipeline("shape:V?devices=3")
     assert with_transfers(problem, "blocking") is problem
     with pytest.raises(

@@ -1,5 +1,6 @@
 """The annealing walk: its incremental values are those of a plain serial schedule, and its moves
-keep every constraint."""
+keep every constraint.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SEEDS = st.integers(0, 10_000)
 
 def serial_schedule(problem, device, sequence):
     """Insert op by op into the earliest gap of its device: plain Python, no shared code; return the
-    starts."""
+    starts.
+    """
     start, finish = {}, {}
     held = {d: [] for d in range(problem.num_devices)}
     tensors = [[] for _ in range(problem.num_ops)]  # of each reader
@@ -73,7 +75,8 @@ def walker_on(seed, *, max_ops=14, capacity=None):
 @settings(max_examples=40, deadline=None)
 def test_incremental_values_are_those_of_a_full_schedule(seed):
     """After any number of accepted and rejected proposals, the value is that of scheduling
-    everything anew."""
+    everything anew.
+    """
     problem, walker = walker_on(seed)
     for steps, heat in ((1, 0.0), (7, 5.0), (40, 2.0), (40, 0.0)):
         walker.run(steps, heat, heat / 10)
@@ -100,7 +103,8 @@ def test_the_best_placement_is_worth_what_the_walk_says(seed):
 @settings(max_examples=25, deadline=None)
 def test_walks_keep_every_constraint(seed):
     """Capacity, colocation and compatibility hold at every stage, and the sequence stays
-    topological."""
+    topological.
+    """
     problem, walker = walker_on(seed, capacity=True)
     for _ in range(6):
         walker.run(15, 10.0, 1.0)
@@ -144,7 +148,8 @@ def test_every_move_is_made():
 
 def test_the_target_stops_a_walk():
     """A walk ends with the first placement at or below the target, and says how many steps it
-    took."""
+    took.
+    """
     _, walker = walker_on(5)
     assert walker.run(100, 1.0, 0.1, target=walker.value) == 0
 
@@ -163,7 +168,8 @@ def test_crews_do_not_depend_on_threads(threads):
 
 def test_few_slow_cycles_find_what_many_short_ones_do_not():
     """Three million steps on a sharded Llama layer on 8 devices: in cycles of 150 steps an op they
-    end above 287 million ticks."""
+    end above 287 million ticks.
+    """
     problem = load("gen:llama-layer", "uniform:8")
     solver = make_solver("annealing", walks=1, start="random")
     result = solver.solve(problem, Budget(evaluations=3_000_000), seed=1)

@@ -1,5 +1,6 @@
 """Cross-entropy and PPO on categorical distributions: closed forms, finite differences, what
-sampling draws."""
+sampling draws.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def surrogate(logits, old, drawn, advantage, clip, entropy_weight):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_ppo_gradient_agrees_with_finite_differences(seed):
     """The gradient of the clipped surrogate and the entropy equals central differences, clipped
-    rows included."""
+    rows included.
+    """
     rng = np.random.default_rng(seed)
     old = rng.dirichlet(np.ones(3), 4)
     logits = np.log(old) + 0.3 * rng.normal(size=(4, 3))  # some ratios are beyond the clip
@@ -114,7 +116,8 @@ def test_the_ppo_gradient_agrees_with_finite_differences(seed):
 
 def test_gradient_steps_make_good_samples_likelier():
     """PPO steps raise the probability of what had positive advantage, within the clip's reach, and
-    keep a simplex."""
+    keep a simplex.
+    """
     distribution = Distribution(np.ones((1, 3), dtype=np.bool_))
     drawn = np.array([[0], [1], [2]], dtype=np.int32)
     distribution.ascend(
@@ -127,7 +130,8 @@ def test_gradient_steps_make_good_samples_likelier():
 
 def test_samples_follow_the_distribution():
     """Relative frequencies of many samples match the probabilities; forbidden devices never
-    appear."""
+    appear.
+    """
     rng = np.random.default_rng(4)
     distribution = random_distribution(rng)
     share = kernels.frequencies(draw(distribution, 40_000, rng), 3)
@@ -173,7 +177,8 @@ def test_failures_count_as_the_worst():
 )
 def test_every_part_alone_finds_a_small_optimum(solver, options):
     """CE, PPO and both find the best of all 3^6 assignments (fifo execution cannot be beaten by
-    less)."""
+    less).
+    """
     rng = np.random.default_rng(1)
     edges = [(0, 2, 4), (1, 2, 3), (2, 3, 6), (2, 4, 2), (3, 5, 1), (4, 5, 5)]
     problem = PlacementProblem.from_edges(rng.integers(1, 15, (6, 3)), edges)

@@ -1,5 +1,6 @@
 """The parts of searches that a name chooses do what their papers say, in compiled walks and in
-batches alike."""
+batches alike.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def walk_on(problem, moves="all", acceptance="metropolis", seed=0):
 @pytest.mark.parametrize("name", COOLINGS)
 def test_coolings_fall_from_hot_to_cold(name):
     """A cooling begins at `hot`, ends at `cold` and never rises; scaling and reheating change what
-    they say."""
+    they say.
+    """
     cooling = COOLINGS[name](50.0, 0.5)
     temperature = [cooling.at(x) for x in np.linspace(0, 1, 33)]
     assert temperature[0] == pytest.approx(50.0)
@@ -67,7 +69,8 @@ def test_coolings_fall_from_hot_to_cold(name):
 
 def test_coolings_keep_their_law():
     """Per step a geometric cooling loses a share, a linear one an amount, and Lundy's T becomes T /
-    (1 + beta T)."""
+    (1 + beta T).
+    """
     at = {
         name: np.array([COOLINGS[name](9.0, 1.0).at(x) for x in np.linspace(0, 1, 9)])
         for name in COOLINGS
@@ -96,7 +99,8 @@ def test_deterministic_limits():
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 def test_compiled_walks_keep_to_their_limit(acceptance):
     """Step by step no accepted value exceeds the rule's limit, and worse values are accepted below
-    it."""
+    it.
+    """
     walk, heat, worse, over = walk_on(knotted(), acceptance=acceptance), 30.0, 0, 0
     walk.run(300, 1.0, 1.0)
     for _ in range(600):
@@ -122,7 +126,8 @@ def test_only_the_named_moves_are_proposed(moves):
 
 def test_selections_prefer_as_they_say():
     """A tournament of two takes place i of n with probability (2 (n - i) - 1) / n^2, ranking with 2
-    (n - i) / (n (n + 1))."""
+    (n - i) / (n (n + 1)).
+    """
     rng, n, draws = np.random.default_rng(0), 5, 40_000
     place = np.arange(n)
     expected = {
@@ -138,7 +143,8 @@ def test_selections_prefer_as_they_say():
 
 def test_crossovers_take_what_they_say():
     """One point takes a suffix, two points a stretch, the uniform one every group half of the
-    time."""
+    time.
+    """
     rng = np.random.default_rng(1)
     taken = {
         name: np.array([cross(rng, 9) for _ in range(3000)]) for name, cross in CROSSOVERS.items()
@@ -217,7 +223,8 @@ def test_every_part_searches(solver, options, objective):
 @pytest.mark.parametrize("windows", [*WINDOWS, "time,connected"])
 def test_large_neighbourhood_search_with_some_windows(windows):
     """Windows of some kinds only, drawn alike, still improve a random problem or leave it as it
-    is."""
+    is.
+    """
     problem = random_problem(np.random.default_rng(5), max_ops=14)
     solver = Lns(windows=windows, adaptive=False, effort=0.05)
     start = make_solver("etf").solve(problem, Budget(evaluations=5)).solution

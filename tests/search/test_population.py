@@ -1,5 +1,6 @@
 """Operators on populations: mutation, repair and crossover keep every constraint; relabelling
-changes nothing."""
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_mutation_keeps_every_constraint(seed):
 @settings(max_examples=30, deadline=None)
 def test_fit_says_which_rows_fit(seed):
     """Repaired rows that are called good satisfy every constraint; good rows are left as they
-    are."""
+    are.
+    """
     rng, problem, space = tight_space(seed)
     allowed = problem.units.allowed
     homes = np.stack(
@@ -74,7 +76,8 @@ def test_fit_says_which_rows_fit(seed):
 @settings(max_examples=25, deadline=None)
 def test_children_satisfy_the_constraints_of_their_parents(seed):
     """Crossover, relabelling and mutation of two feasible members give a feasible child with a
-    complete order."""
+    complete order.
+    """
     rng = np.random.default_rng(seed)
     problem = tight_problem(rng)
     evaluator = BudgetedEvaluator(Tracker("genetic", problem, Budget(evaluations=10)))
@@ -137,7 +140,8 @@ def test_selection_keeps_the_best_without_copies():
 @settings(max_examples=25, deadline=None)
 def test_groups_can_be_placed(seed, count):
     """Every group has a device that can run all its ops and holds their bytes; labels are 0, 1, 2,
-    ..."""
+    ...
+    """
     problem = tight_problem(np.random.default_rng(seed))
     space = SearchSpace(problem)
     labels = space.groups(count)

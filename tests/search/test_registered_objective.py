@@ -1,5 +1,6 @@
 """Searches that only ask for values take an objective that a user has registered: the one of the
-how-to."""
+how-to.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_the_searches_are_there():
 @pytest.mark.parametrize("solver", SEARCHES)
 def test_a_registered_objective_is_minimised(traffic, solver):
     """The result is valid under the objective's own judge, better than what random placements
-    reach, and repeatable."""
+    reach, and repeatable.
+    """
     problem = load("gen:ffnn?layers=6", cluster="uniform:3", objective="traffic")
     rows = np.random.default_rng(0).integers(0, 3, (400, problem.num_ops))
     values = traffic.evaluate_batch(problem, rows)

@@ -1,5 +1,6 @@
 """The searches as solvers: never worse than the seed, budgets, threads, the period, black boxes,
-published targets."""
+published targets.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def layered():
 )
 def test_never_worse_than_the_seed_on_a_large_graph(layered, solver, seed):
     """400 ops, 8 devices: neither a heuristic's placement nor a random one is lost, however small
-    the budget."""
+    the budget.
+    """
     rng = np.random.default_rng(seed)
     starts = [
         make_solver("etf").solve(layered, Budget(evaluations=1), seed=seed).solution,
@@ -95,7 +97,8 @@ def test_seeds_differ(layered, solver):
 @pytest.mark.parametrize("solver", SEARCHES)
 def test_a_time_budget_is_kept(solver, monkeypatch):
     """With a clock that only measurements move, a search ends within 5 % (one measurement) of its
-    time."""
+    time.
+    """
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -115,7 +118,8 @@ def test_a_time_budget_is_kept(solver, monkeypatch):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_black_box_is_minimised(solver, seed):
     """The user's own function, here with a hole and a preference, is brought to the minimum over
-    all placements."""
+    all placements.
+    """
     problem = small(seed).replace(tick_seconds=1e-3)
     wish = np.random.default_rng(seed).integers(0, 2, problem.num_ops)
     calls = []
@@ -162,7 +166,8 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
 @pytest.mark.parametrize("solver", [*ALL, "dual-policy"])
 def test_measurements_may_beat_the_bounds_of_the_model(solver):
     """The bounds are proved for the cost model: a system that is faster than it is no
-    contradiction."""
+    contradiction.
+    """
     problem = small(1)
     result = solve(
         problem, make_solver(solver, measure=lambda device: 1e-9 * (1 + device[0])), evaluations=40
@@ -199,7 +204,8 @@ def test_the_period_is_minimised(solver, seed):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_small_problems_are_solved(solver, seed):
     """No placement of a small problem, in fifo execution or by upward rank, is better than what is
-    found."""
+    found.
+    """
     problem = small(seed)
     rows = every_assignment(problem)
     best = min(
@@ -273,7 +279,8 @@ def mean_value(problem, solver, evaluations, seeds, **options):
 )
 def test_targets_from_scratch(data, graph, target):
     """2400 evaluations from random placements: the cross-entropy method stays below the project's
-    targets."""
+    targets.
+    """
     problem = load(data / "doppler" / f"{graph}.txt", "uniform:4")
     assert mean_value(problem, "cross-entropy", 2400, 5, start="random") <= target
 

@@ -1,5 +1,6 @@
 """Bounds of sharding problems against the best of all choices, and the exact pass against any
-integers."""
+integers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
 
 def solvable(seeds, **how):
     """Yield (problem, {feasible choice: cost}) of the problems that have a solution and a node to
-    decide."""
+    decide.
+    """
     for seed in seeds:
         problem, data = draw(seed, **how)
         feasible = oracle(data)
@@ -61,7 +63,8 @@ def test_any_integers_prove_no_more_than_the_best():
 
 def test_no_bound_where_usages_are_rounded():
     """Usages whose sums pass 64 bits are rounded up: what fits exactly then seems not to, and must
-    not be ruled out."""
+    not be ruled out.
+    """
     limit = 2**61
     usages = [[limit - 28, limit]] + [
         [7, 8]
@@ -87,7 +90,8 @@ def test_no_bound_where_usages_are_rounded():
 @pytest.mark.parametrize("block", range(2))
 def test_huge_numbers(block):
     """Costs and usages up to 2^62, limits that a choice uses to the last byte: value, bound and
-    status agree with the oracle."""
+    status agree with the oracle.
+    """
     for seed in range(20 * block, 20 * block + 20):
         problem, data = draw_huge(seed)
         best = min(oracle(data).values(), default=None)
@@ -105,7 +109,8 @@ def test_huge_numbers(block):
 @pytest.mark.interpreted
 def test_bounds_hold_with_and_without_a_known_value():
     """The independent and the Lagrangian bound never pass the best choice, whatever they are
-    told."""
+    told.
+    """
     for problem, feasible in solvable(range(200, 260)):
         best = min(feasible.values())
         assert independent_bound(problem) <= best
@@ -148,7 +153,8 @@ def test_trees_without_a_limit_are_solved_by_messages():
 
 def test_solver_and_bound_of_the_objective_agree_with_the_oracle():
     """`po.solve` finds the best of small problems and `po.bound` never passes it; where there is
-    none both say so."""
+    none both say so.
+    """
     found = 0
     for seed in range(300, 330):
         problem, data = draw(seed)
@@ -175,7 +181,8 @@ def test_solver_and_bound_of_the_objective_agree_with_the_oracle():
 @pytest.mark.skipif(not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA")
 def test_an_instance_of_the_contest_is_bounded():
     """On instance G two seconds of the Lagrangian bound pass ten times the independent one, and
-    hold."""
+    hold.
+    """
     problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
     report = po.bound(problem, seconds=2.0, upper=217039)
     assert 5 * report.bounds["independent"] < report.bounds["lagrangian"] <= 217039
@@ -185,7 +192,8 @@ def test_an_instance_of_the_contest_is_bounded():
 @pytest.mark.parametrize(("seed", "steps"), [(8, 150), (115, 150), (0, 6000), (10, 6000)])
 def test_prices_on_huge_usages_stay_sums(seed, steps):
     """Prices that grow without end, as no choice fits, pass neither 64 bits nor all floats; what
-    they prove is true."""
+    they prove is true.
+    """
     problem, data = draw_huge(seed)
     condensed = condense(*draft_of(problem))
     dual = Dual(condensed.compact)

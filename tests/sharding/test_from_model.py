@@ -1,5 +1,6 @@
 """Sharding problems from models: collectives by hand, rules by shapes, known layouts, the
-command."""
+command.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def test_dimensions_are_followed_through_views(given, made, pairs):
 
 def test_rules_of_products():
     """A matrix product of activations splits batch, rows, columns and terms; a turned operand is
-    seen."""
+    seen.
+    """
     scores = ways_of(Form("matmul", ((2, 4, 64, 16), (2, 4, 64, 16)), ((2, 4, 64, 64),), ()))
     by_name = {way.name: way for way in scores}
     assert by_name["rows 1"].inputs == (1, 1)
@@ -168,7 +170,8 @@ def test_less_memory_costs_no_less():
 
 def test_training_counts_three_passes_and_keeps_the_state():
     """Replicated everywhere, training takes three times the forward pass and keeps 16 bytes per
-    value."""
+    value.
+    """
     graph = two_layers()
     plain, trained = (
         sharding_model(graph, make_cluster(CLUSTER), (2, 4), training=t) for t in (False, True)
@@ -190,7 +193,8 @@ def test_training_counts_three_passes_and_keeps_the_state():
 
 def test_meshes_are_checked():
     """Sizes that are none, and clusters of another size, are refused in one line; hosts lie on the
-    first axis."""
+    first axis.
+    """
     with pytest.raises(InputError, match="2x4"):
         parse_mesh("2*4")
     with pytest.raises(InputError, match="8 devices"):
@@ -201,7 +205,8 @@ def test_meshes_are_checked():
 
 def test_an_exported_module_is_sharded(tmp_path):
     """A torch.export file of two layers: Megatron's column and row are found as ways, the gap
-    closed."""
+    closed.
+    """
     torch = pytest.importorskip("torch")
     net = torch.nn.Sequential(
         torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256), torch.nn.ReLU()

@@ -1,5 +1,6 @@
 """Sharding problems: files, evaluator, judge and the compact arrays, against every choice of small
-problems."""
+problems.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def compact_cost(compact, choice):
 @pytest.fixture(params=range(4), ids="block{}".format)
 def drawn(request):
     """Return 60 problems: seed, problem, and the cost of every feasible choice as the oracle finds
-    it."""
+    it.
+    """
     drawn = [(seed, *draw(seed)) for seed in range(60 * request.param, 60 * request.param + 60)]
     return [(seed, problem, oracle(data)) for seed, problem, data in drawn]
 
@@ -60,7 +62,8 @@ def drawn(request):
 @pytest.mark.interpreted
 def test_evaluator_and_judge_agree_with_the_oracle(drawn):
     """Every choice of 60 problems a block: same feasible ones, same cost, in words where not
-    feasible."""
+    feasible.
+    """
     for seed, problem, feasible in drawn:
         for choice, solution in choices(problem):
             violations = sharding_violations(problem, solution)
@@ -79,7 +82,8 @@ def test_evaluator_and_judge_agree_with_the_oracle(drawn):
 @pytest.mark.interpreted
 def test_condensing_keeps_every_choice(drawn):
     """What is left has the same feasible choices at the same cost, and choices go there and
-    back."""
+    back.
+    """
     for seed, problem, feasible in drawn:
         draft, fits = draft_of(problem)
         if not np.logical_or.reduceat(fits, problem.node_ptr[:-1]).all():
@@ -117,7 +121,8 @@ def test_totals_pass_64_bits():
 
 def test_json_round_trips(tmp_path):
     """Our format and the contest's, plain and gzip, give the same problem; a solution comes back as
-    it was."""
+    it was.
+    """
     for seed in range(30):
         problem, data = draw(seed)
         assert from_dict(json.loads(json.dumps(to_dict(problem)))).hash == problem.hash

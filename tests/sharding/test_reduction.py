@@ -1,5 +1,6 @@
 """Exact reductions against every choice of small problems: what is cheap enough stays, at the same
-cost."""
+cost.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from placeopt.sharding.two_sided import TwoSided
 
 def problems(count):
     """Yield small problems, half of them with many followers and forbidden pairs, and their
-    feasible choices."""
+    feasible choices.
+    """
     for seed in range(count):
         problem, data = draw(seed) if seed % 2 else draw_linked(seed)
         feasible = oracle(data)
@@ -36,7 +38,8 @@ def remaining(condensed):
 @pytest.mark.interpreted
 def test_trees_come_first_children_before_parents():
     """Each node before the core has one later neighbour; no node of the core has one neighbour in
-    it."""
+    it.
+    """
     shapes = set()
     for seed in range(120):
         draft, fits = draft_of(problem := draw(seed, nodes=6)[0])
@@ -55,7 +58,8 @@ def test_trees_come_first_children_before_parents():
 @pytest.mark.parametrize("exceed", [None, 1, 0])
 def test_the_best_stays_and_costs_the_same(exceed):
     """Looking for choices below 10^18, for no more than the best, and for less: what remains, and
-    what it costs."""
+    what it costs.
+    """
     moved = smaller = nothing = 0
     for problem, feasible in problems(240):
         best = min(feasible.values())
@@ -88,7 +92,8 @@ def test_the_best_stays_and_costs_the_same(exceed):
 
 def test_search_avoids_what_is_forbidden_and_says_when_it_cannot():
     """Both sides end at the best of small linked problems, also where every choice uses an entry of
-    10^18."""
+    10^18.
+    """
     forbidden = best_found = count = 0
     for problem, feasible in problems(60):
         best = min(feasible.values())

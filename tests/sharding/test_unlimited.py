@@ -39,7 +39,8 @@ def two_nodes(usages, limit=None):
 )
 def test_usages_without_a_limit_decide_nothing(usages):
     """The cheapest choice is solved, proved, judged, bounded and written, though it uses more than
-    2^62."""
+    2^62.
+    """
     problem = from_contest(two_nodes(usages))
     best = ShardingSolution(np.zeros(2, dtype=np.int64))
     assert not problem.limited
@@ -75,7 +76,8 @@ def test_huge_usages_without_a_limit_against_the_oracle():
 
 def test_a_limit_too_large_for_64_bits_is_refused_only_where_it_matters():
     """A limit of 2^62 or more is taken for none where no choice passes it, and refused where one
-    does."""
+    does.
+    """
     small, large = [[HALF, 0], [HALF - 2, 0]], [[HALF, 0], [2**62 - 1, 0]]
     assert not from_contest(two_nodes(small, 2**62)).limited
     assert not from_contest(two_nodes(large, 2**63 - 1)).limited

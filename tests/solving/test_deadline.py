@@ -1,5 +1,6 @@
 """A search whose steps outlast the time is left behind, and nothing that it finds later is
-taken."""
+taken.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def problem_of(num_ops):
 @dataclass(frozen=True)
 class Stuck(SearchSolver):
     """Offers everything on one device, then takes a step that only the test ends, then finds
-    something better."""
+    something better.
+    """
 
     name: ClassVar[str] = "stuck"
     release: threading.Event = field(default_factory=threading.Event)
@@ -57,7 +59,8 @@ class Whole(SearchSolver):
 
 def test_a_search_that_does_not_come_back_is_left_behind():
     """The incumbent counts; what the search offers after the end of its time is not taken, bounds
-    and proofs neither."""
+    and proofs neither.
+    """
     problem, solver = problem_of(LARGE // 100), Stuck()
     result = run(problem, solver, Budget(seconds=3.0))
     assert (result.value, result.stop_reason, result.status) == (
@@ -82,7 +85,8 @@ def test_what_a_part_has_found_is_kept():
 
 def test_small_problems_and_other_budgets_run_as_they_are():
     """Without a limit of time, or on a small problem, nothing is watched and no time is
-    reserved."""
+    reserved.
+    """
     small, large = problem_of(10), problem_of(LARGE // 100)
     assert (is_large(small), is_large(large)) == (False, True)
     assert (reserve(small, 1.0), reserve(large, None)) == (0.0, 0.0)

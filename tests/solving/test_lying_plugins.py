@@ -1,5 +1,6 @@
 """Solvers of other packages that lie: whatever they say, and however they end, the Result is
-true."""
+true.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import reference
-import test_solver_contract as contract
+from contract_problems import other_problems
 
 import placeopt.solving.run as run_module
 from placeopt.model.bound import BoundReport
@@ -69,7 +70,8 @@ def honest(problem):
 @dataclass(frozen=True)
 class Liar(SearchSolver):
     """Offers a placement if `solves`, does `deed` to the problem and the tracker, and ends in some
-    `way`."""
+    `way`.
+    """
 
     name: ClassVar[str] = "liar"
     watched_from: ClassVar[int] = 0
@@ -133,7 +135,8 @@ def outcome(problem, solver, **fields):
 
 def check(result, problem, *, proved=0):
     """The value is that of the solution, valid on the problem as it was, and nothing is proved that
-    is not."""
+    is not.
+    """
     known = problem_of()
     assert problem.hash == PlacementProblem.from_edges(COMPUTE, EDGES, name=problem.name).hash
     for key in ("compute", "transfer", "consumer", "producer"):
@@ -187,7 +190,8 @@ WAYS = ("return", "raise", "interrupt", "exit", "base", "forge", "hang")
 @pytest.mark.parametrize("deed", CLAIMS)
 def test_a_claim_is_shown_as_one_however_the_search_ends(deed, solves, way):
     """Bounds, infeasibility and remarks reach the message, as claims of the solver, and nothing
-    else."""
+    else.
+    """
     problem = problem_of()
     result = outcome(problem, Liar(CLAIMS[deed], way, solves))
     check(result, problem)
@@ -324,7 +328,8 @@ def offer_chameleon(problem, tracker):
 
 class Shifting(np.ndarray):
     """An array that shows other values once it has been looked at, and says that it is
-    immutable."""
+    immutable.
+    """
 
     base = b"immutable"
     looks = 0
@@ -589,7 +594,8 @@ def test_our_names_are_not_given_away():
 
 def test_what_ours_prove_inside_counts():
     """One of our solvers, run by a plug-in on a part, proves; what the plug-in has made of its own
-    problem is no matter."""
+    problem is no matter.
+    """
 
     def delegate(problem, tracker):
         tracker.problem = free()
@@ -717,7 +723,8 @@ RETURNS = {
 @pytest.mark.parametrize("case", RETURNS)
 def test_what_solve_returns_is_taken_for_a_claim(case, start):
     """The solution is valued and judged; bound, status, reason and evaluations are what they are
-    here."""
+    here.
+    """
     solver, words = RETURNS[case]
     problem = problem_of()
     result = outcome(problem, solver, initial=start)
@@ -772,10 +779,11 @@ KINDS = {
 @pytest.mark.parametrize(("kind", "objective"), KINDS)
 def test_solutions_of_every_kind_are_taken(kind, objective):
     """A class derived from one of ours, which changes nothing, finds the same, and proves
-    nothing."""
+    nothing.
+    """
     real = make_solver(KINDS[kind, objective], kind)
     other = type("Other", (type(real),), {"objectives": (objective,), "kind": kind})()
-    problem = contract.other_problems(kind, objective)[0]
+    problem = other_problems(kind, objective)[0]
     budget = Budget(seconds=30.0, evaluations=200)
     ours, theirs = run(problem, real, budget), run(problem, other, budget)
     assert theirs.value == ours.value is not None
@@ -818,7 +826,8 @@ class Boaster(po.SearchSolver):
 )
 def test_the_command_line_believes_no_more(tmp_path, end):
     """A plug-in that an entry point names, run by `placeopt solve --solver`: its lies are shown as
-    claims."""
+    claims.
+    """
     site = tmp_path / "site" / "boast-1.0.dist-info"
     site.mkdir(parents=True)
     (site / "METADATA").write_text("Metadata-Version: 2.1\nName: boast\nVersion: 1.0\n")

@@ -40,7 +40,8 @@ def tracker_of(problem, seconds=30.0):
 
 def test_sides_tell_each_other_what_is_better(problem):
     """Each takes the better incumbent and bound of the other, and a bound that meets the incumbent
-    ends both."""
+    ends both.
+    """
     exchange, first, second = (
         Exchange(),
         tracker_of(problem),
@@ -110,7 +111,8 @@ def test_small_problems_are_proved_by_the_portfolio():
 @pytest.mark.jit
 def test_the_trace_shows_both_sides(problem):
     """Incumbents fall and bounds rise, each with the moment at which a part of the search found
-    it."""
+    it.
+    """
     result = po.solve(problem, "portfolio", seconds=3)
     values = [point.incumbent for point in result.trace if point.incumbent is not None]
     bounds = [point.lower_bound for point in result.trace]
@@ -143,7 +145,8 @@ def side_that_ran(problem, small):
 
 def test_a_stalled_proof_leaves_its_core(problem, monkeypatch):
     """One that gained nothing of late ends, at first only on large problems; what it proved is
-    kept."""
+    kept.
+    """
     monkeypatch.setattr(solver_class("cp-sat"), "search", lambda *_: None)
     patient = side_that_ran(problem, False)
     patient.end_if_stalled()

@@ -216,7 +216,8 @@ class _Case:
 
 def _order(base, classes):
     """Yield the pairs of ops that must not lead back: forward edges, and turned ones of orphan
-    backward classes."""
+    backward classes.
+    """
     backward = base.backward.tolist()
     ends = base.consumer_ptr.tolist()
 
@@ -234,7 +235,8 @@ def _order(base, classes):
 
 def difference(seed):
     """Return in words how `split-ideals` and the enumeration differ on a seed; None if they agree,
-    "" if nothing was drawn."""
+    "" if nothing was drawn.
+    """
     problem = draw(seed)
     if problem is None:
         return ""
@@ -248,7 +250,10 @@ def difference(seed):
         )
     value, split = expected
     if split_violations(problem, split) or judged_period(problem, split) != value:
-        return f"the enumeration's {split} is not worth {value} to the judge: {split_violations(problem, split)}"
+        return (
+            f"the enumeration's {split} is not worth {value} to the judge: "
+            f"{split_violations(problem, split)}"
+        )
     if result.status != "optimal" or result.value != value:
         return f"{result.status} {result.value}, but {split} is worth {value}"
     if (

@@ -24,7 +24,8 @@ SEEDS = range(400)
 
 def test_every_option_against_all_splits():
     """Values, proofs and claims of infeasibility agree; the slice has every option often enough to
-    mean something."""
+    mean something.
+    """
     found = {seed: difference(seed) for seed in SEEDS}
     assert {seed: words for seed, words in found.items() if words} == {}
     drawn = [draw(seed) for seed, words in found.items() if words is None]
@@ -45,7 +46,8 @@ def test_every_option_against_all_splits():
 
 def test_an_op_without_time_may_carry_weights():
     """An op of no time stays apart from one with replicas where its weights would be exchanged with
-    them."""
+    them.
+    """
     base = PlacementProblem(
         name="weights",
         compute=np.repeat([[0], [24], [16]], 4, axis=1),
@@ -66,7 +68,8 @@ def test_an_op_without_time_may_carry_weights():
 @pytest.mark.parametrize("home", [0, 1])
 def test_a_tensor_may_cost_time_on_an_uplink_only(home):
     """A backward op of no time is tied to the op whose tensor it reads, though only an uplink takes
-    time for it."""
+    time for it.
+    """
     base = PlacementProblem(
         name="late",
         compute=np.array([[9, 9], [9, 9], [0, 0]]),

@@ -1,5 +1,6 @@
 """Replicas, groups and overlapped transfers against an enumeration of all chains, against ideal-dp,
-and through the interface."""
+and through the interface.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def crossing(problem, held, ticks):
 
 def enumerate_splits(problem):
     """Return the best period over all chains of ideals, replica counts and groups; None if nothing
-    fits."""
+    fits.
+    """
     base = problem.placement
     n, k = base.num_ops, base.num_devices
     size = k // problem.groups
@@ -123,7 +125,8 @@ def enumerate_splits(problem):
 )
 def test_splits_are_optimal(devices, replicas, groups, overlap):
     """The split found is the best of all, valid, valued alike by evaluation and judge, and not
-    below a quick bound."""
+    below a quick bound.
+    """
     for seed in range(12):
         base = identical(seed, devices)
         rng = np.random.default_rng(seed + 100)
@@ -154,7 +157,8 @@ def test_one_device_a_stage_is_ideal_dp():
 
 def test_extensions_of_a_published_pipeline(data):
     """On bert24 replication without synchronisation never hurts, a dear one is not used, and
-    overlap never hurts."""
+    overlap never hurts.
+    """
     base = po.load(
         data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period"
     )
@@ -245,7 +249,8 @@ def test_the_judge_finds_what_is_wrong():
 
 def test_written_and_read(tmp_path, capsys):
     """Problem and split survive JSON; the command line makes, solves, bounds and verifies the same
-    problem."""
+    problem.
+    """
     base = identical(5, 4)
     problem = SplitProblem(base, 2, 2, True, np.arange(base.num_ops), np.arange(base.num_tensors))
     again = from_dict(json.loads(json.dumps(to_dict(problem))))

@@ -84,7 +84,8 @@ def pins_of(model, t):
 @pytest.mark.parametrize("capacity", [100, 18])
 def test_pipedream_is_the_best_of_its_stages(seed, capacity):
     """The dynamic program finds stages as fast as the best of all cuts of the order, memory
-    kept."""
+    kept.
+    """
     problem = problem_of(seed, capacity=capacity)
     model = contract(problem, contiguity="chain")
     n = model.num_nodes
@@ -176,7 +177,8 @@ def test_what_the_partitioner_is_given():
 
 def test_a_fake_partition_is_judged(monkeypatch):
     """Parts are offered as splits over the accelerators, and those that break a limit are
-    dropped."""
+    dropped.
+    """
     monkeypatch.setattr(graph_partition, "load_partitioner", FakePartitioner)
     problem = problem_of(3)
     result = run(problem, GraphPartition(), Budget(seconds=10))

@@ -1,5 +1,6 @@
 """The offline bound: linear program <= exact optimum <= any policy, and an exhaustive search on few
-jobs."""
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def test_exact_is_the_clairvoyant_optimum(seed):
 
 def test_exact_matters():
     """Among the crowded streams are some that block jobs, and some where refusing or waiting room
-    decides."""
+    decides.
+    """
     bounds = [offline_bound(few_jobs(seed, jobs=6), method="exact").blocked for seed in range(8)]
     assert max(bounds) > 0
     assert min(bounds) < 6
@@ -49,7 +51,8 @@ def test_exact_matters():
 @pytest.mark.parametrize("beta", ["A", "B"])
 def test_bounds_are_ordered(seed, beta):
     """Hopeless jobs <= linear program <= integers <= exact <= every policy, on streams of 20
-    jobs."""
+    jobs.
+    """
     problem = stream(20, beta=beta, seed=seed, load=1.2, grid=(2, 1, 2))
     lp, integer, exact = (
         offline_bound(problem, method=m, seconds=10).blocked for m in ("lp", "cp-sat", "exact")
@@ -69,7 +72,8 @@ def test_linear_bound_holds_on_long_streams(rule):
 
 def test_simultaneous_arrivals_share_the_servers():
     """Five jobs that need all four servers at once: four of them are blocked, and the bound says
-    so."""
+    so.
+    """
     types = table(count=1, grid=(2, 1, 2))
     length = int(types.arrays.jct[0].min())
     zero = np.zeros(5, dtype=np.int64)

@@ -33,7 +33,8 @@ def test_streams_round_trip(make, tmp_path):
 @pytest.mark.parametrize("solver", ["random-degree", "feasible-first", "rollout", "policy-degree"])
 def test_results_round_trip(solver, tmp_path):
     """A result read back has the same solution, and that is still valid and runs again to the same
-    episode."""
+    episode.
+    """
     problem = stream(30, beta="C", load=1.2)
     result = po.solve(problem, solver, evaluations=20, seed=2)
     again = load(save(result, tmp_path / "result.json"))

@@ -62,7 +62,8 @@ def test_registry_has_the_promised_names():
 @pytest.mark.parametrize("name", SOLVERS)
 def test_contract(name):
     """The objective is that of the episode run again, above the bound; the stream is untouched; a
-    seed repeats."""
+    seed repeats.
+    """
     problem = stream(60, beta="C", load=1.2)
     before = problem.hash
     result = make(name).solve(problem, Budget(evaluations=400), seed=3)
@@ -107,7 +108,8 @@ def test_other_problems_are_refused(name):
 
 def test_optimum_is_recognised():
     """When only hopeless jobs are blocked, here the one that arrives at the horizon, the result is
-    optimal."""
+    optimal.
+    """
     problem = stream(20, beta=1, load=0.05)
     result = po.solve(problem, "max-degree")
     assert (result.objective, result.status, result.gap) == (1, "optimal", 0.0)
@@ -131,7 +133,8 @@ def test_constant_degree_takes_the_best_of_its_sweep():
 
 def test_tuned_order_is_the_best_seen():
     """Feasible-first never blocks more on its training streams than a constant or any starting
-    order."""
+    order.
+    """
     problem = stream(80, beta="A", load=1.1, seed=5)
     streams = training_streams(problem, 4, 0)
 
@@ -154,7 +157,8 @@ def test_given_order_is_used():
 @pytest.mark.parametrize("seed", range(2))
 def test_learned_policy_is_never_worse_than_its_seed(seed):
     """On the validation streams, and the choice is the seed itself unless another is clearly
-    better."""
+    better.
+    """
     problem = stream(60, beta="C", load=1.2, seed=seed)
     solver, tracker = (
         PolicyDegree(iterations=4, streams=6, steps=30, hidden=8, validation=6),
@@ -175,7 +179,8 @@ def test_learned_policy_is_never_worse_than_its_seed(seed):
 
 def test_a_good_round_is_not_lost():
     """The last policy and the two that blocked fewest jobs when they served are compared; of few
-    policies, all are."""
+    policies, all are.
+    """
     blocked = [
         0.5,
         0.2,
@@ -193,7 +198,8 @@ def test_a_good_round_is_not_lost():
 
 def test_the_second_course_starts_small():
     """It takes the smallest degree that is in time and fits, and its policies are candidates: one
-    round suffices them."""
+    round suffices them.
+    """
     problem = stream(60, beta="C", load=0.3)
     episode = simulate(problem, smallest_first(problem))
     for job in np.flatnonzero(episode.degree):
@@ -220,7 +226,8 @@ def test_training_repeats():
 
 def test_values_learned_on_a_stream_lower_its_blocking():
     """From an order that takes the smallest degree, the learned policy blocks clearly fewer jobs on
-    streams it never saw."""
+    streams it never saw.
+    """
     problem = stream(150, beta="C", load=1.1)
     base = DegreePolicy("feasible-first", order=padded(problem, [(1,)] * 3))
     solver = PolicyDegree(iterations=3, streams=12, steps=100, validation=6)
@@ -234,7 +241,8 @@ def test_values_learned_on_a_stream_lower_its_blocking():
 
 def test_trace_returns_by_definition():
     """A lambda of 1 adds up the discounted rewards to come, with the value at the end; one of 0
-    looks one step ahead."""
+    looks one step ahead.
+    """
     rng = np.random.default_rng(0)
     rewards, values = rng.integers(0, 2, 6).astype(float), rng.normal(size=6)
     one, two = (trace_returns(rewards, values, 0.9, trace) for trace in (1.0, 0.0))
@@ -249,7 +257,8 @@ def test_trace_returns_by_definition():
 @pytest.mark.parametrize("trace", [0.0, 0.6, 1.0])
 def test_solved_values_are_those_of_the_chain(trace):
     """On streams of a Markov chain with a state per feature, the solved weights are its values,
-    from the bellman equation."""
+    from the bellman equation.
+    """
     rng = np.random.default_rng(0)
     chain, reward, discount = rng.dirichlet(np.ones(3), size=3), np.array([1.0, 0.2, -0.5]), 0.8
     visited = np.zeros((40, 400), dtype=np.int64)
@@ -264,7 +273,8 @@ def test_solved_values_are_those_of_the_chain(trace):
 
 def test_solved_values_end_with_the_jobs_to_come():
     """With as many jobs to come as are left and a reward of one for each, the offsets are their
-    discounted number."""
+    discounted number.
+    """
     network, to_come = (
         ValueNetwork(1, 0, np.random.default_rng(0), bins=7),
         np.tile(np.arange(6)[::-1], (50, 1)),

@@ -1,5 +1,6 @@
 """The judge of episodes: agrees with the simulator on what it made, and finds every kind of
-damage."""
+damage.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def crowded(rule="uniform", **options):
 @pytest.mark.parametrize("memory", [80_000_000_000, 400_000_000, 250_000_000])
 def test_simulated_episodes_are_valid(rule, memory):
     """What every policy makes passes, also where memory is short, and the blocked jobs are counted
-    alike."""
+    alike.
+    """
     jobs = table(rule=rule, memory=memory)
     problem = replace(stream(60, beta="C", load=1.2, rule=rule), jobs=jobs)
     order = same_order(problem, problem.jobs.degrees[::-1])
@@ -103,7 +105,8 @@ def test_two_jobs_on_one_server():
 
 def test_wrong_times():
     """A completion time that the degree does not have, a missed deadline and a missed horizon are
-    found."""
+    found.
+    """
     episode = crowded()
     job = started(episode)
     short = damage(episode, "jct", lambda jct: jct.__setitem__(job, 1))
@@ -129,7 +132,8 @@ def test_a_degree_that_does_not_exist():
 
 def test_episodes_of_other_streams():
     """An episode of another stream, one without its servers, and what is no episode are refused in
-    words."""
+    words.
+    """
     problem, other = stream(60, beta="C"), stream(30)
     unknown = simulate(problem, DegreePolicy("max-degree"))
     assert "record_servers=True" in BLOCKING.judge(problem, unknown)[0]

@@ -28,7 +28,8 @@ GOLDEN = {
 @pytest.mark.jit
 def test_published_step_times(data):
     """All 30 completion times of the published simulator are met to 0.01 % (it prints two
-    digits)."""
+    digits).
+    """
     times = load_stream(
         "stream:ramp?rule=published&units=published", profiles=data / "pipedream"
     ).jobs.lookahead
@@ -102,7 +103,8 @@ def test_one_server_takes_the_sequential_time():
 
 def test_cache_knows_everything_a_step_time_depends_on():
     """A change of profile, degree, topology, units or rule changes the answer even after a first
-    call."""
+    call.
+    """
     profile, base, config = (
         random_profile(1, 12),
         RampTopology(),
@@ -144,7 +146,8 @@ def test_time_scales_with_the_unit():
 @pytest.mark.jit
 def test_splitting_hurts_in_consistent_units(data):
     """With consistent units VGG-16 is slower on two servers than on one; AlexNet is faster on
-    16."""
+    16.
+    """
     times = load_stream("stream:ramp?rule=published", profiles=data / "pipedream").jobs.lookahead
     assert times["vgg16"][2] > 1.3 * times["vgg16"][1]
     assert times["alexnet"][16] < 0.3 * times["alexnet"][1]
@@ -160,7 +163,8 @@ def test_a_job_that_fits_nowhere():
 
 def two_ops(size=5e9):
     """A chain of two ops: forward 2 s and 4 s, backward 1 s and 3 s; every tensor has `size`
-    bytes."""
+    bytes.
+    """
     return JobProfile(
         "two",
         np.array([2.0, 4.0]),
@@ -193,7 +197,8 @@ def test_contention_on_a_job_by_hand():
 
 def test_a_shared_bus_makes_transfers_queue():
     """Four sub-ops on one op boundary: 3 transfers leave each server; a bus sends them one after
-    the other."""
+    the other.
+    """
     topology, config = (
         RampTopology(4, 1, 1, propagation=0.0, io_latency=0.0),
         LookaheadConfig("uniform"),

@@ -1,5 +1,6 @@
 """Blocking rates of the published set-up: the published ones, and what the uniform rule gains (six
-seeds each)."""
+seeds each).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def rate(problems, name, **fields):
 @pytest.mark.parametrize("k", range(4))
 def test_published_blocking_rates(data, k):
     """Maximum, minimum and random degree block what was published, within the spread of six
-    seeds."""
+    seeds.
+    """
     problems = streams(data, "ABCD"[k], "published")
     for name, values in PUBLISHED.items():
         assert rate(problems, name) == pytest.approx(values[k], abs=0.025)
@@ -45,7 +47,8 @@ def test_published_blocking_rates(data, k):
 
 def test_constants(data):
     """Degree 4 under the published rule and degree 8 under the uniform rule block what was
-    measured."""
+    measured.
+    """
     assert rate(streams(data, "A", "published"), "constant-degree", degree=4) == pytest.approx(
         0.218, abs=0.015
     )
@@ -56,7 +59,8 @@ def test_constants(data):
 
 def test_rollout_beats_the_published_checkpoints_on_loose_deadlines(data):
     """With the uniform rule a rollout on two streams of D blocks less than PAC-ML's best
-    checkpoint."""
+    checkpoint.
+    """
     from placeopt.solvers.degree.feasible_first import padded
 
     problems = streams(data, "D", "uniform")[:2]

@@ -62,7 +62,8 @@ def compare(problem, episode, choose):
 @pytest.mark.parametrize("arrivals", ["fixed", "poisson"])
 def test_outcomes_equal_the_oracle(rule, arrivals):
     """Whatever a policy chooses, placement, occupancy and blocking causes are those of the
-    definition."""
+    definition.
+    """
     problem = stream(40, beta="A", seed=3, load=1.3, rule=rule, arrivals=arrivals, **GRID)
     for policy in policies(problem):
         episode = simulate(problem, policy, seed=1, record_servers=True)
@@ -77,7 +78,8 @@ def test_outcomes_equal_the_oracle(rule, arrivals):
 @pytest.mark.parametrize("seed", range(3))
 def test_fixed_policies_choose_as_defined(seed):
     """Maximum, minimum and constant degree, and feasible-first, choose what their definitions
-    say."""
+    say.
+    """
     problem = stream(50, beta="C", seed=seed, load=1.1, **GRID)
     degrees, sequential = problem.jobs.degrees, problem.jobs.arrays.sequential
 
@@ -139,7 +141,8 @@ def by_hand(arrival, deadline, horizon, model=None):
 
 def test_servers_are_free_again_the_moment_a_job_ends():
     """Two servers, jobs of 10 tenths: the third finds no room at 9, the fourth does at exactly
-    10."""
+    10.
+    """
     problem = by_hand([0, 0, 9, 10], [10, 10, 10, 10], 100)
     episode = simulate(problem, DegreePolicy("constant-degree", degree=1), record_servers=True)
     assert [CAUSES[c] for c in episode.cause] == ["completed", "completed", "no space", "completed"]
@@ -148,7 +151,8 @@ def test_servers_are_free_again_the_moment_a_job_ends():
 
 def test_deadline_and_horizon():
     """A deadline may be met exactly; a job that ends after the horizon is unfinished, at it
-    completed."""
+    completed.
+    """
     problem = by_hand([0, 0, 90, 91], [10, 9, 10, 10], 100)
     episode = simulate(problem, DegreePolicy("constant-degree", degree=1))
     assert [CAUSES[c] for c in episode.cause] == [
@@ -236,7 +240,8 @@ def packed(problem, free, size):
 
 def described(problem, free_at, now):
     """Return the servers that are free, and those in packable blocks, at every look; none from the
-    horizon on."""
+    horizon on.
+    """
     looks = {look: now + int(problem.mean_gap * look) for look in LOOKS_AHEAD}
     at = {
         look: [s for s, t in enumerate(free_at) if t <= time and time < problem.horizon]
@@ -254,7 +259,8 @@ def described(problem, free_at, now):
 @pytest.mark.parametrize("grid", [GRID, {"grid": (5, 5, 3), "memory": 500_000_000}])
 def test_descriptions_by_definition(grid):
     """Free servers and packable blocks at every look, from when each server is free again; more
-    than one word of bits, too."""
+    than one word of bits, too.
+    """
     problem = stream(12, load=1.3, seed=2, **grid)
     episode, afterwards = record_episode(problem, DegreePolicy("max-degree"), seed=0)
     shown = simulate(problem, DegreePolicy("max-degree"), record_servers=True)
@@ -270,7 +276,8 @@ def test_descriptions_by_definition(grid):
 
 def test_a_value_policy_takes_the_best_of_what_it_can_start():
     """Its choice is the degree, or refusing, with the largest reward and discounted value, computed
-    here once more."""
+    here once more.
+    """
     problem = stream(40, load=1.3, seed=2, **GRID)
     policy = policies(problem)[7]
     size = num_features(len(problem.jobs.degrees))

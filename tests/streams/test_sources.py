@@ -56,7 +56,8 @@ def test_source_text(profiles):
     same.append(load_stream(path))
     path = profiles.parent / "stream.toml"
     path.write_text(
-        'profiles = "profiles"\nseed = 4\n[stream]\nmodels = ["small", "large"]\njobs = 20\nbeta = "C"\n'
+        'profiles = "profiles"\nseed = 4\n[stream]\nmodels = ["small", "large"]\njobs = 20\nbeta = '
+        '"C"\n'
         '[lookahead]\nrule = "published"\n[topology]\ngroups = 4\n'
     )
     same.append(po.load_stream(path))
@@ -66,7 +67,8 @@ def test_source_text(profiles):
 
 def test_profile_units_and_input(profiles):
     """Milliseconds become seconds; sequential time is 50 steps; zero_input makes data loading
-    free."""
+    free.
+    """
     problem = load({}, profiles)
     assert problem.jobs.profiles[0].sequential == pytest.approx(0.023)
     assert problem.jobs.lookahead["small"][1] == pytest.approx(50 * 0.023)
@@ -78,7 +80,8 @@ def test_profile_units_and_input(profiles):
 
 def test_draws(profiles):
     """Equal numbers of each model, deadlines as fractions of the sequential time, a seed that fixes
-    everything."""
+    everything.
+    """
     problem = load({"jobs": 101, "beta": 0.5, "interval": 3}, profiles)
     counts = np.bincount(problem.model)
     assert sorted(counts.tolist()) == [50, 51]
@@ -140,7 +143,8 @@ def test_trace(profiles, tmp_path):
 
 def test_job_types_from_any_graph(profiles):
     """Generated graphs and files of other formats are job types, priced on a device where they have
-    no times."""
+    no times.
+    """
     problem = load_stream(
         {"models": ["gen:chain-mm", "small"], "device": "A100", "jobs": 4}, profiles=profiles
     )
@@ -154,7 +158,8 @@ def test_job_types_from_any_graph(profiles):
 
 def test_job_type_from_a_measured_graph():
     """Forward times, resident and output bytes of a measured graph carry over; backward ops are
-    mirrored."""
+    mirrored.
+    """
     graph = po.OpGraph(
         "g",
         ("a", "b", "c"),

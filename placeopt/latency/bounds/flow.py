@@ -333,7 +333,8 @@ class FlowBound:
         stop: Callable[[], bool],
     ) -> int | None:
         """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it
-        short."""
+        short.
+        """
         lattice = self.lattice.arrays
         low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
         flow = Flow(node_flow, edge_flow, low, min(limit, NO_VALUE - 1))
@@ -392,7 +393,8 @@ class FlowBound:
 
     def _homes(self, units: NDArray[np.int64]) -> list[int]:
         """Accelerator of every slot: those that share a class together, the fullest first, each
-        where it fits most closely."""
+        where it fits most closely.
+        """
         a, p = self.arrays, self.problem
         number = int(units.max(initial=-1)) + 1
         joined = list(range(number))

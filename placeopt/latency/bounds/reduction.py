@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Nodes:
     """The reduced graph: nodes in topological order, the ops that each stands for, the order, and
-    the tensors."""
+    the tensors.
+    """
 
     ops: list[list[int]]
     pool_time: list[int]
@@ -56,7 +57,8 @@ class Reduction:
 
     def reduce(self, max_ideals: int, stop: Callable[[], bool]) -> tuple[Nodes, Lattice] | None:
         """Return the reduced graph with its ideals, or None if even two ops have too many, or at a
-        stop."""
+        stop.
+        """
         from placeopt.model.ideals import ideal_lattice
 
         kept = self._without_idle_ends()
@@ -79,7 +81,8 @@ class Reduction:
 
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost
-        nothing."""
+        nothing.
+        """
         p = self.problem
         free = (self.slot_time <= 0) & (self.pool_time == 0)
         costs = self._sent()
@@ -170,7 +173,8 @@ class Reduction:
 
     def _group_pool_time(self, graph: nx.DiGraph, ops: list[int]) -> int:
         """Ticks that any path through the node takes in the pool, -1 if some op cannot run
-        there."""
+        there.
+        """
         times = {v: int(self.pool_time[v]) for v in ops}
         if min(times.values()) < 0:
             return -1

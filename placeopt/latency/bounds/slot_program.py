@@ -137,7 +137,8 @@ def _leave_unused(tables: SlotTables, ideal: int) -> None:
 @numba.njit(cache=True, nogil=True)
 def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before`
-    crossed before it."""
+    crossed before it.
+    """
     if behind == count:
         return ONE
     if behind > 0:

@@ -86,7 +86,8 @@ class Analysis:
     @cached_property
     def relaxation(self) -> Relaxation:
         """The cheapest version of the problem; without time for a large one, that of its fastest
-        devices."""
+        devices.
+        """
         size = self.problem.num_ops * self.problem.num_devices + self.problem.num_edges
         return relax(self.problem, merged=size > CHEAP_WORK * (1 + 20 * self.seconds))
 
@@ -109,7 +110,8 @@ class Analysis:
 
     def within(self, horizon: int, seconds: float) -> tuple[HeadsTails, Clusters] | None:
         """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if
-        there is none."""
+        there is none.
+        """
         if len(self.relaxation.source) > LARGEST or self.problem.num_devices == 1:
             return self.heads, Clusters(self.relaxation, horizon)
         end = time.perf_counter() + seconds
@@ -117,7 +119,8 @@ class Analysis:
 
     def device_heads_tails(self, heads: HeadsTails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op
-        cannot run."""
+        cannot run.
+        """
         column = self.relaxation.class_of
         return heads.head[:, column], heads.tail[:, column]
 
@@ -143,7 +146,8 @@ class Analysis:
     @cached_property
     def most(self) -> int:
         """One more than the length of the schedule that runs everything in turn: as a bound, it
-        proves that there is none."""
+        proves that there is none.
+        """
         return self.relaxation.serial + 1
 
     def run_all(self, chosen: Sequence[str], *, optional: bool) -> None:

@@ -89,7 +89,8 @@ class HeadsTails(NamedTuple):
 
     def through(self) -> NDArray[np.int64]:
         """Return what each op proves about the makespan: min over classes of head + compute +
-        tail."""
+        tail.
+        """
         total = self.head + self.compute + self.tail
         return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
 
@@ -285,7 +286,8 @@ def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ig
 @uncounted
 def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[no-untyped-def]
     """Fill the keys of the ancestors if they are on another device than v, which is of class c;
-    return the new floor."""
+    return the new floor.
+    """
     num_classes = graph.compute.shape[1]
     several = num_classes > 1 or graph.class_size[0] > 1
     for i in range(count):
@@ -306,7 +308,8 @@ def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[n
 @uncounted
 def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: ignore[no-untyped-def]
     """Return min over j of max(jackson(first j), key(j + 1)) for the first `size` ancestors of
-    jobs[PICKED]."""
+    jobs[PICKED].
+    """
     picked, next_key = jobs[PICKED], jobs[NEXT_KEY]
     for i in range(size):
         jobs[LENGTH, i] = keys[picked[i]]

@@ -28,7 +28,8 @@ def critical_path_bound(relaxation: Relaxation) -> int:
 
 def longest_before(relaxation: Relaxation, direction: Direction) -> NDArray[np.int64]:
     """Return, per op, the longest path that ends at its start (or, backwards, begins at its
-    end)."""
+    end).
+    """
     result: NDArray[np.int64] = _longest(*direction[:4], relaxation.min_compute)
     return result
 

@@ -55,7 +55,8 @@ ROUNDS = 12
 
 def destructive_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
-    `time.perf_counter`."""
+    `time.perf_counter`.
+    """
     relaxation, heads, weights, known = (
         evidence.relaxation,
         evidence.heads,

@@ -39,7 +39,8 @@ WORK_PER_TEST = 4_000_000
 
 def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
     """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of
-    `time.perf_counter`."""
+    `time.perf_counter`.
+    """
     known = max(evidence.known, int(evidence.heads.through().max()))
     for choice in weight_choices(evidence.relaxation, evidence.weights):
 
@@ -54,7 +55,8 @@ def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
 
 def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> int:
     """Return 1 + the largest horizon below `upper` found that `refuted` excludes, or `known` (a
-    bound already) if none."""
+    bound already) if none.
+    """
     if known >= upper:
         return known
     if known < 1 or not refuted(known):

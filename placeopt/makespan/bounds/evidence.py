@@ -40,7 +40,8 @@ class Evidence:
     @property
     def limit(self) -> int:
         """The smallest bound that closes the search: it meets a known solution, or proves that
-        there is none."""
+        there is none.
+        """
         longest = self.relaxation.serial + 1
         return longest if self.upper is None else min(self.upper, longest)
 

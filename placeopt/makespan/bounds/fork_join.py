@@ -59,7 +59,8 @@ MOST_LEVELS = 24
 
 class Spread(NamedTuple):
     """Ops between two others, and the ticks that pass there at least, however the ops are spread
-    over devices."""
+    over devices.
+    """
 
     ticks: int
     ops: tuple[int, ...]
@@ -67,7 +68,8 @@ class Spread(NamedTuple):
 
 def fork_join_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails, list[Delay]]:
     """Return the bound, at least `known`, with the delays found until `end` and the heads and tails
-    that they give."""
+    that they give.
+    """
     delays = [Delay(segment, spread.ticks) for segment, spread in spreads(evidence, end)]
     if not delays:
         return evidence.known, evidence.heads, []
@@ -148,7 +150,8 @@ def _delays(
 
 def _thresholds(rows: NDArray[np.float64], num_devices: int) -> tuple[float, int]:
     """Return the least apart of the best set, and of how many ops of `rows` it is taken: only the
-    choice is in floating point."""
+    choice is in floating point.
+    """
     near, apart, near_end, apart_end, ticks = rows
     levels = np.unique(apart)
     if len(levels) > MOST_LEVELS:

@@ -38,7 +38,8 @@ _PATIENCE = 3.0  # how much more each later round has
 
 class FrontProof(NamedTuple):
     """What proves a bound by fronts: the most energy of a first and of a last window, with the
-    weights of the classes."""
+    weights of the classes.
+    """
 
     bound: int
     weights: tuple[int, ...]
@@ -48,7 +49,8 @@ class FrontProof(NamedTuple):
 
 def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
     """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a
-    bound in ticks)."""
+    bound in ticks).
+    """
     found = front_proof(evidence, end, num_workers)
     return evidence.known if found is None else found.bound
 
@@ -113,7 +115,8 @@ class FrontSearch:
         go_on: Callable[[int], bool],
     ) -> int:
         """Try windows for `limit` seconds each, from both ends by turns, and return the best
-        bound."""
+        bound.
+        """
         total = int(pair[0].energy.sum())
         for side in pair:
             side.again()
@@ -135,7 +138,8 @@ class FrontSearch:
 
 def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof | None:
     """Best pair of windows that cannot overlap, as no schedule is shorter than `known`; None if
-    none gives more."""
+    none gives more.
+    """
     best, proof = known, None
     for t in first.most:
         for s in last.most:

@@ -1,5 +1,6 @@
 """Windows of a front: the most energy that a first or last window of a schedule can hold, by
-CP-SAT."""
+CP-SAT.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Fronts:
 
     def next_window(self, known: int) -> int | None:
         """The window to try next: ever larger ones, then between the last one solved and the first
-        one not."""
+        one not.
+        """
         if self.failed is None:
             window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
             return window if window <= _LAST * known else None
@@ -163,7 +165,8 @@ class FrontModel:
 
     def reaches(self, energy: int, seconds: float) -> int | bool | None:
         """Return the energy of a schedule of at least `energy`, False if there is none, None if
-        that stays open."""
+        that stays open.
+        """
         from ortools.sat.python import cp_model
 
         model = self.cp.clone()
@@ -189,7 +192,8 @@ class FrontModel:
 
     def _place(self) -> None:
         """At most one device runs an op, from its head on; what is before the end of the window
-        counts."""
+        counts.
+        """
         front, model, window = self.front, self.cp, self.window
         r, head = front.relaxation, front.head
         on_device: list[list[cp_model.IntervalVar]] = [[] for _ in r.class_of]
@@ -253,7 +257,8 @@ class FrontModel:
 
     def _edges(self) -> list[tuple[int, int, int, int]]:
         """Edges into candidates: predecessor, op, ticks between different devices and between
-        any."""
+        any.
+        """
         front, r = self.front, self.front.relaxation
         rows = zip(
             front.source.tolist(),
@@ -266,7 +271,8 @@ class FrontModel:
 
     def _share_classes(self) -> None:
         """No more ops run at a time than a class has devices: implied, and what the linear
-        relaxation sees."""
+        relaxation sees.
+        """
         r, model = self.front.relaxation, self.cp
         for c, size in enumerate(r.class_size.tolist()):
             if size == 1:
@@ -299,7 +305,8 @@ class FrontModel:
 
     def twins(self) -> list[tuple[int, int]]:
         """Return pairs of candidates that a schedule may swap, each op with the next one of its
-        kind."""
+        kind.
+        """
         compute, head = self.front.relaxation.compute, self.front.head
         before: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
         after: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}

@@ -36,7 +36,8 @@ WORK_LIMIT = 20_000_000
 
 def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64]) -> int:
     """Return the best head-tail bound over threshold sets, weighted (`weights` per class) and
-    unweighted."""
+    unweighted.
+    """
     head, tail = heads.minima()
     order = np.argsort(-tail, kind="stable")
     thresholds = np.unique(head)
@@ -69,7 +70,8 @@ def weight_choices(relaxation: Relaxation, weights: NDArray[np.int64]) -> list[N
 
 def fits(relaxation: Relaxation, weights: NDArray[np.int64]) -> bool:
     """Whether weighted energies, and windows times the number of devices, stay far from int64's
-    limit."""
+    limit.
+    """
     longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
     longest += float(np.where(relaxation.pay >= 2**62, 0, relaxation.pay).astype(np.float64).sum())
     return longest * float((relaxation.class_size * weights).sum()) < 2.0**61

@@ -47,7 +47,8 @@ class LoadBound:
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     """Return the best load bound and its class weights; the search for weights ends at `end`
-    (`time.perf_counter`)."""
+    (`time.perf_counter`).
+    """
     _, compute, resident = relaxation.items
     fastest = np.where(compute < 0, np.iinfo(np.int64).max, compute).min(axis=1)
     possible = (compute >= 0).any(axis=1)
@@ -129,7 +130,8 @@ def _weighted_exact(
     relaxation: Relaxation,
 ) -> int:
     """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python
-    integers."""
+    integers.
+    """
     scale = 2.0**40 / max(float(y.max()), 1e-300)
     big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], dtype=object)
     big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], dtype=object)

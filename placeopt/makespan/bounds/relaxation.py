@@ -37,7 +37,8 @@ INFINITE = 2**62
 
 class Direction(NamedTuple):
     """The graph read forwards (in-edges of every op, in topological order) or backwards; read-only,
-    fit for kernels."""
+    fit for kernels.
+    """
 
     order: NDArray[np.int64]  # (num_ops,) every neighbour of `ptr/op` before the op itself
     ptr: NDArray[np.int64]  # (num_ops + 1,)
@@ -68,7 +69,8 @@ class Relaxation:
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
         """Devices of each op, shape (num_ops, num_devices): compatible, colocation and single-op
-        memory included."""
+        memory included.
+        """
         return _possible(self.problem)
 
     @cached_property
@@ -107,7 +109,8 @@ class Relaxation:
     @cached_property
     def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Colocation groups merged: (item of each op, compute[item, class] or -1, resident
-        bytes)."""
+        bytes).
+        """
         item = self.problem.units.unit
         count = int(item.max()) + 1
         compute = np.zeros((count, self.compute.shape[1]), dtype=np.int64)
@@ -203,7 +206,8 @@ def _edge_costs(
     tensor: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return, per edge, the cheapest transfer between two devices and whether one device can hold
-    both."""
+    both.
+    """
     if (allowed == allowed[0]).all():
         masks, kind = allowed[:1], np.zeros(len(allowed), dtype=np.int64)
     else:

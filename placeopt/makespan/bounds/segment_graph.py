@@ -1,5 +1,6 @@
 """Segments of a graph: two ops and all ops between them, and delays that pass between their
-ends."""
+ends.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Segment(NamedTuple):
 
 class Delay(NamedTuple):
     """Ticks that pass at least between the end of the first op of a segment and the start of the
-    last one."""
+    last one.
+    """
 
     segment: Segment
     ticks: int
@@ -57,7 +59,8 @@ def too_large(relaxation: Relaxation) -> bool:
 
 def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> Relaxation:
     """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at
-    least."""
+    least.
+    """
     first, last, ticks = np.array(delays, dtype=np.int64).T
     target = np.concatenate([relaxation.target, last])
     order = np.argsort(target, kind="stable")
@@ -151,7 +154,8 @@ class SegmentGraph:
 
     def listed(self, segment: Segment, num_devices: int) -> int:
         """Return the time of a segment whose ops go one after the other to where they end first, or
-        all to one device."""
+        all to one device.
+        """
         end, home, idle = {segment.first: 0}, {segment.first: 0}, [0] * num_devices
         for v in (*segment.between, segment.last):
             inputs = [

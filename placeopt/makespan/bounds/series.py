@@ -62,7 +62,8 @@ def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
 
 def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> PlacementProblem:
     """Return the problem of some ops and the tensors between them, without contention and lives of
-    tensors."""
+    tensors.
+    """
     number = np.full(problem.num_ops, -1, dtype=np.int64)
     number[ops] = np.arange(len(ops))
     inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
@@ -115,7 +116,8 @@ def placement_in_series(
     problem: PlacementProblem, parts: Sequence[NDArray[np.int64]], placements: Sequence[Placement]
 ) -> Placement:
     """Return the placement that runs each part as its own placement does, one part after the
-    other."""
+    other.
+    """
     position = np.empty(problem.num_ops, dtype=np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)
     device, sequence = np.empty(problem.num_ops, dtype=np.int64), []

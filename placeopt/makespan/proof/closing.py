@@ -37,7 +37,8 @@ OFF = np.iinfo(np.int64).max // 4
 
 class Columns:
     """A supposition as arrays: heads, tails and times by op and class, OFF where an op cannot
-    run."""
+    run.
+    """
 
     def __init__(self, state: Supposition) -> None:
         self.state = state
@@ -96,7 +97,8 @@ class Columns:
         prices: NDArray[np.int64],
     ) -> NDArray[np.float64]:
         """Weighted work that must lie in windows from one begin to several ends, in floating
-        point."""
+        point.
+        """
         length = (ends - begin)[:, None, None]
         left, right = self.head + self.time - begin, self.tail + self.time - self.state.most
         inside = np.minimum(

@@ -108,7 +108,8 @@ def derive(state: Supposition, effort: Effort) -> list[Step]:
 
 def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Add steps that follow without cases until nothing changes; return whether they close the
-    supposition."""
+    supposition.
+    """
     step = clique(state)
     if step is not None:
         steps.append(step)
@@ -146,7 +147,8 @@ def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
 
 def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
     """Add which ops must share a device and which cannot; return whether that is a
-    contradiction."""
+    contradiction.
+    """
     for u, v in _undecided(state):
         if state.must_share(u, v):
             steps.append(["same", u, v])

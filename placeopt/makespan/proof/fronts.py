@@ -55,7 +55,10 @@ def _step(
     for backwards, (ticks, most) in enumerate((proof.first, proof.last)):
         if most < width * ticks:
             side = "last" if backwards else "first"
-            words = f"the {side} {ticks} ticks of a schedule of at most {state.most} hold at most {most} of energy"
+            words = (
+                f"the {side} {ticks} ticks of a schedule of at most {state.most} hold at most "
+                f"{most} of energy"
+            )
             beliefs.append(
                 Belief(
                     f"{words}, where devices of classes {state.kind} weigh {weights}",
@@ -69,7 +72,8 @@ def front_model(
     state: Supposition, weights: list[int], window: int, least: int, *, backwards: bool
 ) -> Model:
     """Return the statement that ops deliver `least` energy in the first (or last) `window` ticks,
-    as a model."""
+    as a model.
+    """
     far = state.tail if backwards else state.head
     variables: dict[str, list[int]] = {}
     rows: list[Any] = []
@@ -109,7 +113,8 @@ def _order_rows(
     on: dict[int, list[tuple[int, int]]], delays: list[float], u: int, v: int
 ) -> list[Any]:
     """An op runs only after the one before it, and after its transfer where that is on another
-    device."""
+    device.
+    """
     free, pay = delays
     rows: list[Any] = []
     for e, _ in on.get(v, ()):
@@ -126,7 +131,8 @@ def _order_rows(
 
 def has_no_solution(model: Model, seconds: float, num_workers: int = 2) -> bool | None:
     """Repeat a statement by CP-SAT: True if the model has no solution, False if it has one, None if
-    time was short."""
+    time was short.
+    """
     from ortools.sat.python import cp_model
 
     cp = cp_model.CpModel()

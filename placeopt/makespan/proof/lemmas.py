@@ -78,7 +78,8 @@ def sweep(
 
 def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neighbours) -> None:
     """An op starts after those before it, and after their results have come from another class of
-    devices."""
+    devices.
+    """
     for u, free, pay in into.get(v, ()):
         ends = [
             (d, far[u][d] + ticks) for d, ticks in enumerate(state.time[u]) if ticks is not None
@@ -141,7 +142,8 @@ def best_lemma(
     state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors
 ) -> tuple[Delay, list[int]]:
     """Return the latest start of v on class c that some set of ops before it proves, and that
-    set."""
+    set.
+    """
     table = _table(state, far, c, before)
     best: tuple[Delay, list[int]] = (far[v][c], [])
     elsewhere = np.flatnonzero(
@@ -182,7 +184,8 @@ def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors
 
 def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
     """Either the ops with the largest keys all run on v's device, or one of them delivers at its
-    key."""
+    key.
+    """
     usable = np.flatnonzero((t.length < INFINITE) & (t.key > floor))
     order = usable[np.argsort(-t.key[usable], kind="stable")]
     low, high = 0, len(order)  # smallest number of ops that take longer than the next key
@@ -205,7 +208,8 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
 
 def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
     """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove
-    it."""
+    it.
+    """
     if not len(rows):
         return 0, []
     by_tail = rows[np.argsort(-t.near[rows], kind="stable")]
@@ -221,7 +225,8 @@ def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
 
 def _all_devices(t: _Table, devices: int) -> tuple[Delay, list[int]] | None:
     """Work that starts late, on v's device until shortly before v and on the others until the
-    results can come."""
+    results can come.
+    """
     usable = np.flatnonzero(t.apart < INFINITE) if devices > 1 else np.arange(len(t.apart))
     if len(usable) < 2:
         return None

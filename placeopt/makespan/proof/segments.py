@@ -71,7 +71,8 @@ def raise_by_segments(
 
 def _fork_join_steps(state: Supposition, found: list[tuple[Segment, Spread]]) -> list[Step]:
     """Add delays that hold however ops are spread, where none as long is known, and return the
-    steps that prove them."""
+    steps that prove them.
+    """
     copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
     spread_of = {}
     for segment, spread in found:
@@ -91,7 +92,8 @@ def _add(
     ticks: int,
 ) -> tuple[int, str]:
     """Put a segment with those of the same delay that look alike, and return what they have in
-    common."""
+    common.
+    """
     ops = (segment.first, *segment.between, segment.last)
     part = state.segment(ops, ticks - 1)
     key = (
@@ -104,6 +106,7 @@ def _add(
 
 def _step(state: Supposition, alike: list[tuple[int, ...]], ticks: int, steps: list[Step]) -> Step:
     """Add the delay of segments that look alike to a supposition and return the step that proves
-    it."""
+    it.
+    """
     state.delays.update({(ops[0], ops[-1]): ticks for ops in alike})
     return ["segment", [list(ops) for ops in alike], ticks, steps]

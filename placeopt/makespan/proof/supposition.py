@@ -77,7 +77,8 @@ class Supposition:
 
     def _set_edges(self, able: list[tuple[bool, ...]]) -> None:
         """Cheapest link between two devices that both ops can use; nothing where one device can
-        hold both."""
+        hold both.
+        """
         p = self.problem
         known: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[list[int], int]] = {}
         resident, transfer = p.resident.tolist(), p.transfer.tolist()
@@ -114,7 +115,8 @@ class Supposition:
 
     def segment(self, ops: Sequence[int], most: int) -> Supposition:
         """Return the supposition that all ops between the first and the last one run within `most`
-        ticks, ops renumbered."""
+        ticks, ops renumbered.
+        """
         part, number = object.__new__(Supposition), {v: i for i, v in enumerate(ops)}
         rows, p = list(ops), self.problem
         part.problem = PlacementProblem.from_edges(
@@ -165,7 +167,8 @@ class Supposition:
 
     def splits(self) -> set[tuple[int, int]]:
         """Return the pairs of groups that cannot share a device, by their first ops, in both
-        orders."""
+        orders.
+        """
         found = {(self.group[u][0], self.group[v][0]) for u, v in self.apart}
         return found | {(b, a) for a, b in found}
 
@@ -219,7 +222,8 @@ class Supposition:
 
     def must_share(self, u: int, v: int) -> bool:
         """Whether the transfer of an edge would come too late, or both ops can use one and the same
-        device only."""
+        device only.
+        """
         pay = self.edges.get((u, v), [0, 0])[1]
         for c in self.classes(u):
             for d in self.classes(v):

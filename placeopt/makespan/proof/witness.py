@@ -1,5 +1,6 @@
 """The witness of a bound on the makespan, or on the loads of devices: steps from "suppose a better
-solution" to a contradiction."""
+solution" to a contradiction.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
 
 def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
     """Return steps by which the loads of devices refute a supposition without edges, None if they
-    do not."""
+    do not.
+    """
     steps: list[Step] = [["sweep", 0, sweep(state, backwards=False)]]
     if state.closed:
         return steps
@@ -152,7 +154,8 @@ def _by_fronts(
 
 def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
     """Yield what to prove and its name: the bound, then the combinatorial bounds, none above it,
-    best first."""
+    best first.
+    """
     if bound > 0:
         yield bound, method
     analysis = Analysis(problem, seconds=20.0, upper=bound)
@@ -164,7 +167,8 @@ def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[
 
 def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]:
     """Return weights of classes worth trying in windows: all equal, the load bound's, each class on
-    its own."""
+    its own.
+    """
     none = np.zeros(len(state.count), dtype=np.int64)
     choices = [(np.ones_like(none), none)]
     if len(state.count) > 1:
@@ -189,7 +193,8 @@ def goals_of(
     problem: PlacementProblem, state: Supposition
 ) -> Callable[[Supposition], tuple[Table, Table]]:
     """Return a function that finds heads and tails of a state by the kernels of
-    `placeopt.makespan.bounds.communication`."""
+    `placeopt.makespan.bounds.communication`.
+    """
     analysis = Analysis(problem, seconds=20.0)
     relaxation = analysis.relaxation
     column = [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]

@@ -5,10 +5,11 @@ gives x in {0, 1}; the loads of the n_g devices of type g add up to at least the
 plus one transfer for every tensor that crosses the type's border in each direction, and one of them
 reaches the average:
 
-    min T  subject to  sum_v compute[v, g] x[v, g] + sum_t weight[t, g] (in[t, g] + out[t, g]) <=
-    n_g T
-                       x[c, g] - x[u, g] <= in[t, g],   x[u, g] - x[c, g] <= out[t, g]   for
-                       consumers c of u's tensor t sum_g x[v, g] = 1
+    min T  subject to
+        sum_v compute[v, g] x[v, g] + sum_t weight[t, g] (in[t, g] + out[t, g]) <= n_g T
+        x[c, g] - x[u, g] <= in[t, g]     for consumers c of u's tensor t
+        x[u, g] - x[c, g] <= out[t, g]
+        sum_g x[v, g] = 1
 
 relaxes every placement. Its value is proved by rounded multipliers in integers
 (`placeopt.model.exact_program`).

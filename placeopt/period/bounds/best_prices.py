@@ -266,7 +266,8 @@ class _Generation:
 
     def _adapt(self, improved: bool, share: float) -> bool:
         """Choose the share of steady prices for the next round; return whether it was none already,
-        in vain."""
+        in vain.
+        """
         if improved:
             self.share = share
         elif self.share == 0.0:

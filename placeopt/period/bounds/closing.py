@@ -92,7 +92,8 @@ class Closing:
 
     def raise_from(self, lower: int, seconds: float) -> int:
         """Return the best bound (ticks), at least `lower`, that is proved within about
-        `seconds`."""
+        `seconds`.
+        """
         deadline = time.perf_counter() + seconds
         undecided, limit = (
             _NEVER,
@@ -132,7 +133,8 @@ class Closing:
 
     def _next(self, lower: int, prices: BestPrices, undecided: int) -> int:
         """Choose the next limit: just below the value where all sets can be listed there, else
-        nearer to what prices refute."""
+        nearer to what prices refute.
+        """
         top = self._upper() - 1
         threshold = max(
             lower, int(prices.limit * (1 - self._share(prices)))
@@ -144,12 +146,14 @@ class Closing:
 
     def _share(self, prices: BestPrices) -> float:
         """The slack's share of what all devices hold: about that of the limit that prices do not
-        need."""
+        need.
+        """
         return prices.slack / max(1, prices.most * len(self._model.types[self._cover.g]))
 
     def _attain(self, prices: BestPrices, deadline: float) -> tuple[bool, bool]:
         """Return whether a placement within the limit was found, and whether there is none
-        otherwise."""
+        otherwise.
+        """
         model, g = self._model, self._cover.g
         self._tables.deadline = deadline
         sets, whole = self._list(prices)
@@ -169,7 +173,8 @@ class Closing:
 
     def _list(self, prices: BestPrices) -> tuple[NearSets, bool]:
         """Return the sets that a placement may use, and whether these are all; else as many of the
-        nearest."""
+        nearest.
+        """
         usable, sets = self._search.usable(prices.limit), None
         for share in _SHARES:
             least = max(0, prices.most - int(share * prices.slack))
@@ -188,7 +193,8 @@ class Closing:
 
     def _rest(self, prices: BestPrices) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return the ticks of every node on the device of the other type, what it costs of the
-        slack, and the ticks it has."""
+        slack, and the ticks it has.
+        """
         model, count = self._model, self._model.num_nodes
         for h in range(model.num_types):
             if h != self._cover.g:

@@ -57,7 +57,8 @@ class _UndecidedError(Exception):
 @dataclass
 class _Subproblem:
     """Sets of one device type: binary membership, one variable per transfer, one load row (the
-    last)."""
+    last).
+    """
 
     matrix: Any
     right: NDArray[np.float64]
@@ -83,7 +84,8 @@ class ColumnBound:
 
     def raise_from(self, lower: int, upper: int) -> int:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
-        `lower`."""
+        `lower`.
+        """
         if self.model.num_nodes > _MAX_NODES or self.model.num_nodes < 2:
             return lower
         uniform = self._uniform()
@@ -120,7 +122,8 @@ class ColumnBound:
 
     def _refutes(self, limit: int, uniform: NDArray[np.float64], rounds: int) -> bool:
         """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price
-        vectors."""
+        vectors.
+        """
         prices = uniform if rounds == 0 else self._prices(limit, uniform)
         for _ in range(rounds + 1):
             if prices is None:
@@ -142,7 +145,8 @@ class ColumnBound:
 
     def _prices(self, limit: int, uniform: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Dual prices of covering the nodes by known sets; None if they cover (T cannot be
-        refuted)."""
+        refuted).
+        """
         from scipy.optimize import linprog
 
         n, num_types = self.model.num_nodes, self.model.num_types
@@ -183,7 +187,8 @@ class ColumnBound:
 
     def _cap(self, g: int, prices: NDArray[np.float64], limit: int) -> float:
         """Upper bound on the price of a set of type g: the fractional knapsack without
-        transfers."""
+        transfers.
+        """
         fits = self._problems[g].fits * (self.model.total[:, g] <= limit)
         time = self.model.total[:, g].astype(np.float64)
         free = prices[(time == 0) & (fits > 0)].sum()
@@ -202,7 +207,8 @@ class ColumnBound:
         self, limit: int, prices: NDArray[np.float64]
     ) -> tuple[int, NDArray[np.bool_]] | None:
         """Return None if `prices` refute the limit, else a set above the threshold (or the best
-        one)."""
+        one).
+        """
         caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
         # One type is examined exactly, the most numerous paying one; the others keep their knapsack
         # caps.
@@ -227,7 +233,8 @@ class ColumnBound:
         self, g: int, limit: int, prices: NDArray[np.float64]
     ) -> NDArray[np.bool_] | None:
         """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting
-        it."""
+        it.
+        """
         from ortools.sat.python import cp_model
 
         model, counts = self.model, self.model.type_counts
@@ -348,7 +355,8 @@ class ColumnBound:
         threshold: float,
     ) -> Any:
         """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too
-        short."""
+        short.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix, vstack
 

@@ -5,8 +5,8 @@ Suppose some placement has period at most T. Of the sets that one device of type
 (the most numerous type that pays transfers) at most n_g are used, and each other type h holds
 shares of nodes of at most n_h T ticks. So
 
-    min sum_S x_S   subject to   sum_{S with v} x_S + sum_h y[v, h] >= 1,   sum_v compute[v, h] y[v,
-    h] <= n_h T,   y <= 1
+    min sum_S x_S  subject to
+        sum_{S with v} x_S + sum_h y[v, h] >= 1,  sum_v compute[v, h] y[v, h] <= n_h T,  y <= 1
 
 is at most n_g. Its dual values are the prices that refute T best. They are found with the sets
 known so far, and the next set is the dearest one under them (`placeopt.period.bounds.set_prices`),
@@ -45,7 +45,8 @@ _STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; be
 _DISJOINT, _DEAR = (
     3,
     0.5,
-    # further sets of a round, of nodes not in the others, and their least price relative to the first's
+    # further sets of a round, of nodes not in the others, and their least price relative to the
+    # first's
 )
 _PART = 0.1  # of what is open: closer is not settled
 _NEAR = 1.1  # factor below which what prices miss is looked at closely
@@ -63,7 +64,8 @@ def main_type(model: ContractedProblem) -> int | None:
 
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     """Return what refutes periods of `model` until `deadline`; None where its sets make no small
-    graph."""
+    graph.
+    """
     g = main_type(model)
     if g is None or not 2 <= model.num_nodes <= _MAX_NODES:
         return None
@@ -77,7 +79,8 @@ def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
 
 def knapsack(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> int:
     """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v
-    max(0, p_v - r ticks_v)."""
+    max(0, p_v - r ticks_v).
+    """
     ticks = model.total[:, h]
     fits = np.flatnonzero(model.allowed[:, h] & (ticks <= limit))
     top, bottom = ratio(model, h, price, limit)
@@ -173,7 +176,8 @@ class CoverBound:
 
     def raise_from(self, lower: int, upper: int) -> int:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
-        `lower`."""
+        `lower`.
+        """
         self.lower, high, limit, self.unfinished = max(lower, self.lower), upper, upper - 1, False
         if self.within_reach < upper:
             high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
@@ -190,7 +194,8 @@ class CoverBound:
 
     def fits_memory(self) -> bool:
         """Whether every set that was found fits into the memory of a device, so that leaving memory
-        out cost nothing."""
+        out cost nothing.
+        """
         resident = self.model.resident
         return all(
             int(resident[members].sum()) <= int(self.model.capacity[self.g])
@@ -247,7 +252,8 @@ class CoverBound:
         self, price: NDArray[np.int64], limit: int, depth: int
     ) -> tuple[NDArray[np.bool_] | None, float]:
         """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
-        set and how dear it is."""
+        set and how dear it is.
+        """
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         count = len(self.model.types[self.g])
         pay = int(price.sum()) - sum(
@@ -268,7 +274,8 @@ class CoverBound:
         self, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_], missed: float
     ) -> tuple[NDArray[np.bool_], float]:
         """Return the dearest set, or about, and how dear it is: prices count as close by what the
-        dearest set says."""
+        dearest set says.
+        """
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         worth = int(price[found].sum())
         try:
@@ -284,7 +291,8 @@ class CoverBound:
 
     def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
-        go."""
+        go.
+        """
         high = int(limit / max(1.0, missed)) + 1
         while high - self.lower > max(1, int(_PART * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
@@ -298,7 +306,8 @@ class CoverBound:
         self, master: Master, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_]
     ) -> None:
         """Add dear sets of other nodes than the last one: a linear program over few sets has wild
-        prices."""
+        prices.
+        """
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         least = int(_DEAR * int(price[found].sum()))
         for _ in range(_DISJOINT):

@@ -49,7 +49,8 @@ class _Tensor(NamedTuple):
 
 def frontier_graph(model: ContractedProblem, g: int, deadline: float) -> FrontierGraph | None:
     """Return the graph of the sets of device type `g`; None if it has too many states, or at the
-    deadline."""
+    deadline.
+    """
     tensors = _paid_tensors(model, g)
     order = _thin_order(model.num_nodes, [tensor.pins for tensor in tensors], deadline)
     return None if order is None else _states(model.total[:, g].tolist(), tensors, order, deadline)
@@ -75,7 +76,8 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
 
 def _thin_order(num_nodes: int, pins: list[list[int]], deadline: float) -> list[int] | None:
     """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if
-    none is ready in time."""
+    none is ready in time.
+    """
     touching = _touching(num_nodes, pins)
     starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:_MAX_STARTS]
     best: tuple[int, list[int]] | None = None
@@ -92,7 +94,8 @@ def _greedy_order(
     start: int, touching: list[list[int]], pins: list[list[int]], deadline: float
 ) -> tuple[int, list[int]] | None:
     """Return (cost, order) of the order that opens least and closes most at every step, oldest
-    tensors first; None if late."""
+    tensors first; None if late.
+    """
     left = [len(nodes) for nodes in pins]
     opened: dict[int, int] = {}  # tensor -> when it was opened
     order: list[int] = []

@@ -1,5 +1,6 @@
 """The bound on the period by prices (`columns`): over a thin frontier where there is one, else set
-by set."""
+by set.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,15 @@ sets one by one."""
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
-    placement."""
+    placement.
+    """
     return PriceBound(problem).raise_from(lower, upper, seconds)
 
 
 class PriceBound:
     """The bound by prices in several turns, each with a better value: the sets of earlier turns are
-    kept."""
+    kept.
+    """
 
     def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
@@ -50,7 +53,8 @@ class PriceBound:
 
     def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
         """Return the best bound from `lower` on; at most `upper`, which never rises from turn to
-        turn."""
+        turn.
+        """
         deadline = time.perf_counter() + seconds
         if self._model is None:
             self._model = contract(self._problem, contiguity="none", limit=upper)

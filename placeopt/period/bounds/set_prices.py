@@ -154,7 +154,8 @@ def _keep(labels, buckets, state, low, high):
 @uncounted_entry
 def extend_labels(graph, ask, labels, buckets, layer, work):
     """Make the labels of the layers from `layer` on until `work` is done; return the next layer, -1
-    without room."""
+    without room.
+    """
     while layer < len(graph.order) and work > 0:
         v = graph.order[layer]
         for state in range(graph.layer[layer + 1], graph.layer[layer + 2]):
@@ -246,7 +247,8 @@ class SetPricer:
         self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, bits: int
     ) -> NDArray[np.bool_] | None:
         """Return a set of load at most `limit` and price at least `least`, the dearer the more
-        bits; None says nothing."""
+        bits; None says nothing.
+        """
         if time.perf_counter() >= self.deadline:
             raise OutOfTimeError
         asked = self._question(price, usable, limit, least)

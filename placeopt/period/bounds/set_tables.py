@@ -45,7 +45,8 @@ _NEAREST = 1e-7
 
 class Table(NamedTuple):
     """Labels of all states (S states, room for L labels), by rising load and price in every
-    state."""
+    state.
+    """
 
     load: NDArray[np.int64]  # (L,)
     price: NDArray[np.int64]  # (L,)
@@ -65,7 +66,8 @@ class Wanted(NamedTuple):
 
 class Last(NamedTuple):
     """The last bucket of a state's labels, which is not stored yet (all -1 or 0 if there is
-    none)."""
+    none).
+    """
 
     other: int  # the label across of the largest load that still goes with the bucket's
     bucket: int
@@ -130,7 +132,8 @@ def _take(want, across, s, table, count, last, ticks, worth):
 @uncounted_entry
 def rests(graph, want, beginnings, table):
     """Fill the table of the rests from the last layer on; return the number of labels, -1 without
-    room."""
+    room.
+    """
     layers, count = len(graph.order), 0
     for s in range(graph.layer[layers], graph.layer[layers + 1]):
         table.first[s] = count
@@ -181,7 +184,8 @@ def _nearest(graph, table, pointer, first_arc, arcs):
 @inlined
 def _open_arcs(graph, want, table, pointer, state, node):
     """Point to the labels at the beginnings of the arcs into a state; return how many labels there
-    are."""
+    are.
+    """
     total = 0
     for j in range(graph.arc_ptr[state + 1] - graph.arc_ptr[state]):
         arc = graph.arc[graph.arc_ptr[state] + j]
@@ -196,7 +200,8 @@ def _open_arcs(graph, want, table, pointer, state, node):
 @uncounted_entry
 def beginnings(graph, want, rest, table, pointer):
     """Fill the table of the beginnings from the first layer on; return the number of labels, -1
-    without room."""
+    without room.
+    """
     table.first[0] = 0
     count = _store(table, 0, 0, 0)
     table.end[0] = count
@@ -242,7 +247,8 @@ def _within(table, state, room):
 @inlined
 def _reach(graph, want, rest, walk, i, held):
     """The price that the walk can reach at most if layer i's node is held or not, -1 if that is not
-    possible."""
+    possible.
+    """
     s = walk.state[i]
     if held == 1 and not want.usable[graph.order[i]]:
         return -1
@@ -264,7 +270,8 @@ def _write(graph, walk, bits, row):
 @uncounted_entry
 def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
     """Write all sets that are wanted, with `raising` the dearest alone; return (sets met, whether
-    none is missing)."""
+    none is missing).
+    """
     layers, count, steps, least, i = len(graph.order), 0, 0, want.least, 0
     walk.state[0] = walk.load[0] = walk.price[0] = walk.tried[0] = 0
     while i >= 0:
@@ -378,7 +385,8 @@ class SetTables:
 
     def dearest(self) -> int:
         """Return a price that no set exceeds: of those prepared the dearest's, where that is
-        found."""
+        found.
+        """
         found, whole = self._list(1, self._want.least, raising=True)
         best = int(found.price[0]) if len(found.price) else self._want.least - 1
         first, end = int(self._rest.first[0]), int(self._rest.end[0])
@@ -387,7 +395,8 @@ class SetTables:
 
     def near(self, least: int, most: int) -> NearSets | None:
         """Return all sets of price at least `least` (not below what was prepared); None if more
-        than `most` or too many steps."""
+        than `most` or too many steps.
+        """
         found, whole = self._list(most, max(least, self._want.least))
         return found if whole else None
 
@@ -410,7 +419,8 @@ class SetTables:
 
     def _fill(self, backward: bool, shift: int) -> int:
         """Fill one of the tables, with more room where it needs some; return the labels of whole
-        paths, -1 if all are too many."""
+        paths, -1 if all are too many.
+        """
         want = self._want._replace(shift=shift)
         while True:
             if time.perf_counter() >= self.deadline:

@@ -54,7 +54,8 @@ class Witness(NamedTuple):
 
 class Pass(NamedTuple):
     """What a pass found: the bound, its exact numerator over 2^cost_bits, and slacks by strategy
-    (in 2^-k costs)."""
+    (in 2^-k costs).
+    """
 
     bound: int
     scaled: int

@@ -95,7 +95,8 @@ class Dual:
 
     def aim(self, upper: float, guess: float = np.inf) -> None:
         """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best
-        cost if that is less."""
+        cost if that is less.
+        """
         self.upper = min(self.upper, float(upper))
         wanted = min(self.upper, float(guess))
         if (
@@ -132,7 +133,8 @@ class Dual:
 
     def certify(self) -> tuple[Pass, Witness, Compact]:
         """Return what the best prices and messages prove exactly, by which integers, of which
-        costs."""
+        costs.
+        """
         self._restore()
         self._sweep()
         f = self.factors
@@ -145,7 +147,8 @@ class Dual:
 
     def rule_out(self, alive: NDArray[np.bool_], pairs: NDArray[np.bool_]) -> None:
         """Raise what no better choice uses to the cost of the known one: a bound below that cost
-        holds as before."""
+        holds as before.
+        """
         c, f = self.compact, self.factors
         self.compact = c._replace(
             cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND)
@@ -186,7 +189,8 @@ class Dual:
 
     def _gradient(self) -> Floats:
         """Return the usage above the capacity at every time point, averaged over the cheapest
-        choices of all chains."""
+        choices of all chains.
+        """
         c, count = self.compact, len(self.capacity) + 1
         usage = chain_usage(self.factors, self.width)
         change = np.bincount(c.first, usage, count) - np.bincount(c.last, usage, count)

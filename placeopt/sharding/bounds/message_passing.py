@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 class Factors(NamedTuple):
     """A compact problem as message passing takes it: costs as floats, tables in both orders, room
-    for messages."""
+    for messages.
+    """
 
     node_ptr: Ints
     cost: Floats  # (S,)
@@ -107,7 +108,8 @@ def _turn(edge_ptr, rows, columns, table, turned):
 @inner
 def _gather(f, v, b):
     """Write b_v of a node of the core and return its number of entries and of earlier neighbours in
-    the core."""
+    the core.
+    """
     start = f.node_ptr[v]
     size = f.node_ptr[v + 1] - start
     for x in range(size):
@@ -130,7 +132,8 @@ def _gather(f, v, b):
 @inner
 def _send(source, message, target, table, rows, columns, share, b):
     """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is
-    returned."""
+    returned.
+    """
     for y in range(columns):
         target[y] = np.inf
     for x in range(rows):
@@ -182,7 +185,8 @@ def lift_trees(f, price):
 @entry
 def sweep_up(f, width):
     """Send messages from every node of the core to its later neighbours; return the bound of the
-    core."""
+    core.
+    """
     b = np.empty(width)
     bound = 0.0
     for v in range(f.core, len(f.node_ptr) - 1):
@@ -271,7 +275,8 @@ def chain_usage(f, width):
 @inner
 def _followed(f, weight):
     """Return usages by weights of strategies, those of trees by the weights of their parents'
-    strategies."""
+    strategies.
+    """
     for v in range(f.core - 1, -1, -1):
         i, start = f.core_ptr[v], f.node_ptr[v]
         e, w = f.adj_edge[i], f.adj_node[i]
@@ -296,7 +301,8 @@ def _followed(f, weight):
 @entry
 def settle(f, width):
     """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of
-    minima is the bound."""
+    minima is the bound.
+    """
     for v in range(f.core):
         at, start = f.low_ptr[f.adj_edge[f.core_ptr[v]]], f.node_ptr[v]
         for x in range(f.node_ptr[v + 1] - start):
