@@ -20,8 +20,8 @@ from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.budget import Budget
+from placeopt.model.cp_sat import solve_interruptibly
 from placeopt.model.errors import InputError
-from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat, configure
