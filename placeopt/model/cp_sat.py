@@ -1,7 +1,6 @@
 """CP-SAT runs: the one place that makes a solver and sets its limits.
 
-The number of workers is always given, since by default CP-SAT takes every core. It never takes
-SIGINT for itself: after its own handler, Ctrl-C would end the process.
+The number of workers is always given, since by default CP-SAT takes every core.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def cp_solver(
         "max_deterministic_time": effort,
     }
     chosen = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
-    chosen |= {"num_workers": workers, "random_seed": seed % 2**31, "catch_sigint_signal": False}
+    chosen |= {"num_workers": workers, "random_seed": seed % 2**31}
     for name, value in (chosen | parameters).items():
         setattr(solver.parameters, name, value)
     return solver
@@ -52,4 +51,6 @@ def solve_interruptibly(solver: Any, model: Any, callback: Any = None) -> Any:
     """Return `solver.solve(model, callback)`; on Ctrl-C stop the search, then raise
     KeyboardInterrupt.
     """
+    # after CP-SAT's own handler, SIGINT would end the process
+    solver.parameters.catch_sigint_signal = False
     return call_interruptibly(lambda: solver.solve(model, callback), solver.stop_search)

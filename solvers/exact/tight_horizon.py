@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortools.sat.python import cp_model
 
-from placeopt.model.cp_sat import cp_solver
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.solvers.exact.makespan_solution import decode
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class TightHorizon:
 
     def _end_all(self) -> None:
         with self._lock:
-            for cp_solver in self._running:
-                cp_solver.stop_search()
+            for solver in self._running:
+                solver.stop_search()
 
     def _work(self) -> None:
         try:
@@ -95,7 +95,7 @@ class TightHorizon:
                 symmetry_level=2,
             )
             self._running.append(solver)
-        code = solver.solve(self.built.model)
+        code = solve_interruptibly(solver, self.built.model)
         with self._lock:
             self._running.remove(solver)
             self.conflicts += int(solver.num_conflicts)
