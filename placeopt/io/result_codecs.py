@@ -10,14 +10,14 @@ import dataclasses
 import math
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from placeopt.io.codec import Codec, from_dict, register, to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import digest
 from placeopt.model.placement import Placement
-from placeopt.model.result import Result, TracePoint
+from placeopt.model.result import Result, TacticUse, TracePoint
 from placeopt.model.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def result_fields(result: Result[Any]) -> dict[str, Any]:
             [p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)]
             for p in result.trace
         ],
+        "tactics": [dataclasses.asdict(use) for use in result.tactics],
     }
 
 
@@ -112,6 +113,7 @@ def _covered(data: dict[str, Any]) -> dict[str, Any]:
 def _decode_result(body: Body) -> Result[Any]:
     solution = None
     trace = body.items("trace") if body.has("trace") else []
+    tactics = body.items("tactics") if body.has("tactics") else []
     if body.has("solution"):
         solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
     fields: dict[str, Any] = dict(
@@ -127,6 +129,7 @@ def _decode_result(body: Body) -> Result[Any]:
         objective_name=body.text("objective", "makespan"),
         problem_hash=body.text("problem_hash", ""),
         trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
+        tactics=tuple(_tactic_use(body, i, row) for i, row in enumerate(tactics)),
     )
     try:
         result: Result[Any] = Result(**fields)
@@ -212,6 +215,17 @@ def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
     if not ok:
         raise body.wrong(f"trace[{index}]", "[seconds, evaluations, incumbent, lower bound]", row)
     return TracePoint(float(row[0]), row[1], row[2], row[3])
+
+
+def _tactic_use(body: Body, index: int, row: Any) -> TacticUse:
+    kinds = get_type_hints(TacticUse)
+    ok = isinstance(row, dict) and row.keys() == kinds.keys()
+    if not ok or not all(
+        type(row[key]) in ((int, float) if kind is float else (kind,))
+        for key, kind in kinds.items()
+    ):
+        raise body.wrong(f"tactics[{index}]", f"an object with {', '.join(kinds)}", row)
+    return TacticUse(**row)
 
 
 register(Codec("placement", Placement, _encode_placement, _decode_placement))

@@ -37,6 +37,26 @@ class TracePoint:
     lower_bound: int  # ticks
 
 
+@dataclass(frozen=True)
+class TacticUse:
+    """What one tactic of a search did.
+
+    Attributes
+    ----------
+    side : "value", "bound" or "both". turns : pieces of work. value_gained, bound_gained : parts of
+    the gap that it closed, relative to the value (1 for the first solution). exhausted : whether it
+    had nothing left to do.
+    """
+
+    name: str
+    side: str
+    seconds: float
+    turns: int
+    value_gained: float
+    bound_gained: float
+    exhausted: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Result(Generic[SolutionT]):
     """What a solver found and what is proved about it.
@@ -53,6 +73,7 @@ class Result(Generic[SolutionT]):
     message : one line a person should read (why infeasible, what was given up); usually empty.
     objective_name : what the value is: "makespan", "period", "latency", "blocking" or "measured".
     problem_hash : of the problem it solves, "" if unknown.
+    tactics : what each tactic of the search did, where it has tactics.
     given : the problem itself, for pictures and tables; None where the result was read from a file.
     """
 
@@ -73,6 +94,7 @@ class Result(Generic[SolutionT]):
     objective_name: str = "makespan"
     problem_hash: str = ""
     trace: tuple[TracePoint, ...] = field(default=(), repr=False)
+    tactics: tuple[TacticUse, ...] = field(default=(), repr=False)
     given: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

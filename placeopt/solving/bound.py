@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.bound import BoundReport
+from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
 from placeopt.solving.compilation import ensure, kernels_of
+from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.model.bound import BoundReport
+LEAST_SECONDS = 1.0
+"""Time below which no tactics are begun: models take parts of a second to build."""
 
 
 def bound(
@@ -21,6 +27,9 @@ def bound(
 ) -> BoundReport:
     """Return the best lower bound on the objective of `problem` that can be proved in about
     `seconds`.
+
+    With a second and more, and no `methods` named, the tactics go on that prove in a solve: those
+    of the objective's prover.
 
     Parameters
     ----------
@@ -34,4 +43,44 @@ def bound(
     """
     objective = objective_of(problem)
     ensure(kernels_of(objective, bounds=True))  # compiling does not count
-    return objective.bounds(problem, seconds, methods=methods, upper=upper)
+    started = time.perf_counter()
+    prover: Any = make_solver(objective.prover, objective.kind) if objective.prover else None
+    proves = getattr(prover, "proves_objective", lambda name: False)(objective.name)
+    if not proves or methods is not None or seconds < LEAST_SECONDS:
+        return objective.bounds(problem, seconds, methods=methods, upper=upper)
+    ensure(kernels_of(objective, [prover]))
+    quick = objective.bounds(problem, 0.0, upper=upper)
+    tracker = BoundTracker(prover.name, problem, Budget(seconds), upper)
+    tracker.found = dict(quick.bounds)
+    if not quick.infeasible:
+        tracker.raise_bound(quick.value, quick.method)
+        if not tracker.stop():
+            prover.prove(problem, tracker)
+    reason = quick.infeasible or tracker.reason
+    return BoundReport.of({} if reason else tracker.found, started, reason)
+
+
+class BoundTracker(Tracker[Any]):
+    """A tracker that remembers the best bound of every method, and ends at a known value.
+
+    Attributes
+    ----------
+    found : ticks per method.
+    """
+
+    def __init__(self, solver: str, problem: Any, budget: Budget, upper: int | None) -> None:
+        super().__init__(solver, problem, budget)
+        self.upper = upper
+        self.found: dict[str, int] = {}
+
+    def raise_bound(self, value: Any, method: str) -> bool:
+        """Record a proven lower bound if it is better; return whether it was."""
+        if not self.closed and value > 0:
+            self.found[method] = max(int(value), self.found.get(method, 0))
+        return super().raise_bound(value, method)
+
+    def stop(self) -> bool:
+        """Whether the bound cannot or need not rise any more."""
+        if self.upper is not None and self.lower_bound >= self.upper:
+            self.stopped = True
+        return super().stop()

@@ -24,6 +24,8 @@ latest with the process."""
 class Side(Protocol):
     """What the exchange asks of a tracker."""
 
+    gained: tuple[float, ...]
+
     @property
     def value(self) -> Any:
         """Value of its incumbent, None without one."""
@@ -75,9 +77,11 @@ class Exchange:
             if tracker.lower_bound > self._bound:
                 self._bound, self._method = tracker.lower_bound, tracker.bound_method
             value, solution, bound, method = self._value, self._solution, self._bound, self._method
+        before = tracker.gained
         if value is not None:
             tracker.offer(value, solution)
         tracker.raise_bound(bound, method)
+        tracker.gained = before  # another side gained it
 
     @contextlib.contextmanager
     def ending(self, stop: Callable[[], object]) -> Iterator[None]:

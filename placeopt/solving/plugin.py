@@ -69,6 +69,7 @@ class PluginTracker(Generic[SolutionT]):
         self.budget: Budget = replace(whole.budget)
         self.stopped, self.stop_reason, self.reason = False, "converged", ""
         self.exchange: Exchange | None = None
+        self.gained: tuple[float, ...] = (0.0, 0.0)
         self.on_progress: OnProgress | None = None
 
     @staticmethod

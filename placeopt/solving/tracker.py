@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from placeopt.model.budget import Budget
     from placeopt.model.objective import Finished
+    from placeopt.model.result import TacticUse
     from placeopt.solving.exchange import Exchange
+    from placeopt.solving.scheduler import Turn
 
 
 class Tracker(Generic[SolutionT]):
@@ -47,6 +49,8 @@ class Tracker(Generic[SolutionT]):
     verdict : a solution that has been judged, and the final word on it.
     exchange : what another side of the same solve is told and tells, None where there is only one.
     parts : trackers of the other solvers that run on a part of this budget.
+    turns : of the tactics of the search. at_work : name of the one at work.
+    gained : parts of the gap, by value and by bound, that were closed here and not on another side.
     closed : whether nothing is taken any more, since the time was over before the search ended.
     """
 
@@ -78,6 +82,9 @@ class Tracker(Generic[SolutionT]):
         self.on_progress = on_progress
         self.exchange: Exchange | None = None
         self.parts: list[Tracker[Any]] = []
+        self.turns: list[Turn] = []
+        self.at_work = ""
+        self.gained: tuple[float, ...] = (0.0, 0.0)
         self.closed = False
         self._reserve = reserve(problem, budget.seconds)
         self._interval = progress_interval
@@ -115,6 +122,11 @@ class Tracker(Generic[SolutionT]):
         )
 
     @property
+    def tactics(self) -> tuple[TacticUse, ...]:
+        """What each tactic of the search did."""
+        return tuple(turn.report() for turn in self.turns if turn.turns)
+
+    @property
     def in_time(self) -> bool:
         """Whether time is left and nobody else has ended the search."""
         return not self.closed and self.seconds_left > 0.0
@@ -141,10 +153,13 @@ class Tracker(Generic[SolutionT]):
         """Make `solution` the incumbent if it is better; return whether it was."""
         if self.closed or (self.value is not None and value >= self.value):
             return False
+        before = self.value
         self.value, self.solution = (
             (int(value) if isinstance(value, np.integer) else value),
             solution,
         )
+        part = 1.0 if not before else float((before - self.value) / before)
+        self.gained = self.gained[0] + part, self.gained[1]
         self._note()
         return True
 
@@ -152,10 +167,13 @@ class Tracker(Generic[SolutionT]):
         """Record a proven lower bound if it is better; return whether it was."""
         if self.closed or value <= self.lower_bound:
             return False
+        before = self.lower_bound
         self.lower_bound, self.bound_method = (
             (int(value) if isinstance(value, np.integer) else value),
             method,
         )
+        part = float((self.lower_bound - before) / (self.value or self.lower_bound))
+        self.gained = self.gained[0], self.gained[1] + part
         self._note()
         return True
 
@@ -183,6 +201,16 @@ class Tracker(Generic[SolutionT]):
         """
         own: Tracker[SolutionT] = Tracker(self.solver, problem, budget, seed=self.seed)
         own.exchange = Follower(self)
+        return own
+
+    def copy(self, exchange: Exchange) -> Tracker[SolutionT]:
+        """Return a tracker for another side of this search, which begins with what is known
+        here.
+        """
+        own: Tracker[SolutionT] = Tracker(self.solver, self.problem, self.budget, seed=self.seed)
+        own.started, own.exchange = self.started, exchange
+        exchange.meet(self)
+        exchange.meet(own)
         return own
 
     @contextmanager
@@ -290,6 +318,7 @@ class Tracker(Generic[SolutionT]):
             objective_name=objective_name or str(getattr(self.problem, "objective", "")),
             problem_hash=str(getattr(self.problem, "hash", "")),
             trace=tuple(self.trace),
+            tactics=self.tactics,
             given=self.problem,
         )
 
@@ -311,4 +340,6 @@ class Tracker(Generic[SolutionT]):
         now = self.elapsed
         if force or now - self._last_report >= self._interval:
             self._last_report = now
-            self.on_progress(Progress(now, self.evaluations, self.value, self.lower_bound))
+            self.on_progress(
+                Progress(now, self.evaluations, self.value, self.lower_bound, self.at_work)
+            )

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 SEARCHES = {
     "makespan": "placeopt.solvers.exact.makespan_cp_sat:search_makespan",
     "period": "placeopt.solvers.exact.period_cp_sat:search_period",
-    "latency": "placeopt.solvers.exact.latency_cp_sat:search_latency",
+    "latency": "placeopt.solvers.exact.latency_tactics:search_latency",
 }
 """By objective: the search, a function of (settings, problem, tracker)."""
+
+PROOFS = {
+    "makespan": "placeopt.solvers.exact.makespan_cp_sat:prove_makespan",
+    "latency": "placeopt.solvers.exact.latency_tactics:prove_latency",
+}
+"""By objective: what runs the tactics of such a search that prove."""
 
 WORK, WORK_A_CONFLICT = 5.0, 0.05
 """Deterministic CP-SAT time (about seconds) that a limit of evaluations alone allows: at first, and
@@ -66,10 +72,23 @@ class CpSat(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""
-        target = SEARCHES.get(problem.objective)
+        self._call(SEARCHES, problem, tracker)
+
+    def proves_objective(self, name: str) -> bool:
+        """Whether there are tactics that prove bounds on the objective."""
+        return name in PROOFS
+
+    def prove(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Run only the tactics that prove; what they find on the way is offered, too."""
+        self._call(PROOFS, problem, tracker)
+
+    def _call(
+        self, table: dict[str, str], problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> None:
+        target = table.get(problem.objective)
         if target is None:
             raise Refused(
-                f"solver '{self.name}' takes the objectives {', '.join(SEARCHES)}, received "
+                f"solver '{self.name}' takes the objectives {', '.join(table)}, received "
                 f"'{problem.objective}'"
             )
         module, _, function = target.partition(":")

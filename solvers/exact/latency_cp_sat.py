@@ -1,8 +1,5 @@
-"""CP-SAT for the latency of one sample with q slots per accelerator (model in
+"""The CP-SAT model of the latency of one sample with q slots per accelerator (model in
 `placeopt.latency.evaluate`).
-
-It runs where the bound by flows (`placeopt.latency.bounds.flow`) and the placements that come with
-it leave a gap.
 
 Variables: x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and
 end of every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for
@@ -26,12 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.latency.bounds import latency_bounds
-from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.judge import placement_slots
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.solvers.exact.latency_warm_start import offer_slots, pooled, warm_start
-from placeopt.solvers.exact.period_warm_start import warm_seconds
+from placeopt.solvers.exact.latency_warm_start import offer_slots, pooled
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
@@ -42,54 +36,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
-
-_FLOW_SHARE = 0.3  # of the time, for the bound by flows
-_EVALUATIONS_PER_LOOK = (
-    20  # where evaluations are the budget: the bound ends after so many looks at it
-)
-
-
-def search_latency(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
-) -> None:
-    """Minimise the latency with CP-SAT from the bound by flows and the best of several
-    heuristics.
-    """
-    for method, value in latency_bounds(problem, 0.0, ("path",)):
-        tracker.raise_bound(value, method)
-    raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
-    if settings.warm_start and not tracker.stop():
-        warm_start(tracker, seconds=warm_seconds(tracker))
-    if not tracker.stop():
-        LatencyCpModel(problem, tracker.value).solve(settings, tracker, tracker.seconds_left)
-
-
-def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
-    """Raise the bound, and offer the placements found on the way, in about `seconds`."""
-    problem = tracker.problem
-
-    def until(end: float) -> Callable[[], bool]:
-        limited = tracker.budget.evaluations is not None
-        looks = (
-            iter(range(1 + int(tracker.evaluations_left) // _EVALUATIONS_PER_LOOK))
-            if limited
-            else itertools.repeat(0)
-        )
-        return lambda: tracker.elapsed > end or tracker.stop() or next(looks, None) is None
-
-    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
-        offer_slots(tracker, device, slot)
-
-    end = tracker.elapsed + seconds
-    if problem.slots > 1:  # a placement with one slot is one with several
-        stop = until(tracker.elapsed + 0.5 * seconds)
-        FlowBound(problem.replace(slots=1), stop=stop).run(lambda: None, stop, offer)
-    stop = until(end)
-    tracker.raise_bound(
-        FlowBound(problem, stop=stop).run(lambda: tracker.value, stop, offer), "flow"
-    )
 
 
 class LatencyCpModel(PlacementModel):
@@ -287,6 +234,10 @@ class LatencyCpModel(PlacementModel):
     # --- solutions
     # -------------------------------------------------------------------------------------
 
+    def cut_off(self, incumbent: int) -> None:
+        """Leave out what is longer than a new incumbent."""
+        self.cp.add(self.latency <= (incumbent // self.grid + 1) * self.factor)
+
     def ticks(self, bound: int) -> int:
         """One unit per slot is not time."""
         slots = len(self.accelerators) * self.problem.slots
@@ -312,6 +263,7 @@ class LatencyCpModel(PlacementModel):
         slot = placement_slots(p, placement)
         lasts = _slot_durations(p, self.problem.io_ticks, device, slot)
         rename = np.arange(p.num_devices)
+        self.cp.clear_hints()
         for members in self._identical():
             devices = [self.accelerators[i] for i in members]
             rename[sorted(devices, key=lambda d: (-lasts[d], d))] = devices

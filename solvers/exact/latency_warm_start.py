@@ -9,6 +9,8 @@ segments in the pool.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,49 +20,43 @@ from placeopt.latency.judge import placement_slots
 from placeopt.latency.slots import Cooling, Groups, anneal_slots, latency_arrays
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
+from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
-from placeopt.solvers.exact.period_warm_start import enough_cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    from numpy.random import Generator
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
-_HOT, _COLD, _MOVES, _MOST_MOVES = 3e-2, 1e-5, 60_000, 2_000_000
+_HOT, _COLD, _MOVES, _MOST_CHUNKS = 3e-2, 1e-5, 60_000, 32
 _MOVES_PER_CHOICE = 300  # shorter first cycles for small problems
-_CYCLES, _MAX_NODES = 4, 1_000
+_MAX_NODES = 1_000
 # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
 _SERIAL = 0.01
 
 
-def warm_start(tracker: Tracker[Placement], *, seconds: float) -> None:
-    """Offer good placements to `tracker` within about `seconds`."""
+def starts(tracker: Tracker[Placement]) -> Iterator[None]:
+    """Offer everything in the pool, the best segments, and the best pipeline, one per step."""
     problem = tracker.problem
-    deadline = tracker.elapsed + seconds
-
-    def stop() -> bool:
-        return tracker.elapsed >= deadline or tracker.stop()
-
     offer_slots(tracker, _all_in_pool(problem))
+    yield
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
     except InfeasibleProblemError:
-        chain = None
-    if chain is not None and chain.num_nodes <= _MAX_NODES:
+        return
+    if chain.num_nodes <= _MAX_NODES:
         offer_slots(tracker, _segments(problem, chain))
-        if not stop():
-            offer_slots(tracker, _pipeline(problem, chain))
-    if tracker.solution is not None and not stop():
-        cycles = enough_cycles(seconds, problem.num_ops * problem.num_devices, _CYCLES)
-        _anneal(tracker, stop, cycles)
+        yield
+        offer_slots(tracker, _pipeline(problem, chain))
 
 
 def offer_slots(
@@ -190,38 +186,32 @@ def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> NDArray[np
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None
 
 
-def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int | None) -> None:
-    """Anneal from the incumbent until `stop` or `cycles` are over."""
-    problem, generator = tracker.problem, tracker.rng()
-    assert tracker.solution is not None
+def anneal(tracker: Tracker[Placement], rng: Generator) -> Iterator[None]:
+    """Anneal from the incumbent in cycles, which double where they find nothing, in chunks of the
+    first one's length; one chunk per step.
+    """
+    problem = tracker.problem
     arrays, groups = latency_arrays(problem), _groups(problem)
-    device, slot = (
-        pooled(problem)[tracker.solution.device],
-        placement_slots(problem, tracker.solution),
-    )
-    best_device, best_slot = device.copy(), slot.copy()
-    moves, done = (
-        min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices),
-        0,
-    )
-    while not stop() and (cycles is None or done < cycles):
-        done += 1
-        value = int(tracker.value or 0)
-        schedule = Cooling(
-            _HOT * value * 10.0 ** (-2 * generator.random()), _COLD * value, moves, _SERIAL
-        )
-        seed = int(generator.integers(2**31))
-        found = int(
-            anneal_slots(
-                arrays, groups, device.copy(), slot.copy(), schedule, seed, best_device, best_slot
-            )
-        )
-        tracker.count()
-        if found < value:
-            device, slot = best_device.copy(), best_slot.copy()
-            tracker.offer(found, Placement(device, slot if problem.slots > 1 else None))
-        else:
-            moves = min(2 * moves, _MOST_MOVES)
+    chunk = min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices)
+    chunks = 1
+    while True:
+        value, solution = int(tracker.value or 0), tracker.solution
+        assert solution is not None
+        device, slot = pooled(problem)[solution.device].copy(), placement_slots(problem, solution)
+        best_device, best_slot, slot = device.copy(), slot.copy(), slot.copy()
+        hot, cold = _HOT * value * 10.0 ** (-2 * rng.random()), _COLD * value
+        ends = hot * (cold / hot) ** (np.arange(chunks + 1) / chunks)
+        for start, end in pairwise(ends.tolist()):
+            seed = int(rng.integers(2**31))
+            work = partial(anneal_slots, arrays, groups, device, slot)
+            cooling = Cooling(start, end, chunk, _SERIAL)
+            found = int(call_interruptibly(partial(work, cooling, seed, best_device, best_slot)))
+            tracker.count()
+            if found < INFEASIBLE:
+                slots = best_slot.copy() if problem.slots > 1 else None
+                tracker.offer(found, Placement(best_device.copy(), slots))
+            yield
+        chunks = 1 if (tracker.value or 0) < value else min(2 * chunks, _MOST_CHUNKS)
 
 
 def _groups(problem: PlacementProblem) -> Groups:

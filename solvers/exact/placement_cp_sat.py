@@ -8,6 +8,7 @@ bound and its infeasibility hold for the problem, and its solutions are evaluate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,8 +51,10 @@ class PlacementModel(ABC):
     def hint(self, placement: Placement) -> None:
         """Hint a placement, its identical devices renamed as the symmetry constraints want them."""
 
-    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
-        """Run CP-SAT until proof or the end of the budget; an evaluation is a conflict."""
+    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> bool:
+        """Run CP-SAT until proof or the end of the budget, and return whether it is done; an
+        evaluation is a conflict.
+        """
         from ortools.sat.python import cp_model
 
         model = self
@@ -68,7 +71,16 @@ class PlacementModel(ABC):
         solver = _configured(settings, tracker, seconds)
         if tracker.solution is not None:
             self.hint(tracker.solution)
-        code = solve_interruptibly(solver, self.cp, Watch())
+
+        def on_bound(bound: float) -> None:
+            model._raise_bound(tracker, bound)
+            if tracker.stop():
+                solver.stop_search()
+
+        solver.best_bound_callback = on_bound
+        exchange = tracker.exchange
+        with nullcontext() if exchange is None else exchange.ending(solver.stop_search):
+            code = solve_interruptibly(solver, self.cp, Watch())
         if code == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")
         if tracker.budget.evaluations is not None:
@@ -79,11 +91,12 @@ class PlacementModel(ABC):
             tracker.infeasible(
                 "no placement fits the devices' memory, compatibility, colocation and contiguity"
             )
-            return
+            return True
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(tracker, solver.value)
         self._raise_bound(tracker, solver.best_objective_bound)
         tracker.stop()
+        return bool(code == cp_model.OPTIMAL)
 
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none

@@ -28,6 +28,8 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import named, option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.random import Generator
     from numpy.typing import NDArray
 
@@ -134,17 +136,19 @@ class WindowSearch:
         kinds = named(settings.windows, tuple(WINDOWS), "lns option windows")
         self.bandit = Bandit(kinds, settings.first_size, settings.adaptive)
 
-    def run(self, share: float = 1.0) -> None:
-        """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time
-        left.
-        """
-        end = self.tracker.elapsed + share * self.tracker.seconds_left
+    def run(self) -> None:
+        """Take steps until the tracker stops."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """Free a window, re-optimise, keep what is not worse, learn; one window per step."""
         if self.tracker.solution is None:
             return
         best = self.tracker.solution
         now = self._incumbent(best)
         stale = 0
-        while not self.tracker.stop() and self.tracker.elapsed < end:
+        while not self.tracker.stop():
             if self.tracker.solution is not best:  # perhaps found by another side of the same solve
                 best = self.tracker.solution
                 now = min(now, self._incumbent(best), key=lambda incumbent: incumbent.makespan)
@@ -164,6 +168,7 @@ class WindowSearch:
             self.bandit.learn(
                 kind, gain, solved, min(self.problem.num_ops, self.settings.slice_ops)
             )
+            yield
 
     def _incumbent(self, placement: Placement) -> Incumbent:
         """Execute the placement the best way and return its times."""

@@ -11,13 +11,14 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.latency.bounds import flow
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.judge import latency_violations
 from placeopt.model.budget import Budget
 from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
-from placeopt.solvers.exact import latency_cp_sat
+from placeopt.solvers.exact import latency_tactics
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.jit
@@ -100,7 +101,8 @@ def test_latency_is_optimal(monkeypatch, slots, flow):
     without flows.
     """
     if not flow:
-        monkeypatch.setattr(latency_cp_sat, "raise_flow_bound", lambda *args, **fields: None)
+        left = tuple(tactic for tactic in latency_tactics.TACTICS if tactic.name != "flow")
+        monkeypatch.setattr(latency_tactics, "TACTICS", left)
     for seed in range(5):
         problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
         expected = best_latency(problem)
@@ -125,11 +127,26 @@ def test_flow_bound_holds(slots, n, seeds):
         if best is None:
             continue
         found = {limit: FlowBound(problem, max_ideals=limit) for limit in (10**4, 8, 4)}
-        for flow in found.values():
-            assert flow.run(lambda: None, lambda: False) <= best
-            assert flow.run(lambda known=best: known, lambda: False) <= best
+        for one in found.values():
+            assert one.run(lambda: None, lambda: False) <= best
+            assert one.run(lambda known=best: known, lambda: False) <= best
         closed += found[10**4].lower == best
     assert closed >= seeds // 3
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_flows_from_coarse_to_fine_hold(monkeypatch, slots):
+    """Every bound on the way from coarse graphs to fine ones holds, and they only rise."""
+    monkeypatch.setattr(flow, "_FIRST_IDEALS", 3)
+    monkeypatch.setattr(flow, "_FINER", 2)
+    for seed in range(25):
+        problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
+        best = best_latency(problem)
+        if best is not None:
+            found = [bound for bound, _ in flow.flow_bounds(problem, lambda: None)]
+            assert found == sorted(found)
+            assert found[-1] <= best
+            assert found[-1] >= FlowBound(problem).run(lambda: None, lambda: False)
 
 
 @pytest.mark.parametrize(("devices", "expected"), [(2, 10), (1, 20)])
@@ -254,10 +271,11 @@ def test_a_tenth_of_a_second_gives_a_placement_and_a_bound(data, folder, objecti
 def test_the_bound_by_flows_ends_with_the_evaluations(monkeypatch):
     """Where evaluations are the only budget, a bound that never ends by itself is told to stop."""
 
-    def endless(self, upper, stop, offer=None):
-        return next(number for number in range(10**6) if stop()) * 0
+    def endless(self, upper, offer=None):
+        while True:
+            yield True
 
-    monkeypatch.setattr(latency_cp_sat.FlowBound, "run", endless)
+    monkeypatch.setattr(FlowBound, "pieces", endless)
     problem = po.PlacementProblem.from_edges(
         [[3, 4], [2, 2]], [(0, 1, 1)], objective="latency", slots=2, io_class=[0, 0]
     )

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.model.problem import PlacementProblem
 
 METHODS = ("path", "flow")
@@ -34,17 +37,31 @@ def latency_bounds(
     ----------
     upper : latency of a known placement in ticks; the bound by flows ends where it is reached.
     """
-    from placeopt.latency.bounds.flow import FlowBound
-
     end = time.perf_counter() + seconds
+    if "path" in methods:
+        yield "path", longest_path(problem)
+    if "flow" in methods and seconds > 0:
+        yield "flow", _flow(problem, end, upper)
+
+
+def _flow(problem: PlacementProblem, end: float, upper: int | None) -> int:
+    """Return the bound by flows at the time `end`, cut short by the placements that it finds."""
+    from placeopt.latency.bounds.flow import flow_bounds
+    from placeopt.latency.evaluate import latency_batch
+
+    known = [] if upper is None else [upper]
+
+    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
+        known.append(int(latency_batch(problem, device[None, :], slot[None, :])[0]))
 
     def stop() -> bool:
         return time.perf_counter() > end
 
-    if "path" in methods:
-        yield "path", longest_path(problem)
-    if "flow" in methods and seconds > 0:
-        yield "flow", FlowBound(problem, stop=stop).run(lambda: upper, stop)
+    best = 0
+    for best, _ in flow_bounds(problem, lambda: min(known, default=None), offer, stop):
+        if stop() or (upper is not None and best >= upper):
+            break
+    return best
 
 
 def longest_path(problem: PlacementProblem) -> int:

@@ -58,13 +58,14 @@ from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
 
 MAX_IDEALS, MAX_OPS = 60_000, 5_000
+_FIRST_IDEALS, _FINER = 120, 8  # levels of `flow_bounds`
 _MOST_ROUNDS = 400
 _MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
 _CHUNK_SECONDS = 0.1
@@ -78,7 +79,8 @@ class FlowBound:
     Attributes
     ----------
     lower : the best bound so far in ticks.
-    usable : whether the problem, reduced, has few enough ideals.
+    usable : whether the problem, reduced, has few enough ideals. most_nodes : of the graph that has
+    nothing left out.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class FlowBound:
         if found is None:
             return
         self.nodes, self.lattice = found
+        self.most_nodes = reduction.most_nodes
         self._set_arrays()
         self._cuts: list[NDArray[np.float64]] = []
         self._best_flow: NDArray[np.float64] | None = None
@@ -217,30 +220,38 @@ class FlowBound:
         upper : asked for the ticks of the best placement known.
         offer : called with the (device, slot) of every op of placements that the program finds.
         """
-        if not self.usable:
-            return self.lower
-        for _ in range(_MOST_ROUNDS):
+        for _ in self.pieces(upper, offer):
             if stop():
                 break
+        return self.lower
+
+    def pieces(
+        self,
+        upper: Callable[[], int | None],
+        offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+    ) -> Iterator[bool]:
+        """Do what `run` does in pieces of about a tenth of a second.
+
+        Yields whether a round is over.
+        """
+        for _ in range(_MOST_ROUNDS if self.usable else 0):
             flow, promise = self._next_flow()
             most = upper()
             if self._best_flow is not None and promise <= self.lower * (1 + _CLOSE) + 1:
-                break
+                return
             node_flow, edge_flow, total = self._round(flow)
             limit = NO_VALUE if most is None else most * total
-            cost = self._price(node_flow, edge_flow, limit, stop)
-            if cost is None:
-                break
-            value = -(-cost // total)
+            yield from self._price(node_flow, edge_flow, limit)
+            value = -(-min(int(self._tables.value[-1, -1].min()), limit) // total)
             if value > self.lower or self._best_flow is None:
                 self.lower, self._best_flow = max(self.lower, value), flow
             if most is not None and self.lower >= most:
-                break
+                return
             units = self._units()
             self._cuts.append(self._cut(units))
             if offer is not None:
                 offer(*self._placement(units))
-        return self.lower
+            yield True
 
     def _next_flow(self) -> tuple[NDArray[np.float64], float]:
         """Best flow against the placements found so far, pulled towards the best one; and what it
@@ -320,15 +331,9 @@ class FlowBound:
         return node_flow, edge_flow, total
 
     def _price(
-        self,
-        node_flow: NDArray[np.int64],
-        edge_flow: NDArray[np.int64],
-        limit: int,
-        stop: Callable[[], bool],
-    ) -> int | None:
-        """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it
-        short.
-        """
+        self, node_flow: NDArray[np.int64], edge_flow: NDArray[np.int64], limit: int
+    ) -> Iterator[bool]:
+        """Fill the tables of the program under the flow, as far as they cost at most `limit`."""
         lattice = self.lattice.arrays
         low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
         flow = Flow(node_flow, edge_flow, low, min(limit, NO_VALUE - 1))
@@ -342,9 +347,8 @@ class FlowBound:
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
-            if row < self.lattice.num_ideals and stop():
-                return None
-        return min(int(self._tables.value[-1, -1].min()), limit)
+            if row < self.lattice.num_ideals:
+                yield False
 
     def _units(self) -> NDArray[np.int64]:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
@@ -438,6 +442,42 @@ class FlowBound:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
             device[v], slot[v] = (device[near[0]], slot[near[0]]) if near else (pool, 0)
         return device, slot
+
+
+def flow_bounds(
+    problem: PlacementProblem,
+    upper: Callable[[], int | None],
+    offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, bool]]:
+    """Yield the best bound so far, and whether a round is over, after every piece of work: on
+    coarse graphs first, then on ever finer ones.
+
+    A level has `_FINER` times the ideals of the one before, and is left when a round does not raise
+    the bound; the last one is gone on with until nothing is left to gain. A round takes at least as
+    much longer as there are more ideals, so all first rounds before the last level's cost at most a
+    seventh of it; they give bounds within a second, and placements whose values cut the program of
+    the finer levels short.
+
+    Parameters
+    ----------
+    upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
+    """
+    best, ideals = 0, _FIRST_IDEALS
+    while ideals > 0:
+        flow = FlowBound(problem, max_ideals=min(ideals, MAX_IDEALS), stop=stop)
+        whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
+        last = ideals >= MAX_IDEALS or whole
+        ideals = 0 if last else ideals * _FINER
+        before = -1
+        for over in flow.pieces(upper, offer):
+            best = max(best, flow.lower)
+            yield best, over
+            if over and not last and flow.lower <= before:
+                break
+            before = flow.lower if over else before
+        best = max(best, flow.lower)
+        yield best, True
 
 
 def _smallest(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int64]:

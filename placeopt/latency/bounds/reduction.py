@@ -43,6 +43,7 @@ class Reduction:
     slot_time, pool_time : ticks of every op on the fastest accelerator and in the fastest pool, -1
     where it runs on none.
     io : ticks of every tensor between an accelerator and the host at least.
+    most_nodes : of the first graph that was tried, which has only free ends left out.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Reduction:
     ) -> None:
         self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
         self.graph = _op_graph(problem, range(problem.num_ops))
+        self.most_nodes = 0
 
     def reduce(self, max_ideals: int, stop: Callable[[], bool]) -> tuple[Nodes, Lattice] | None:
         """Return the reduced graph with its ideals, or None if even two ops have too many, or at a
@@ -67,6 +69,7 @@ class Reduction:
         while not stop():
             nodes = self._nodes(kept)
             n = len(nodes.ops)
+            self.most_nodes = max(self.most_nodes, n)
             edges = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
             lattice = ideal_lattice(n, edges[:, 0], edges[:, 1], limit=max_ideals)
             if lattice is not None:

@@ -1,0 +1,262 @@
+"""The scheduler: which tactic goes on, and for how long.
+
+A lane is a list of tactics that take turns. Its rounds double in length:
+
+    for target in first, 2 first, 4 first, ...:
+        every tactic that is not exhausted goes on until it has had `target` in all
+        as much time again goes to whoever closed most of the gap per second lately
+
+No tactic starves. Let a lane have m tactics, and let one of them close the gap alone within time t
+of its own. It has had t at the end of the first round whose target is at least t; as targets
+double, that target L is below 2t (or the first one). A piece is at most as long as all before it of
+the same tactic together, so a tactic that is stopped at its target has had at most 2L, and the
+floors of all rounds together are at most 2mL. The time of the fastest is a credit: each round adds
+m times its target, in all 2mL, and what a piece takes too much is taken from later rounds, so at
+most one piece, no longer than all that its tactic has had, goes beyond: at most twice the credit
+and the floor. The lane has then spent at most 2mL + 2 (2mL + 2L) < 8 (m + 1) L < 16 (m + 1) t. A
+tactic that begins anew in runs of doubling length reaches a run of length t when it has had 2t: the
+factor is twice that. This is dovetailing, and the constant is its worst case: where one tactic
+closes the gap steadily it has half of all time and more.
+
+A tactic that offers nothing before some seconds (a model has to be built) waits for the round whose
+target is as long; up to that round the argument is the same.
+
+Two lanes, one of tactics that prove and one of tactics that improve the incumbent, run on two
+threads where seconds are the limit and two cores are there; they tell each other what they find
+(`placeopt.solving.exchange`). Otherwise all tactics are in one lane, by turns; where evaluations
+are the limit the clock counts evaluations, and the same seed gives the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import Refused
+from placeopt.model.result import TacticUse
+from placeopt.solving.exchange import Exchange
+from placeopt.solving.tactic import FIRST_EVALUATIONS, FIRST_SECONDS, VALUE, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from placeopt.solving.tactic import Tactic
+    from placeopt.solving.tracker import Tracker
+
+WAIT = 0.02
+"""Seconds between two looks at a lane that is waited for."""
+
+
+LEAST = 1e-3
+"""Seconds that a piece costs at least: one that returns at once is not asked for again and
+again."""
+
+
+class Turn:
+    """How far one tactic of a lane has come."""
+
+    def __init__(self, tactic: Tactic, state: State) -> None:
+        self.tactic, self.state = tactic, state
+        self.steps: Iterator[None] | None = None
+        self.over, self.turns, self.seconds = False, 0, 0.0
+        self.gained = (0.0, 0.0)  # parts of the gap, by value and by bound
+        self._then = self._now = (0.0, 0.0)  # (used, gained) when the last two rounds began
+
+    @property
+    def used(self) -> float:
+        """Seconds or evaluations it has had."""
+        return self.state.used
+
+    @property
+    def speed(self) -> float:
+        """Part of the gap that it closed per second or evaluation since the round before."""
+        used, gained = self._then
+        return (sum(self.gained) - gained) / (self.used - used) if self.used > used else 0.0
+
+    def begin_round(self) -> None:
+        """Forget what is longer ago than the last round."""
+        self._then, self._now = self._now, (self.used, sum(self.gained))
+
+    def report(self) -> TacticUse:
+        """Say what it did."""
+        return TacticUse(
+            self.tactic.name, self.tactic.side, self.seconds, self.turns, *self.gained, self.over
+        )
+
+
+class Lane:
+    """Tactics that take turns on one tracker (see the module).
+
+    Parameters
+    ----------
+    clock : seconds or evaluations so far; by default what limits the tracker.
+    threads : asked for the number of cores of this lane.
+    """
+
+    def __init__(
+        self,
+        tactics: Sequence[Tactic],
+        facts: Any,
+        tracker: Tracker[Any],
+        *,
+        threads: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.facts, self.tracker = facts, tracker
+        self.first: float = FIRST_EVALUATIONS if self._counted else FIRST_SECONDS
+        self._clock = clock or self._read
+        seeds = np.random.SeedSequence(tracker.seed).spawn(len(tactics))
+        self.turns = [
+            Turn(tactic, State(tracker, facts, np.random.default_rng(seed), threads))
+            for tactic, seed in zip(tactics, seeds, strict=True)
+        ]
+
+    def run(self) -> None:
+        """Give turns until every tactic is exhausted or the tracker stops."""
+        target, credit = self.first, 0.0
+        while self._open() and not self.tracker.stop():
+            for turn in self._open():
+                turn.begin_round()
+                while self._ready(turn, target) and turn.used < target and not self.tracker.stop():
+                    self._advance(turn)
+            credit += target * len(self._begun())
+            while credit > 0 and (begun := self._begun()) and not self.tracker.stop():
+                credit -= self._advance(self._fastest(begun))
+            target *= 2
+
+    @property
+    def _counted(self) -> bool:
+        return self.tracker.budget.evaluations is not None
+
+    def _read(self) -> float:
+        return float(self.tracker.evaluations) if self._counted else self.tracker.elapsed
+
+    def _open(self) -> list[Turn]:
+        return [turn for turn in self.turns if not turn.over]
+
+    def _begun(self) -> list[Turn]:
+        return [turn for turn in self._open() if turn.steps is not None]
+
+    def _ready(self, turn: Turn, target: float) -> bool:
+        """Begin a tactic when its first turn is long enough; whether it can go on."""
+        if turn.steps is None and not turn.over:
+            if not turn.tactic.applies(self.facts):
+                turn.over = True
+            elif self._counted or turn.tactic.least(self.facts) <= target:
+                turn.steps = turn.tactic.steps(turn.state)
+        return turn.steps is not None and not turn.over
+
+    def _fastest(self, turns: list[Turn]) -> Turn:
+        """Who closed most of the gap per second lately; of those who closed nothing, who had
+        least.
+        """
+        return max(turns, key=lambda turn: (turn.speed, -turn.used))
+
+    def _advance(self, turn: Turn) -> float:
+        """Let a tactic do a piece of work; return what it took."""
+        assert turn.steps is not None
+        tracker = self.tracker
+        begin, second, tracker.gained = self._clock(), tracker.elapsed, (0.0, 0.0)
+        tracker.at_work = turn.tactic.name
+        try:
+            next(turn.steps)
+            if self._counted and self._clock() == begin:
+                tracker.count()  # a piece costs something, or it could be asked for for ever
+        except (StopIteration, Refused):
+            turn.over = True
+        finally:
+            spent = max(self._clock() - begin, LEAST)
+            turn.state.used += spent
+            turn.turns += 1
+            turn.seconds += tracker.elapsed - second
+            turn.gained = tuple(map(sum, zip(turn.gained, tracker.gained, strict=True)))  # type: ignore[assignment]
+        return spent
+
+
+class Scheduler:
+    """Runs the tactics of a problem in lanes (see the module).
+
+    Parameters
+    ----------
+    facts : what is computed once about the problem; given to every tactic.
+    threads : cores that may be used.
+    """
+
+    def __init__(
+        self, tactics: Sequence[Tactic], facts: Any, tracker: Tracker[Any], *, threads: int = 1
+    ) -> None:
+        self.tactics, self.facts, self.tracker, self.threads = tactics, facts, tracker, threads
+        self._beside = 0  # lanes on other threads
+        self._failure: list[BaseException] = []
+
+    def run(self) -> None:
+        """Run until every tactic is exhausted or the tracker stops."""
+        improve = [tactic for tactic in self.tactics if tactic.side == VALUE]
+        prove = [tactic for tactic in self.tactics if tactic.side != VALUE]
+        if self.threads < 2 or not improve or not prove or not self._timed:
+            self._run(Lane(self.tactics, self.facts, self.tracker, threads=lambda: self.threads))
+        else:
+            self._run_two(improve, prove)
+
+    @property
+    def _timed(self) -> bool:
+        """Whether seconds are the limit, and no other side of a solve is there already."""
+        tracker = self.tracker
+        return (
+            tracker.budget.evaluations is None
+            and math.isfinite(tracker.seconds_left)
+            and tracker.exchange is None
+        )
+
+    def _run(self, lane: Lane) -> None:
+        self.tracker.turns.extend(lane.turns)
+        try:
+            lane.run()
+        finally:
+            self.tracker.at_work = ""
+
+    def _run_two(self, improve: list[Tactic], prove: list[Tactic]) -> None:
+        """Improve on this thread and prove on another one."""
+        tracker, exchange = self.tracker, Exchange()
+        own = tracker.copy(exchange)
+        lanes = [
+            Lane(tactics, self.facts, mine, threads=lambda: self.threads - self._beside)
+            for tactics, mine in ((improve, tracker), (prove, own))
+        ]
+        thread = threading.Thread(
+            target=self._work, args=(lanes[1], own), name="placeopt-bound-lane"
+        )
+        tracker.exchange, self._beside = exchange, 1
+        tracker.turns.extend(lanes[1].turns)
+        with own.within(tracker):
+            thread.start()
+            try:
+                self._run(lanes[0])
+                self._beside = 0
+                while thread.is_alive() and not tracker.stop():
+                    thread.join(WAIT)
+            finally:
+                own.stopped = True
+                exchange.end(thread)
+                exchange.meet(tracker)
+                tracker.exchange = None
+                tracker.message = tracker.message or own.message
+        if self._failure:
+            raise self._failure[0]
+
+    def _work(self, lane: Lane, own: Tracker[Any]) -> None:
+        """Run the lane that proves on its thread."""
+        try:
+            lane.run()
+            if own.reason:
+                self.tracker.infeasible(own.reason)
+        except BaseException as error:  # told to the thread that waits
+            self._failure.append(error)
+            self.tracker.stopped = True
+        finally:
+            self._beside = 0
+            if own.exchange is not None:
+                own.exchange.meet(own)

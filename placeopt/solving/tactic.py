@@ -1,0 +1,238 @@
+"""Tactics: pieces of a search or of a proof that a scheduler gives time to.
+
+A tactic is a value. What it does is a generator: between two yields it does a bounded piece of
+work, offers what it has, and ends when nothing is left for it to do. It knows nothing of shares of
+time; `placeopt.solving.scheduler` decides who goes on.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from placeopt.model.budget import Budget
+from placeopt.solving.tracker import Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+VALUE, BOUND, BOTH = "value", "bound", "both"
+"""Sides that a tactic serves: it improves the incumbent, the bound, or both."""
+
+FIRST_SECONDS, FIRST_EVALUATIONS = 0.05, 32
+"""Length of the first piece of work. The scheduler's argument holds for any; it has to be short
+beside the shortest useful limit (a second) and long beside the start of a piece (milliseconds)."""
+
+
+class Tactic(Protocol):
+    """What the scheduler asks of a tactic.
+
+    Attributes
+    ----------
+    name : what people read. side : "value", "bound" or "both".
+    """
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+
+    @property
+    def side(self) -> str:
+        """The side that it serves: "value", "bound" or "both"."""
+
+    def applies(self, facts: Any) -> bool:
+        """Whether it can do anything for the problem; asked when its first turn comes.
+
+        Parameters
+        ----------
+        facts : what is computed once about the problem and shared by its tactics.
+        """
+        ...
+
+    def least(self, facts: Any) -> float:
+        """Seconds before which it offers nothing, about: it waits for a turn of that length."""
+        ...
+
+    def steps(self, state: State) -> Iterator[None]:
+        """Work; a piece between two yields is at most as long as `state.piece` (or a second).
+
+        Ending means that nothing is left to do. `Refused` is taken as that; any other exception
+        ends the solve.
+        """
+        ...
+
+
+class State:
+    """What a tactic sees of the solve that it is a part of.
+
+    Attributes
+    ----------
+    tracker : of its lane. facts : shared by the tactics of a problem. used : seconds (evaluations,
+    where they limit) that the tactic has had. rng : its own generator of random numbers.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker[Any],
+        facts: Any,
+        rng: np.random.Generator,
+        threads: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self.tracker, self.facts, self.rng, self._threads = tracker, facts, rng, threads
+        self.used = 0.0
+
+    @property
+    def problem(self) -> Any:
+        """The problem that is solved."""
+        return self.tracker.problem
+
+    @property
+    def value(self) -> Any:
+        """Value of the incumbent, None without one."""
+        return self.tracker.value
+
+    @property
+    def solution(self) -> Any:
+        """The incumbent, None without one."""
+        return self.tracker.solution
+
+    @property
+    def lower_bound(self) -> Any:
+        """The best bound so far."""
+        return self.tracker.lower_bound
+
+    @property
+    def threads(self) -> int:
+        """Cores that this lane has now."""
+        return self._threads()
+
+    @property
+    def by_evaluations(self) -> bool:
+        """Whether evaluations are the limit: then no clock may decide anything."""
+        return self.tracker.budget.evaluations is not None
+
+    @property
+    def piece(self) -> float:
+        """How long the next piece may be: as long as all before it together, so that runs that
+        begin anew each time are of doubling length.
+        """
+        if self.by_evaluations:
+            return min(max(FIRST_EVALUATIONS, self.used), self.tracker.evaluations_left)
+        return min(max(FIRST_SECONDS, self.used), self.tracker.seconds_left)
+
+    def stop(self) -> bool:
+        """Whether the solve has to end now."""
+        return self.tracker.stop()
+
+    def offer(self, value: Any, solution: Any) -> bool:
+        """Make `solution` the incumbent if it is better; return whether it was."""
+        return self.tracker.offer(value, solution)
+
+    def raise_bound(self, value: Any, method: str) -> bool:
+        """Record a proven lower bound if it is better; return whether it was."""
+        return self.tracker.raise_bound(value, method)
+
+    @contextmanager
+    def part(self) -> Iterator[Tracker[Any]]:
+        """Give a tracker whose budget is the next piece, from the incumbent and the bound; what is
+        found in it counts at once.
+        """
+        whole = self.tracker
+        if self.by_evaluations:
+            seconds = None if whole.budget.seconds is None else whole.seconds_left
+            budget = Budget(seconds, max(1, int(self.piece)), whole.budget.target)
+        else:
+            budget = Budget(self.piece, None, whole.budget.target)
+        own: Tracker[Any] = Tracker(whole.solver, whole.problem, budget, seed=whole.seed)
+        own.value, own.solution = whole.value, whole.solution
+        own.lower_bound, own.bound_method = whole.lower_bound, whole.bound_method
+        own.exchange, own.on_progress = whole.exchange, lambda _: self._adopt(own)
+        with own.within(whole):
+            try:
+                yield own
+            finally:
+                self._adopt(own)
+                limited = min(own.evaluations, whole.evaluations_left)
+                whole.count(limited if self.by_evaluations else own.evaluations)
+                whole.gained = tuple(map(sum, zip(whole.gained, own.gained, strict=True)))
+                whole.message = own.message or whole.message
+                if own.reason:
+                    whole.infeasible(own.reason)
+                if own.stop_reason == "interrupted":
+                    whole.interrupt()
+
+    def _adopt(self, own: Tracker[Any]) -> None:
+        """Take what a part has; who gained it is counted at its end."""
+        before = self.tracker.gained
+        if own.value is not None:
+            self.tracker.offer(own.value, own.solution)
+        self.tracker.raise_bound(own.lower_bound, own.bound_method)
+        self.tracker.gained = before
+
+
+def always(facts: Any) -> bool:
+    """Apply to every problem."""
+    return True
+
+
+def at_once(facts: Any) -> float:
+    """Offer something from the first moment on."""
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A tactic made of functions: `work` is the generator."""
+
+    name: str
+    side: str
+    work: Callable[[State], Iterator[None]]
+    when: Callable[[Any], bool] = always
+    needs: Callable[[Any], float] = at_once
+
+    def applies(self, facts: Any) -> bool:
+        """See `Tactic`."""
+        return self.when(facts)
+
+    def least(self, facts: Any) -> float:
+        """See `Tactic`."""
+        return self.needs(facts)
+
+    def steps(self, state: State) -> Iterator[None]:
+        """See `Tactic`."""
+        return self.work(state)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A tactic that cannot be gone on with: runs of doubling length, each from the incumbent and
+    the bound of the last.
+
+    `call(state, part)` works until the tracker `part` stops, and returns whether nothing is left to
+    do.
+    """
+
+    name: str
+    side: str
+    call: Callable[[State, Tracker[Any]], bool]
+    when: Callable[[Any], bool] = always
+    needs: Callable[[Any], float] = at_once
+
+    def applies(self, facts: Any) -> bool:
+        """See `Tactic`."""
+        return self.when(facts)
+
+    def least(self, facts: Any) -> float:
+        """See `Tactic`."""
+        return self.needs(facts)
+
+    def steps(self, state: State) -> Iterator[None]:
+        """See `Tactic`."""
+        over = False
+        while not over:
+            with state.part() as part:
+                over = self.call(state, part)
+            yield

@@ -1,0 +1,132 @@
+"""The tactics of the latency: starts, annealing, flows over ideals, and the CP-SAT model.
+
+`flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
+its program finds placements that are good as well; `cp-sat` runs where both leave a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from placeopt.latency.bounds import longest_path
+from placeopt.latency.bounds.flow import flow_bounds
+from placeopt.model.threads import num_threads
+from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
+from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
+from placeopt.solving.scheduler import Scheduler
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
+    from placeopt.solving.tactic import State, Tactic
+    from placeopt.solving.tracker import Tracker
+
+_BUILD_SECONDS = 4e-5
+"""Seconds per op, tensor or edge and unit that building the model takes, about (`results/engine`
+prints it)."""
+
+
+class LatencyFacts:
+    """What the tactics of one problem share."""
+
+    def __init__(self, settings: CpSatSettings, problem: PlacementProblem) -> None:
+        self.settings, self.problem = settings, problem
+        self.model: LatencyCpModel | None = None
+
+    @property
+    def building(self) -> float:
+        """Seconds that building the CP-SAT model takes, about."""
+        p = self.problem
+        size = p.num_ops + p.num_tensors + p.num_edges
+        return _BUILD_SECONDS * size * p.num_devices * p.slots
+
+
+def search_latency(
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
+    """Minimise the latency by its tactics."""
+    heuristics = ("starts", "annealing")
+    _run([t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker)
+
+
+def prove_latency(
+    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
+) -> None:
+    """Run only the tactics that prove."""
+    _run([t for t in TACTICS if t.side != VALUE], settings, tracker)
+
+
+def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
+    problem = tracker.problem
+    tracker.raise_bound(longest_path(problem), "path")
+    threads = min(settings.num_workers, num_threads())
+    Scheduler(tactics, LatencyFacts(settings, problem), tracker, threads=threads).run()
+
+
+def _starts(state: State) -> Iterator[None]:
+    """Offer constructed placements."""
+    for _ in starts(state.tracker):
+        yield
+
+
+def _anneal(state: State) -> Iterator[None]:
+    """Anneal from the incumbent, again and again."""
+    while state.solution is None and not state.stop():
+        yield
+    yield from anneal(state.tracker, state.rng)
+
+
+def _flows(state: State, problem: PlacementProblem) -> Iterator[int]:
+    """Yield the bound by flows after every piece of work, and offer the placements found."""
+
+    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
+        offer_slots(state.tracker, device, slot)
+
+    def upper() -> int | None:
+        return state.value if problem is state.problem else None
+
+    for bound, over in flow_bounds(problem, upper, offer, state.stop):
+        if over or not state.by_evaluations:  # pieces of a round are cut by the clock
+            yield bound
+
+
+def _flow(state: State) -> Iterator[None]:
+    """Prove by flows."""
+    for bound in _flows(state, state.problem):
+        state.raise_bound(bound, "flow")
+        yield
+
+
+def _one_slot(state: State) -> Iterator[None]:
+    """Find placements with one slot per accelerator by flows: they are some with several."""
+    for _ in _flows(state, state.problem.replace(slots=1)):
+        yield
+
+
+def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
+    """Run the model of the whole problem for a piece of time."""
+    facts: LatencyFacts = state.facts
+    if facts.model is None:
+        facts.model = LatencyCpModel(part.problem, part.value)
+    elif part.value is not None:
+        facts.model.cut_off(part.value)
+    settings = replace(facts.settings, num_workers=min(facts.settings.num_workers, state.threads))
+    return facts.model.solve(settings, part, part.seconds_left)
+
+
+TACTICS: tuple[Tactic, ...] = (
+    Steps("starts", VALUE, _starts),
+    Steps("annealing", VALUE, _anneal),
+    Steps("one-slot", VALUE, _one_slot, when=lambda facts: facts.problem.slots > 1),
+    Steps("flow", BOUND, _flow),
+    Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
+)
+"""Tactics of the latency; those before others begin first."""

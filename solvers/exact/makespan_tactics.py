@@ -1,0 +1,261 @@
+"""The tactics of the makespan: windows of the incumbent on one side, and what proves on the other.
+
+Most ask CP-SAT a small question: for a schedule as long as the bound (`tight`, `probe`, and on a
+coarse grid `shapes`), for the parts in series, for the problem on its natural grid, for what fits
+into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
+from placeopt.makespan.bounds.series import series_parts
+from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
+from placeopt.solvers.exact.makespan_coarse import solve_coarse
+from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
+from placeopt.solvers.exact.makespan_series import close_parts
+from placeopt.solvers.search.lns import Lns, WindowSearch
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.model.placement import Placement
+    from placeopt.solvers.exact.cp_sat import CpSat
+    from placeopt.solving.tactic import State, Tactic
+    from placeopt.solving.tracker import Tracker
+
+    Part = Tracker[Placement]
+    Search = Callable[..., None]
+
+SHAPE_UNITS = 2**12
+"""Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
+are then short, and rounding loses at most a 4096th per op."""
+
+FINER = 4
+"""How much finer the next grid of `grids` is: each is solved from the one before."""
+
+RUNGS = (SHAPE_UNITS, 2**16, COARSE_HORIZON)
+"""Units in the horizon of the grids of `ladder`."""
+
+SHORT_OPS = 0.5
+"""Share of the ops that must be without length on a natural grid for it to be tried: then the
+coarse problem is much smaller."""
+
+PARTS_SECONDS = 1.0
+"""Time to find the parts in series."""
+
+BUILD_SECONDS = 5e-5
+"""Seconds per op or edge and device that building the model of the whole takes, about."""
+
+
+class MakespanFacts:
+    """What the tactics of one problem share.
+
+    Attributes
+    ----------
+    timed : whether seconds alone limit the search: some tactics cannot count their work.
+    search : of the problem of a part in series.
+    """
+
+    def __init__(
+        self, settings: CpSat, analysis: Analysis, tracker: Tracker[Placement], search: Search
+    ) -> None:
+        self.settings, self.analysis, self.search = settings, analysis, search
+        self.timed = tracker.budget.evaluations is None
+        self.unit = common_unit(analysis.problem)
+        serial = max(1, analysis.relaxation.serial)
+        self.exact = serial // self.unit <= COARSE_HORIZON
+        self.grid: int | None = None  # of `grids`, None before an incumbent is known
+        self.rung = 0
+
+    @property
+    def timed_exact(self) -> bool:
+        """Whether the exact grid can be searched, within a limit of seconds."""
+        return self.timed and self.exact
+
+    @property
+    def building(self) -> float:
+        """Seconds that building the model of the whole takes, about."""
+        p = self.analysis.problem
+        return BUILD_SECONDS * (p.num_ops + p.num_edges) * p.num_devices
+
+    @cached_property
+    def parts(self) -> list[NDArray[np.int64]]:
+        """Parts of the graph that come wholly one after the other."""
+        return series_parts(self.analysis.relaxation, time.perf_counter() + PARTS_SECONDS)
+
+    @cached_property
+    def fronts(self) -> FrontSearch:
+        """The bound by fronts, gone on with each time."""
+        evidence = self.analysis.evidence(self.analysis.best()[0])
+        return FrontSearch(evidence, self.settings.num_workers)
+
+    def with_threads(self, state: State) -> CpSat:
+        """Return the settings with the cores that the lane has."""
+        return replace(
+            self.settings, num_workers=max(1, min(self.settings.num_workers, state.threads))
+        )
+
+
+def _windows(state: State) -> Iterator[None]:
+    """Re-optimise windows of the incumbent."""
+    facts: MakespanFacts = state.facts
+    while state.solution is None:
+        yield
+    allowed = facts.analysis.relaxation.allowed
+    yield from WindowSearch(Lns(), state.problem, state.tracker, allowed).steps()
+
+
+def _segments(state: State, part: Part) -> bool:
+    """Raise the bound, and the heads and tails of all that follows, by what passes between forks
+    and joins: first what could help at once, then everything.
+    """
+    analysis, everything, seconds = state.facts.analysis, state.used > 0, part.seconds_left
+    part.raise_bound(analysis.run_segments(seconds, everything=everything), "segments")
+    return everything and part.seconds_left > 0.5 * seconds
+
+
+def _tight(state: State, part: Part) -> bool:
+    """Ask for a schedule as long as the bound by restarts; where there is none, for one of the next
+    bound.
+    """
+    facts: MakespanFacts = state.facts
+    end = part.elapsed + part.seconds_left
+    lift(facts.with_threads(state), part, facts.analysis, facts.unit, end)
+    return False
+
+
+def _probe(state: State, part: Part) -> bool:
+    """Destructive improvement: search horizons just above the bound, in growing steps, until one is
+    not decided.
+    """
+    facts: MakespanFacts = state.facts
+    step = 0
+    while not part.stop() and part.value is not None:
+        bound = part.lower_bound
+        horizon = min(bound + step, part.value - 1)
+        solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0, horizon)
+        if part.lower_bound <= horizon:
+            break
+        step = max(2 * step, bound // 500, 1)
+    return False
+
+
+def _series(state: State, part: Part) -> bool:
+    """Close the parts of the graph that come wholly one after the other, each on its own."""
+    facts: MakespanFacts = state.facts
+    settings = replace(facts.with_threads(state), warm_start=False, windows=False)
+    close_parts(settings, part, facts.analysis, facts.parts, part.seconds_left, facts.search)
+    return False
+
+
+def _grids(state: State, part: Part) -> bool:
+    """Solve the whole problem on its natural grid, contention left out, then on finer ones as long
+    as that succeeds.
+
+    Where most of the work is in ops whose times are small multiples of one another, as in sharded
+    graphs, the coarse problem is solved within a second, and what rounding loses is small. Each
+    grid starts from the incumbent that the last one led to.
+    """
+    facts: MakespanFacts = state.facts
+    if facts.grid is None:
+        if part.value is None:
+            return False
+        unit = natural_grid(part.problem, part.value)
+        short = (facts.analysis.relaxation.min_compute < unit).mean() > SHORT_OPS
+        facts.grid = unit if short else 0
+    if facts.grid <= facts.unit:
+        return True
+    if solve_coarse(facts.with_threads(state), part, facts.analysis, facts.grid, 1.0):
+        facts.grid //= FINER
+    return facts.grid <= facts.unit
+
+
+def _fronts(state: State, part: Part) -> bool:
+    """Bound what fits into the ends of a schedule; go on where the last time ended."""
+    seconds = part.seconds_left
+
+    def go_on(bound: int) -> bool:
+        part.raise_bound(bound, "front")
+        return not part.stop()
+
+    end = time.perf_counter() + seconds
+    found = state.facts.fronts.run(end, part.lower_bound, part.value, go_on)
+    if found is not None:
+        part.raise_bound(found.bound, "front")
+    return found is None and seconds > TRY_SECONDS and part.seconds_left > 0.5 * seconds
+
+
+def _shapes(state: State, part: Part) -> bool:
+    """Ask for a schedule as long as the bound on a coarse grid, contention left out.
+
+    Few distinct times and no transfers to order: which ops share a device is decided quickly, and
+    often that is all there is to decide. Where not even such a schedule exists, the bound rises. (A
+    tensor that need not wait for its channel lives longer where it goes, so with memory over time
+    the model is not without contention.)
+    """
+    facts: MakespanFacts = state.facts
+    scale, end = part.lower_bound // SHAPE_UNITS, part.elapsed + part.seconds_left
+    if scale <= facts.unit:
+        return True
+    contended = part.problem.memory == "peak"
+    settings = facts.with_threads(state)
+    return lift(settings, part, facts.analysis, scale, end, contended=contended)
+
+
+def _ladder(state: State, part: Part) -> bool:
+    """Search long horizons on coarse grids: with few distinct times the shape of a good schedule is
+    found many times faster, and the next finer grid starts from it.
+    """
+    facts: MakespanFacts = state.facts
+    upper = facts.analysis.relaxation.serial if part.value is None else part.value
+    while facts.rung < len(RUNGS):
+        scale = -(-upper // RUNGS[facts.rung])
+        if scale > facts.unit:
+            break
+        facts.rung += 1
+    else:
+        return True
+    run = solve_on_grid(facts.with_threads(state), part, facts.analysis, scale, 1.0)
+    facts.rung += run.finished
+    return run.closed
+
+
+def _cp_sat(state: State, part: Part) -> bool:
+    """Run the model of the whole problem."""
+    facts: MakespanFacts = state.facts
+    return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0).closed
+
+
+PROVERS: tuple[Tactic, ...] = (
+    Runs("segments", BOUND, _segments, when=lambda facts: facts.timed),
+    Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact),
+    Runs("series", BOTH, _series, when=lambda facts: facts.timed and len(facts.parts) > 0),
+    Runs("grids", BOTH, _grids),
+    Runs(
+        "fronts",
+        BOUND,
+        _fronts,
+        when=lambda facts: facts.timed,
+        needs=lambda facts: TRY_SECONDS,
+    ),
+    Runs("shapes", BOTH, _shapes, when=lambda facts: facts.timed),
+    Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=lambda f: f.building),
+    Runs("ladder", BOTH, _ladder, needs=lambda facts: facts.building),
+    Runs("cp-sat", BOTH, _cp_sat, when=lambda facts: facts.exact, needs=lambda f: f.building),
+)
+"""Tactics that prove; those before others begin first."""
+
+IMPROVERS: tuple[Tactic, ...] = (
+    Steps("windows", VALUE, _windows, when=lambda facts: facts.timed and facts.settings.windows),
+)
+"""Tactics that improve the incumbent of `cp-sat`."""

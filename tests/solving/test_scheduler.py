@@ -1,0 +1,258 @@
+"""The scheduler: nobody starves, everybody ends, and the same seed gives the same answer."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import placeopt as po
+from placeopt.model.budget import Budget
+from placeopt.model.errors import Refused
+from placeopt.solving.scheduler import Lane, Scheduler
+from placeopt.solving.tactic import BOUND, FIRST_EVALUATIONS, VALUE, Runs, Steps
+from placeopt.solving.tracker import Tracker
+
+PROBLEM = po.PlacementProblem.from_edges([[3, 4], [2, 2]], [(0, 1, 1)])
+LARGE = 10**6
+
+
+def tracker(evaluations=None, seconds=None):
+    """A tracker with a value of LARGE and no bound; evaluations are its clock."""
+    made = Tracker("toy", PROBLEM, Budget(seconds, evaluations), seed=3)
+    made.offer(LARGE, po.Placement([0, 0]))
+    return made
+
+
+def toy(name, side=BOUND, *, piece=1, closes=None, ends=None, log=None, **options):
+    """A tactic with pieces of `piece` evaluations, which closes the gap after `closes` of them and
+    ends after `ends`.
+    """
+
+    def work(state):
+        done = 0
+        while ends is None or done < ends:
+            state.tracker.count(piece)
+            done += piece
+            if log is not None:
+                log.append(name)
+            if closes is not None and done >= closes:
+                state.raise_bound(state.value, name)
+            yield
+
+    return Steps(name, side, work, **options)
+
+
+def run(tactics, made, **options):
+    """Run the tactics in one lane."""
+    Scheduler(tactics, None, made, **options).run()
+    return made
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    others=st.integers(0, 6),
+    at=st.integers(0, 6),
+    needed=st.integers(1, 3000),
+    piece=st.integers(1, 30),
+)
+def test_at_most_a_constant_factor_behind_the_best(others, at, needed, piece):
+    """A tactic that closes the gap alone after t does so within 16 (m + 1) t among m tactics."""
+    tactics = [toy(f"idle{i}", piece=piece) for i in range(others)]
+    tactics.insert(min(at, others), toy("closes", closes=needed))
+    limit = 16 * (len(tactics) + 1) * max(needed, FIRST_EVALUATIONS, piece)
+    made = run(tactics, tracker(evaluations=limit))
+    assert made.lower_bound == made.value
+
+
+@settings(max_examples=40, deadline=None)
+@given(tactics=st.integers(1, 6), total=st.integers(2000, 20_000), gains=st.booleans())
+def test_every_tactic_keeps_its_floor(tactics, total, gains):
+    """No tactic has less than its part of an eighth of the time, whatever another one gains."""
+    log = []
+
+    def greedy(state):
+        for bound in itertools.count(1):
+            state.tracker.count()
+            log.append("greedy")
+            if gains:
+                state.raise_bound(bound, "greedy")
+            yield
+
+    run(
+        [Steps("greedy", BOUND, greedy), *(toy(f"t{i}", log=log) for i in range(tactics))],
+        tracker(evaluations=total),
+    )
+    for i in range(tactics):
+        assert log.count(f"t{i}") >= total / (8 * (tactics + 1)) - FIRST_EVALUATIONS
+
+
+def test_who_gains_has_most_of_the_time():
+    """The tactic that closes the gap steadily has at least half of all time."""
+    log = []
+
+    def gains(state):
+        for bound in itertools.count(1):
+            state.tracker.count()
+            state.raise_bound(bound, "gains")
+            log.append("gains")
+            yield
+
+    idle = [toy(f"idle{i}", log=log) for i in range(4)]
+    run([*idle, Steps("gains", BOUND, gains)], tracker(evaluations=20_000))
+    assert log.count("gains") >= 10_000
+
+
+def test_exhausted_tactics_end_the_run():
+    """Once every tactic has ended, the run ends, with what each did."""
+    made = run([toy("a", ends=100), toy("b", VALUE, ends=7)], tracker(evaluations=LARGE))
+    assert made.evaluations == 107
+    assert made.stop_reason == "converged"
+    assert {use.name: use.exhausted for use in made.tactics} == {"a": True, "b": True}
+
+
+def test_what_does_not_apply_has_no_turn():
+    """A tactic that does not apply, or refuses the problem, takes no time from the others."""
+
+    def refuses(state):
+        raise Refused("not this one")
+        yield
+
+    tactics = [
+        toy("never", when=lambda facts: False),
+        Steps("refuses", BOUND, refuses),
+        toy("b", ends=500),
+    ]
+    made = run(tactics, tracker(evaluations=LARGE))
+    assert [use.name for use in made.tactics] == ["refuses", "b"]
+    assert made.evaluations <= 501
+
+
+def test_a_failure_ends_the_run(monkeypatch):
+    """An exception of a tactic reaches the caller, from either thread."""
+
+    def fails(state):
+        yield
+        raise ZeroDivisionError
+
+    for side in (VALUE, BOUND):
+        other = toy("waits", BOUND if side == VALUE else VALUE, piece=0)
+        for threads in (1, 2):
+            with pytest.raises(ZeroDivisionError):
+                run([Steps("fails", side, fails), other], tracker(seconds=60.0), threads=threads)
+
+
+def test_an_interruption_ends_both_lanes():
+    """Ctrl-C in one lane ends the other one, and what both found is kept."""
+
+    def interrupted(state):
+        while state.lower_bound < 7:
+            yield
+        state.offer(50, po.Placement([1, 1]))
+        raise KeyboardInterrupt
+
+    def proves(state):
+        state.raise_bound(7, "proves")
+        while True:
+            yield
+
+    made = tracker(seconds=60.0)
+    tactics = [Steps("interrupted", VALUE, interrupted), Steps("proves", BOUND, proves)]
+    with made:
+        run(tactics, made, threads=2)
+    assert (made.value, made.lower_bound, made.stop_reason) == (50, 7, "interrupted")
+    assert not made.parts
+    assert {use.name for use in made.tactics} == {"interrupted", "proves"}
+
+
+def test_two_lanes_tell_each_other():
+    """What one lane finds reaches the other, and only the one that found it has gained."""
+
+    def falls(state):
+        for value in range(100, 49, -1):
+            state.offer(value, po.Placement([1, 1]))
+            yield
+        while state.lower_bound < 50:
+            yield
+
+    def rises(state):
+        while state.value > 50:
+            yield
+        state.raise_bound(50, "rises")
+
+    made = tracker(seconds=60.0)
+    run([Steps("falls", VALUE, falls), Steps("rises", BOUND, rises)], made, threads=2)
+    assert made.value == made.lower_bound == 50
+    used = {use.name: use for use in made.tactics}
+    assert used["falls"].value_gained > 0 == used["falls"].bound_gained
+    assert used["rises"].bound_gained > 0 == used["rises"].value_gained
+
+
+def test_the_same_turns_with_the_same_evaluations():
+    """Where evaluations limit, the turns depend on nothing else."""
+
+    def once():
+        log = []
+        draws = []
+
+        def draw(state):
+            while True:
+                draws.append(int(state.rng.integers(1000)))
+                yield
+
+        tactics = [toy("a", log=log), toy("b", VALUE, piece=5, log=log), Steps("c", VALUE, draw)]
+        run(tactics, tracker(evaluations=3000), threads=2)
+        return log, draws
+
+    assert once() == once()
+
+
+def test_runs_double():
+    """What cannot be resumed runs for twice as long each time, from what was found before."""
+    lengths, seen = [], []
+
+    def call(state, part):
+        lengths.append(part.budget.evaluations)
+        seen.append((part.value, part.lower_bound))
+        part.count(part.budget.evaluations)
+        part.raise_bound(part.lower_bound + 1, "run")
+        return len(lengths) == 5
+
+    made = run([Runs("runs", BOUND, call)], tracker(evaluations=LARGE))
+    assert lengths == [FIRST_EVALUATIONS * 2 ** max(0, k - 1) for k in range(5)]
+    assert seen == [(LARGE, k) for k in range(5)]
+    assert made.lower_bound == 5
+    assert made.tactics[0].turns == 6
+
+
+def test_a_part_gives_what_it_has_at_once():
+    """What a run has found counts although it ends with an exception."""
+
+    def call(state, part):
+        part.offer(10, po.Placement([1, 1]))
+        assert state.value == 10
+        raise ZeroDivisionError
+
+    made = tracker(evaluations=100)
+    with pytest.raises(ZeroDivisionError):
+        run([Runs("runs", VALUE, call)], made)
+    assert made.value == 10
+    assert made.tactics[0].value_gained > 0
+
+
+def test_a_long_start_waits_for_a_long_turn():
+    """A tactic that offers nothing before some seconds begins in a round of that length."""
+    made = tracker(seconds=60.0)
+    time = itertools.count()
+    begun = []
+
+    def late(state):
+        begun.append(state.tracker.evaluations)
+        yield
+
+    tactics = [toy("early", ends=40), Steps("late", BOUND, late, needs=lambda facts: 1.0)]
+    Lane(tactics, None, made, clock=lambda: 0.05 * next(time)).run()
+    assert begun
+    assert begun[0] >= 10
