@@ -4,8 +4,11 @@ itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placeopt.instances.module_groups import group_ops, parse_group
 from placeopt.instances.torch_source import is_torch_source, torch_model
@@ -13,6 +16,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.sizes import MemoryLimit, device_limits
 
 if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
@@ -81,6 +85,7 @@ def load(
     format: str | None = None,
     training: bool = False,
     memory: str | None = None,
+    memory_limit: MemoryLimit | None = None,
     contiguity: str | None = None,
     pipeline: str | None = None,
     slots: int | None = None,
@@ -98,6 +103,9 @@ def load(
         file carries its own devices.
     objective : "makespan" (default), "period" or "latency".
     training : derive the backward graph first.
+    memory_limit : bytes of every device ("16GiB", a number, or one per device) instead of the
+    cluster's. A makespan then counts what lives at the peak (memory="peak"), unless `memory` says
+    otherwise; a period and a latency, which have no single peak, count resident bytes.
     memory, contiguity, pipeline, slots : see PlacementProblem.
     options : `group` ("layer", "block" or a number: ops that share a device), `costs` (a cost file
     or a profiler's trace: see
@@ -117,7 +125,9 @@ def load(
         "pipeline": pipeline,
         "slots": slots,
     }
-    fields = {key: value for key, value in choices.items() if value is not None}
+    fields: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
+    if memory_limit is not None and objective in (None, "makespan"):
+        fields.setdefault("memory", "peak")
     if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
         from placeopt.io.serialize import load as load_json
 
@@ -129,6 +139,8 @@ def load(
                 f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'"
             )
         _refuse_graph_options(source, options)
+        if memory_limit is not None:
+            fields["capacity"] = np.array(device_limits(memory_limit, source.num_devices))
         return source.replace(**fields) if fields else source
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
@@ -138,11 +150,22 @@ def load(
             f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt "
             "clusters')"
         )
+    if memory_limit is not None:
+        devices = limited(devices, memory_limit)
     if costs is not None:
         graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
 
     return lower(graph, devices, **fields)
+
+
+def limited(cluster: Cluster, limit: MemoryLimit) -> Cluster:
+    """Return a cluster whose devices have the memory of a limit."""
+    sizes = device_limits(limit, cluster.num_devices)
+    devices = (
+        replace(device, memory=size) for device, size in zip(cluster.devices, sizes, strict=True)
+    )
+    return replace(cluster, devices=tuple(devices))
 
 
 def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:

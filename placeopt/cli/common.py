@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ import typer
 
 from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text as seconds_text
+from placeopt.model.sizes import bytes_text as bytes_text
+from placeopt.model.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,6 +92,14 @@ Costs = Annotated[
     Path | None,
     typer.Option(
         "--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler."
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        help="Bytes of every device, with a unit: 16GiB, or one each: 16GiB,40GiB. Counts what "
+        "lives at the peak.",
     ),
 ]
 SolutionFile = Annotated[
@@ -226,14 +235,6 @@ def time_text(ticks: float | None, tick_seconds: float) -> str:
     return seconds_text(None if ticks is None else float(ticks) * tick_seconds)
 
 
-def bytes_text(size: float) -> str:
-    """Return a number of bytes for people."""
-    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= scale:
-            return f"{size / scale:.4g} {unit}"
-    return f"{size:.0f} B"
-
-
 def gib_text(size: float) -> str:
     """Return a number of bytes in GiB, without the unit: for tables whose rows are to be
     compared.
@@ -241,32 +242,9 @@ def gib_text(size: float) -> str:
     return f"{size / 2**30:.3g}" if size < 1000 * 2**30 else f"{size / 2**30:.0f}"
 
 
-_SIZES = {
-    "": 1,
-    "B": 1,
-    **{f"{letter}iB": 2 ** (10 * i) for i, letter in enumerate("KMGT", 1)},
-    **{f"{letter}B": 10 ** (3 * i) for i, letter in enumerate("KMGT", 1)},
-}
-
-
 def byte_sizes(text: str, option: str) -> list[int]:
     """Return numbers of bytes separated by commas: 16GiB, 4e9, 500MB."""
-    found = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", part)
-        size = 0.0
-        if match and match[2] in _SIZES:
-            try:
-                size = float(match[1]) * _SIZES[match[2]]
-            except ValueError:
-                size = 0.0
-        if not 1 <= size < 2**62:
-            raise InputError(
-                f"{option}: expected bytes per device such as 16GiB or 4e9, received "
-                f"'{part.strip()[:40]}'"
-            )
-        found.append(int(size))
-    return found
+    return parse_bytes(text, option, bare=True)
 
 
 def count_text(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.memory_words import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 
 
@@ -61,6 +62,7 @@ def evaluate_command(
                 str(path) for path in write_pictures(folder, problem, given, execution.queue)
             ]
     data[objective.name] = data["value"]
+    data["warning"] = over_limit(problem, given, queue or named)
     if json:
         common.print_json(data)
         return
@@ -68,6 +70,8 @@ def evaluate_command(
     say(f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)")
     if execution is not None:
         _print_execution(problem, given, execution)
+    if data["warning"]:
+        say(data["warning"], markup=False)
 
 
 def _execution(problem: Any, placement: Any, queue: str | None) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.cli import common, interrupt
 from placeopt.cli.comparison import devices_used
+from placeopt.cli.memory_words import over_limit, why_none
 from placeopt.cli.model_notes import link_note, memory_note
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
@@ -123,6 +124,7 @@ def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str
             "devices_used": devices_used(result),
             "single_device": comparison.alone,
             **_details(comparison.problem, result),
+            "warning": over_limit(comparison.problem, result.solution, result.queue),
         }
         for result in comparison.results
     ]
@@ -177,6 +179,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
         )
     winner = comparison.winner
     if winner is None:
+        if all(result.status == "unknown" for result in comparison.results):
+            say(why_none(problem), markup=False)
         return
     how = f", {winner.queue} execution" if winner.queue else ""
     say(
@@ -194,6 +198,9 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     )
     if objective.baseline and not comparison.interrupted:
         say(_alone(comparison, winner))
+    warning = over_limit(problem, winner.solution, winner.queue)
+    if warning:
+        say(warning, markup=False)
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
         say(line, markup=False)
     for path in files:

@@ -78,6 +78,7 @@ def plan_command(
         Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")
     ] = None,
     seconds: common.Seconds = 10.0,
+    memory_limit: common.MemoryLimit = None,
     json: common.Json = False,
 ) -> None:
     """Plan the training of a model: stages, degrees, recomputation, schedule, with a bound over all
@@ -96,6 +97,7 @@ def plan_command(
         _evaluate(model, evaluate, costs, formula, json=json)
         return
     space: dict[str, Any] = {
+        "memory_limit": memory_limit,
         "costs": costs,
         "formula": formula,
         "recompute": recompute,

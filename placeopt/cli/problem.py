@@ -62,6 +62,7 @@ class ProblemOptions:
     dim: common.Dim = None
     trip_count: common.TripCount = None
     memory: Memory = None
+    memory_limit: common.MemoryLimit = None
     contiguity: Contiguity = None
     pipeline: Pipeline = None
     slots: Slots = None
@@ -80,6 +81,7 @@ class ProblemOptions:
             "objective",
             "format",
             "memory",
+            "memory_limit",
             "contiguity",
             "pipeline",
             "slots",
@@ -122,6 +124,7 @@ class ProblemOptions:
         choices = (
             "objective",
             "memory",
+            "memory_limit",
             "contiguity",
             "pipeline",
             "slots",

@@ -74,6 +74,7 @@ def run_command(
     training: common.Training = False,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
+    memory_limit: common.MemoryLimit = None,
     seed: common.Seed = 0,
     out: Annotated[
         Path | None,
@@ -91,6 +92,7 @@ def run_command(
 
     Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
+    from placeopt.instances.sources import limited
     from placeopt.model.errors import ExecutionError
 
     name = runtime_name(runtime, source, scheduler)
@@ -119,7 +121,10 @@ def run_command(
         ) as chosen:
             simulated_on, warning = played(hosts, chosen)
             kind = _PartsExecution if hasattr(chosen, "parts") else _Execution
-            execution = kind(graph, simulated_on or chosen.cluster(), seed)
+            simulated_on = simulated_on or chosen.cluster()
+            if memory_limit is not None:
+                simulated_on = limited(simulated_on, memory_limit)
+            execution = kind(graph, simulated_on, seed)
             execution.measure(chosen, placement, calibrate, repeat, check)
     except ExecutionError as error:
         print(f"placeopt: error: {error}", file=sys.stderr)

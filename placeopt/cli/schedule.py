@@ -16,6 +16,7 @@ from placeopt.instances.sources import load_graph
 from placeopt.io import serialize
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.result import Result
+from placeopt.model.sizes import parse_bytes
 from placeopt.schedules import codecs  # noqa: F401 (registers the files of schedules)
 from placeopt.schedules.cuts import SHAPES as CUT_SHAPES
 from placeopt.schedules.joint import choose_pipeline
@@ -73,7 +74,8 @@ def schedule_command(
         str | None,
         typer.Option(
             "--memory",
-            help="Capacity of every device, or one per device: 4,4,3,3; of a model 16GiB.",
+            help="Shape or table: capacity of every device in its own units, or one per device: "
+            "4,4,3,3. Model: as --memory-limit.",
         ),
     ] = None,
     seconds: Annotated[
@@ -106,6 +108,7 @@ def schedule_command(
     format: common.Format = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
+    memory_limit: common.MemoryLimit = None,
     joint: Annotated[
         bool,
         typer.Option(
@@ -158,6 +161,14 @@ def schedule_command(
     --micro-batches 16`
     """
     folder = common.out_folder(out)
+    if memory_limit is not None:
+        parse_bytes(memory_limit, "--memory-limit")  # with a unit
+        if cluster is None:
+            raise InputError(
+                f"--memory-limit is for models with --cluster; '{source}' has units of its own: "
+                "--memory 4"
+            )
+        memory = memory_limit
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
     given = _Model(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs

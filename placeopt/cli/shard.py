@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.model.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
@@ -31,8 +32,9 @@ def shard_command(
         bool, typer.Option("--training", help="Count forward and backward pass.")
     ] = False,
     memory: Annotated[
-        float | None, typer.Option("--memory", min=0, help="GiB per device, if not the device's.")
+        float | None, typer.Option("--memory", min=0, help="GiB per device: as --memory-limit.")
     ] = None,
+    memory_limit: common.MemoryLimit = None,
     seconds: common.Seconds = 10.0,
     seed: common.Seed = 0,
     format: common.Format = None,
@@ -59,6 +61,8 @@ def shard_command(
         source, format=format, training=False, dim=dim, trip_count=trip_count
     )
     limit = None if memory is None else int(memory * 2**30)
+    if memory_limit is not None:
+        limit = min(parse_bytes(memory_limit, "--memory-limit"))
     model = sharding_model(
         graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit
     )

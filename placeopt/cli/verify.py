@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.memory_words import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def verify_command(
     with interrupt.rescued_by(rescue):
         certificate = verify(problem, given, seconds=seconds, queue=queue)
         _report(problem, certificate, out, json=json)
+        warning = over_limit(problem, given.solution, certificate.queue)
+        if warning and certificate.feasible and not json:
+            common.console().print(warning, markup=False)
         if proof is not None and certificate.feasible:
             _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, unique_rows
+from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
+
+HELP = "give more devices, or raise --memory-limit"
+"""What helps where nothing smaller than the model can be changed."""
 
 
 def infeasible_reason(problem: PlacementProblem) -> str:
@@ -36,7 +40,10 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     need = sum(int(x) for x in problem.resident.tolist())
     room = sum(int(x) for x in problem.capacity.tolist())
     if need > room:
-        return f"the ops hold {need} resident bytes, the devices together {room}"
+        return (
+            f"the ops hold {bytes_text(need)} of weights ({need} resident bytes), the devices "
+            f"together {bytes_text(room)}: {bytes_text(need - room)} are missing; {HELP}"
+        )
     return _by_device_set(problem, allowed) or _by_count(problem)
 
 
@@ -65,9 +72,12 @@ def _why(problem: PlacementProblem, op: int) -> str:
         return f"{what}: no device is compatible with all its ops"
     need = int(problem.resident[members].sum())
     best = int(np.where(compatible, problem.capacity, -1).argmax())
+    room = int(problem.capacity[best])
+    finer = ", or group less (--group layer or none)" if len(members) > 1 else ""
     return (
-        f"{what} needs {need} resident bytes, but the largest compatible device "
-        f"'{problem.device_names[best]}' has a capacity of {int(problem.capacity[best])}"
+        f"{what} needs {need} resident bytes ({bytes_text(need)}), "
+        f"{bytes_text(need - room)} more than the largest compatible device "
+        f"'{problem.device_names[best]}' has; raise --memory-limit{finer}"
     )
 
 
@@ -88,8 +98,8 @@ def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str
             names = ", ".join(problem.device_names[int(d)] for d in np.flatnonzero(devices)[:4])
             return (
                 f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} "
-                "resident bytes, "
-                f"the capacity there is {room}"
+                f"resident bytes ({bytes_text(need)}), {bytes_text(need - room)} more than there "
+                f"is; {HELP}"
             )
     return ""
 
@@ -113,6 +123,6 @@ def _by_count(problem: PlacementProblem) -> str:
             return (
                 f"{len(together)} ops or groups hold at least {int(sizes[start])} resident bytes "
                 "each, of which at most "
-                f"{fit} fit into the devices, counted one device at a time"
+                f"{fit} fit into the devices, counted one device at a time; {HELP}"
             )
     return ""

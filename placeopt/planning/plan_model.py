@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, check_choice, did_you_mean
+from placeopt.model.sizes import MemoryLimit, device_limits
 from placeopt.planning.planned import Planned, RunnerUp
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
@@ -159,6 +161,7 @@ def plan(
     costs: str | Path | None = None,
     seconds: float = 10.0,
     runner_ups: int = 3,
+    memory_limit: MemoryLimit | None = None,
     **options: Any,
 ) -> Planned:
     """Return the best plan to train a model, its bound over all plans, and runner-ups.
@@ -169,12 +172,17 @@ def plan(
     for all of them.
     seconds : time of the search; runner-ups take up to half as long again.
     runner_ups : how many to look for.
+    memory_limit : bytes of every device ("16GiB"), or one for each pool, instead of the cluster's.
     """
     problem = (
         model
         if isinstance(model, StepPlanProblem)
         else plan_problem(model, cluster, batch, costs=costs, **options)
     )
+    if memory_limit is not None:
+        sizes = device_limits(memory_limit, len(problem.pools))
+        pools = zip(problem.pools, sizes, strict=True)
+        problem = problem.replace(pools=tuple(replace(pool, memory=size) for pool, size in pools))
     result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
     found: list[RunnerUp] = []
     if result.solution is not None and result.stop_reason != "interrupted":
