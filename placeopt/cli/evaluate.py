@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from placeopt.cli import common
 from placeopt.cli.problem import ProblemOptions, takes_problem
@@ -16,9 +13,7 @@ def evaluate_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
     queue: common.Queue = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the Gantt picture and the trace.")
-    ] = None,
+    out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
     """Execute a placement: makespan, busy time and peak memory of every device; value any solution.

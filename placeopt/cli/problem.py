@@ -46,7 +46,7 @@ Overlap = Annotated[
     bool, typer.Option("--overlap", help="Period: transfers run beside computation.")
 ]
 Profiles = Annotated[
-    str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
+    Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
 ]
 
 

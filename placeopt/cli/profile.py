@@ -43,7 +43,8 @@ def profile_command(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind", help="Kind of device the times are of, as clusters name it: cpu, A100, ..."
+            "--device-kind",
+            help="Kind of device the times are of, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
     inputs: Annotated[

@@ -28,7 +28,10 @@ from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.schedules.problem import PipelineProblem
+    from placeopt.solving.solver import OnProgress
 
 LARGER_SECONDS = 5.0
 """Most seconds for patterns of one micro-batch more, where the best pattern found may not be the
@@ -113,7 +116,7 @@ def schedule_command(
         ),
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="With --joint: samples per step.")
+        int, typer.Option("--batch", "-b", min=1, help="With --joint: samples per step.")
     ] = 64,
     micro_batch_sizes: Annotated[
         str,
@@ -197,7 +200,8 @@ def schedule_command(
         )
         for name in names
     ]
-    outcomes = _run_all(shown.problem, solvers, seconds, seed, known)
+    with common.search_progress(shown.problem, json) as (announce, show):
+        outcomes = _run_all(shown.problem, solvers, seconds, seed, known, announce, show)
     best = _best(shown.problem, names, outcomes)
     objects = [
         schedule_report.outcome_object(name, outcome, shown)
@@ -221,13 +225,13 @@ def schedule_command(
 
 def shapes_command(
     devices: Annotated[
-        int, typer.Option("--devices", "-d", min=1, help="Devices to show the bounds for.")
+        int, typer.Option("--num-devices", "-d", min=1, help="Devices to show the bounds for.")
     ] = 4,
     json: common.Json = False,
 ) -> None:
     """List the placement shapes with their lower bounds on the period.
 
-    Example: `placeopt shapes --devices 8`
+    Example: `placeopt shapes --num-devices 8`
     """
     rows: list[dict[str, Any]] = []
     for name, (_, words) in SHAPES.items():
@@ -380,6 +384,8 @@ def _run_all(
     seconds: float,
     seed: int,
     initial: PipelineSchedule | None,
+    announce: Callable[[str], None],
+    on_progress: OnProgress | None,
 ) -> list[Result[PipelineSchedule] | Refused]:
     """Run every solver; one that does not take the problem gives its reason instead of a result."""
     outcomes: list[Result[PipelineSchedule] | Refused] = []
@@ -387,8 +393,16 @@ def _run_all(
         try:
             if interrupt.received():
                 raise Refused("interrupted before its turn")
+            announce(solver.name)
             outcomes.append(
-                schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial)
+                schedule_result(
+                    problem,
+                    solver,
+                    seconds=seconds,
+                    seed=seed,
+                    initial=initial,
+                    on_progress=on_progress,
+                )
             )
         except Refused as error:
             outcomes.append(error)

@@ -26,7 +26,7 @@ def verify_command(
     seconds: common.Seconds = 10.0,
     queue: common.Queue = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="File for the certificate (JSON).")
+        Path | None, typer.Option("--out", "-o", help="File for the certificate (JSON).")
     ] = None,
     proof: Annotated[
         Path | None,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_costs import StepCosts
+    from placeopt.solving.solver import OnProgress
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are tried where times come from a roofline."""
@@ -159,6 +160,7 @@ def plan(
     costs: str | Path | None = None,
     seconds: float = 10.0,
     runner_ups: int = 3,
+    on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Planned:
     """Return the best plan to train a model, its bound over all plans, and runner-ups.
@@ -169,13 +171,16 @@ def plan(
     for all of them.
     seconds : time of the search; runner-ups take up to half as long again.
     runner_ups : how many to look for.
+    on_progress : called with time, evaluations, incumbent and bound while the search runs.
     """
     problem = (
         model
         if isinstance(model, StepPlanProblem)
         else plan_problem(model, cluster, batch, costs=costs, **options)
     )
-    result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
+    result: Result[TrainingPlan] = run(
+        problem, make_solver("plan-stages", "plan"), Budget(seconds), on_progress=on_progress
+    )
     found: list[RunnerUp] = []
     if result.solution is not None and result.stop_reason != "interrupted":
         with suppress(KeyboardInterrupt):  # the best plan is known
