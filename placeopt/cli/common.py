@@ -335,6 +335,21 @@ def out_folder(out: Path | None) -> Path | None:
         probe = out / ".placeopt"
         probe.touch()
         probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"--out '{out}': expected a folder, received a file; give another name"
+        ) from error
     except OSError as error:
-        raise InputError(f"--out '{out}': cannot write there: {error.strerror or error}") from error
+        raise InputError(
+            f"--out '{out}': cannot write there: {error.strerror or error}; give another folder"
+        ) from error
     return out
+
+
+def out_file(path: Path | None, option: str = "--out") -> Path | None:
+    """Refuse a folder as the file to write, before the work is done."""
+    if path is not None and path.is_dir():
+        raise InputError(
+            f"{option} '{path}': expected a file, received a folder; name a file in it"
+        )
+    return path

@@ -44,6 +44,7 @@ def convert_command(
     out = out or file
     if out is None:
         raise InputError("convert: expected the file to write: --out GRAPH.json")
+    common.out_file(out)
     if cluster is not None:
         problem = ProblemOptions(
             source, cluster, format=format, training=training, dim=dim, trip_count=trip_count

@@ -45,6 +45,7 @@ def info_command(
     from placeopt.plotting.graph import graph_statistics
     from placeopt.sharding.contest_format import holds_sharding
 
+    common.out_file(out)
     if holds_sharding(source):
         from placeopt.cli.shard import describe_problem
 

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import typer
 
 from placeopt.cli import interrupt
-from placeopt.model.errors import InputError, SolverError, did_you_mean
+from placeopt.cli.usage import in_options, usage_line
+from placeopt.model.errors import InputError, SolverError
 
 app = typer.Typer(
     name="placeopt",
@@ -135,7 +136,7 @@ def _explain(error: Exception, arguments: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     if isinstance(error, InputError):
-        _fail(str(error))
+        _fail(in_options(str(error), _options_of(arguments)))
     if isinstance(error, SolverError):
         _fail(str(error), 3)
     if isinstance(error, MemoryError):
@@ -145,12 +146,15 @@ def _explain(error: Exception, arguments: list[str]) -> None:
     if type(error).__name__ == "Abort":
         _fail("interrupted", interrupt.exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors
-        message = error.format_message()
-        if message.startswith("No such command"):
-            word = next((word for word in arguments if not word.startswith("-")), "")
-            message = f"{message} {did_you_mean(word, NAMES)}"
-        _fail(message, error.exit_code)
+        _fail(usage_line(error, arguments, NAMES), error.exit_code)
     raise error
+
+
+def _options_of(arguments: list[str]) -> list[str]:
+    """Return the options of the command that is run."""
+    command = next((word for word in arguments if word in NAMES), None)
+    found = getattr(typer.main.get_command(app), "commands", {}).get(command)
+    return [] if found is None else [name for option in found.params for name in option.opts]
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -184,7 +184,7 @@ def _print(planned: Planned) -> None:
 
     say: Any = common.console().print
     if planned.plan is None or planned.price is None:
-        say(f"no plan: {planned.result.message or 'none was found in time'}")
+        say(f"no plan: {_why_none(planned)}", markup=False)
         return
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(
@@ -241,6 +241,16 @@ def _print(planned: Planned) -> None:
         say(f"  {what}: {source}")
     for runner in planned.runner_ups:
         say(f"with {runner.what}: {time_text(runner.step_seconds)}; {runner.reason}")
+
+
+def _why_none(planned: Planned) -> str:
+    """Say why there is no plan, and what would give one."""
+    if planned.result.status == "infeasible":
+        return (
+            f"{planned.result.message}; give more devices or devices with more memory (--cluster), "
+            "or let stages be recomputed (--recompute)"
+        )
+    return f"{planned.result.message or 'none was found in time'}; give more --seconds"
 
 
 def _state(planned: Planned, position: int) -> int | None:

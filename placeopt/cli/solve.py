@@ -11,6 +11,7 @@ from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import is_own_model
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.errors import InputError
+from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
     from placeopt.cli.comparison import Comparison
@@ -80,6 +81,7 @@ def solve_command(
     names = [part.strip() for value in solver or [] for part in value.split(",") if part.strip()]
     settings = common.options(option)
     if policy is not None:
+        parse_json(read_text(policy, what="policy"), f"policy '{policy}'")  # before kernels compile
         settings["policy"] = str(policy)
         names = names or ["dual-policy"]
     solvers, broken = chosen_solvers(problem, names, settings)

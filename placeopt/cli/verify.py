@@ -55,6 +55,8 @@ def verify_command(
             "verify: expected a placement file after the source (JSON or CSV with "
             "op,device[,priority])"
         )
+    common.out_file(out)
+    common.out_file(proof, "--proof")
     problem = options.load()
     if recheck is not None:
         raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))

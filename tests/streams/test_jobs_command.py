@@ -113,7 +113,7 @@ def test_default_policies(capsys):
         ([SOURCE, "-p", "max-degree", "-p", "best"], "policy 'best' is not known"),
         ([SOURCE.replace("interval=0.02", "interval=-1")], "interval must be a positive time"),
         ([SOURCE.replace("chain-mm", "nothing")], "nothing"),
-        ([SOURCE, "--episodes", "0"], "greater than or equal to 1"),
+        ([SOURCE, "--episodes", "0"], "at least 1, received '0'"),
         (["missing.csv"], "missing.csv"),
     ],
 )
