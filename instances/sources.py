@@ -147,8 +147,8 @@ def load(
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:
         raise InputError(
-            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt "
-            "clusters')"
+            f"graph '{graph.name}' needs devices: give cluster='4xA100' or another "
+            "('placeopt clusters' lists them)"
         )
     if memory_limit is not None:
         devices = limited(devices, memory_limit)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
+    from placeopt.solving.solver import OnProgress
 
 DEFAULT_SECONDS = 60.0
 
@@ -33,6 +34,7 @@ def schedule_result(
     seconds: float = DEFAULT_SECONDS,
     seed: int = 0,
     initial: PipelineSchedule | None = None,
+    on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Result[PipelineSchedule]:
     """Schedule the micro-batches of a pipeline problem.
@@ -45,6 +47,7 @@ def schedule_result(
     device).
     seconds : time limit.
     initial : a schedule to start from; the result is never worse.
+    on_progress : called with time, evaluations, incumbent and bound while the solver runs.
     options : fields of the solver's dataclass, such as `size=3` for `repetend`.
 
     Raises
@@ -58,7 +61,14 @@ def schedule_result(
         problem = problem.with_capacity(memory)
     chosen = make_solver(solver, "pipeline", **options) if isinstance(solver, str) else solver
     warm_up()
-    return run(problem, chosen, Budget(seconds=seconds), seed=seed, initial=initial)
+    return run(
+        problem,
+        chosen,
+        Budget(seconds=seconds),
+        seed=seed,
+        initial=initial,
+        on_progress=on_progress,
+    )
 
 
 def schedule(

@@ -242,61 +242,6 @@ def test_op_that_runs_nowhere(capsys, tmp_path):
     assert "'b' cannot run on any device" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["solve", "gen:fork-join", "--cluster", "0xA100"], "expected 1"),
-        (["solve", "gen:fork-join", "--cluster", "4xA1000"], "did you mean"),
-        (["solve", "gen:fork-joint", "--cluster", "4xA100"], "fork-join"),
-        (["solve", "gen:fork-join?width=x", "--cluster", "4xA100"], "width"),
-        (["solve", "gen:fork-join"], "needs devices"),
-        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "heff"], "heff"),
-        (
-            [
-                "solve",
-                "gen:fork-join",
-                "--cluster",
-                "4xA100",
-                "--solver",
-                "heft",
-                "--option",
-                "speed=1",
-            ],
-            "speed",
-        ),
-        (["solve", "gen:fork-join", "--cluster", "4xA100", "--seconds", "-1"], "seconds"),
-        (["solve", "gen:fork-join", "--cluster", "4xA100", "--objective", "beauty"], "objective"),
-        (
-            ["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "ideal-dp"],
-            "accepts the objective",
-        ),
-        (["solve", "missing.onnx", "--cluster", "4xA100"], "missing.onnx"),
-        (["solve"], "Missing argument"),
-        (["solve", "onnx:inception_v1", "--dim", "N", "--cluster", "4xA100"], "NAME=VALUE"),
-        (["fly"], "No such command"),
-        (["info", "onnx:no_such_model"], "no_such_model"),
-    ],
-)
-def test_bad_arguments(capsys, arguments, words):
-    """A wrong option, name or number: one line that says what was expected, exit code 2."""
-    code, out, err = run(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert words in err
-    assert err.count("\n") == 1
-
-
-def test_help_of_every_command_has_an_example(capsys):
-    """Every command explains itself with an example."""
-    from placeopt.cli.main import COMMANDS
-
-    for name, *_ in COMMANDS:
-        code, out, _ = run(capsys, name, "--help")
-        assert code == 0, name
-        assert "placeopt" in out, name
-        assert "xample" in out or "placeopt " + name in out, name
-
-
 def test_results_do_not_depend_on_the_hash_seed(tmp_path):
     """Two hash seeds, same output (runtimes aside)."""
     outputs = []

@@ -125,11 +125,10 @@ def _gpu(kind: str, name: str) -> str:
 
 def _unknown(name: str) -> InputError:
     near = nearest(name, PRESETS)
-    hint = f"did you mean '{near}'? Use" if near else "use"
+    hint = f"did you mean '{near}'? " if near else ""
     return InputError(
-        f"cluster '{name}' is not known; {hint} NxKIND (KIND one of {', '.join(PCIE_OF)}), "
-        "NxKIND-pcie, HxNxKIND, "
-        "cpu+gpu, cpu+NxKIND, edge, uniform:N, or a .toml file ('placeopt clusters' lists examples)"
+        f"cluster '{name}' is not known; {hint}Use NxKIND such as 4xA100, HxNxKIND, cpu+gpu, "
+        "uniform:N or a .toml file; `placeopt clusters` lists examples"
     )
 
 

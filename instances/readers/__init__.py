@@ -263,7 +263,7 @@ def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> 
             known = ", ".join(s for x in FORMATS.values() for s in x.suffixes)
             raise InputError(
                 f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or "
-                "format="
+                "--to FORMAT (in Python format=)"
             )
     entry = FORMATS.get(names.get(format, format))
     if entry is None or not entry.writer:

@@ -34,7 +34,14 @@ def detect(path: Path) -> str:
         text of another format.
     """
     path = regular_file(path)
-    found = _by_content(path)
+    try:
+        found = _by_content(path)
+    except InputError as error:
+        if path.suffix != ".onnx":
+            raise
+        raise InputError(
+            f"expected an ONNX model, as its suffix says: {error}; export the model again"
+        ) from None
     if path.suffix == ".onnx" and found != "onnx":
         raise InputError(
             f"expected an ONNX model, as its suffix says, received {found}; export the model "
@@ -170,7 +177,9 @@ def _json(text: str, _: Path) -> str:
         return "node-link"
     if "device" in keys:
         raise InputError("this is a placement file, not a graph")
-    shown = ", ".join(sorted(keys)[:6]) or "none"
+    if not keys:
+        raise InputError("not valid JSON, or an object without keys; write the file again")
+    shown = ", ".join(sorted(keys)[:6])
     raise InputError(f"JSON of no known graph format (its first keys: {shown})")
 
 

@@ -7,12 +7,12 @@ The weights themselves are not looked at, so that a module on the meta device wi
 from __future__ import annotations
 
 import operator
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Value
+from placeopt.instances.readers.quiet_export import export_reason, quiet_export
 from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
 from placeopt.instances.readers.torch_regions import inner_name, region_of
 from placeopt.model.errors import InputError, MissingExtraError
@@ -66,13 +66,12 @@ def from_torch(
             tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on how the export went about it, not on the result
+        with quiet_export():
             program = torch.export.export(
                 module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes
             )
     except Exception as error:
-        reason = one_line(str(error).strip().split("\n")[0], 200)
+        reason = one_line(export_reason(str(error)), 200)
         raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error
     return from_exported(program, name=name or type(module).__name__, **reading)
 

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 def bench_command(
     study: Annotated[Path, typer.Argument(help="Study file (TOML).", show_default=False)],
-    results: Annotated[
-        Path, typer.Option("--results", help="Folder of results; the study gets its own in it.")
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", "--results", help="Folder of results; the study gets its own in it."
+        ),
     ] = Path("results"),
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")
@@ -58,7 +61,7 @@ def bench_command(
     try:
         summary = run_study(
             grid,
-            results,
+            out,
             jobs=jobs,
             backend=backend,
             address=address,
@@ -69,9 +72,9 @@ def bench_command(
     finally:
         if live is not None:
             live.close()
-    _tell(summary, grid.name, results / grid.name, json=json)
+    _tell(summary, grid.name, out / grid.name, json=json)
     if summary.contradiction:
-        raise InputError(f"'{results / grid.name}': {summary.contradiction}: one of them is false")
+        raise InputError(f"'{out / grid.name}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)

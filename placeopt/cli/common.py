@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
+    from placeopt.solving.solver import OnProgress, Progress
 
 
 def cluster_completions(incomplete: str) -> list[str]:
@@ -110,9 +111,15 @@ SolutionFile = Annotated[
 ]
 Queue = Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Seconds = Annotated[float, typer.Option("--seconds", "-t", min=0, help="Time limit.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", "-t", min=0, help="Time limit of the search, in seconds.")
+]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")
+]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for the results and pictures.", show_default=False),
 ]
 
 
@@ -166,12 +173,16 @@ def load_graph(
     return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 
-def console() -> Console:
+def console(*, quiet: bool = False) -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
     from rich.console import Console
 
     return Console(
-        width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False, emoji=False
+        width=None if sys.stdout.isatty() else 140,
+        highlight=False,
+        soft_wrap=False,
+        emoji=False,
+        quiet=quiet,
     )
 
 
@@ -203,6 +214,39 @@ def progress(quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str
             bar.update(task, description=words)
 
         yield announce, show
+
+
+@contextmanager
+def search_progress(
+    problem: Any, quiet: bool
+) -> Iterator[tuple[Callable[[str], None], OnProgress | None]]:
+    """Show what runs, for how long, incumbent, bound and gap on a terminal; nothing elsewhere.
+
+    Yields (announce what starts now, callback for a search on `problem`).
+    """
+    with progress(quiet) as (announce, show):
+        yield announce, progress_callback(problem, show)
+
+
+def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
+    """Return a callback that shows the incumbent, bound and gap of a search on `problem`."""
+    from placeopt.model.objective import objective_of
+
+    objective = objective_of(problem)
+
+    def report(found: Progress) -> None:
+        words = f"{found.evaluations} evaluations"
+        if found.incumbent is not None:
+            distance = float(found.incumbent - found.lower_bound)
+            gap = distance / max(1.0, float(found.incumbent))
+            words = (
+                f"incumbent {objective.text(problem, found.incumbent)}  "
+                f"bound {objective.text(problem, found.lower_bound)}  "
+                f"gap {percent(gap)}  {words}"
+            )
+        show(words)
+
+    return report
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -269,6 +313,21 @@ def out_folder(out: Path | None) -> Path | None:
         probe = out / ".placeopt"
         probe.touch()
         probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            f"--out '{out}': expected a folder, received a file; give another name"
+        ) from error
     except OSError as error:
-        raise InputError(f"--out '{out}': cannot write there: {error.strerror or error}") from error
+        raise InputError(
+            f"--out '{out}': cannot write there: {error.strerror or error}; give another folder"
+        ) from error
     return out
+
+
+def out_file(path: Path | None, option: str = "--out") -> Path | None:
+    """Refuse a folder as the file to write, before the work is done."""
+    if path is not None and path.is_dir():
+        raise InputError(
+            f"{option} '{path}': expected a file, received a folder; name a file in it"
+        )
+    return path

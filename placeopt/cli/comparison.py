@@ -129,7 +129,7 @@ def chosen_solvers(
     objective = objective_of(problem)
     if options and len(named) != 1:
         raise InputError(
-            "--option and --policy need exactly one --solver, to know which one they configure"
+            "--option and --policy-file need exactly one --solver, to know which one they configure"
         )
     if not named:
         known = specs(objective.kind)

@@ -9,14 +9,24 @@ import typer
 
 from placeopt.cli import common
 from placeopt.cli.problem import ProblemOptions
+from placeopt.model.errors import InputError
 
 
 def convert_command(
     source: common.Source,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT]", help="The same as --out.", show_default=False),
+    ] = None,
     out: Annotated[
-        Path,
-        typer.Argument(help="File to write; its suffix chooses the format.", show_default=False),
-    ],
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write; its suffix chooses the format.",
+            show_default=False,
+        ),
+    ] = None,
     to: Annotated[str | None, typer.Option("--to", help="json, dot, graphml, csv or stg.")] = None,
     cluster: common.ClusterOption = None,
     format: common.Format = None,
@@ -27,10 +37,14 @@ def convert_command(
 ) -> None:
     """Convert a computation graph; with --cluster, write the placement problem (JSON).
 
-    Example: `placeopt convert onnx:resnet50 resnet50.json`
+    Example: `placeopt convert onnx:resnet50 --out resnet50.json`
     """
     from placeopt.io.serialize import save
 
+    out = out or file
+    if out is None:
+        raise InputError("convert: expected the file to write: --out GRAPH.json")
+    common.out_file(out)
     if cluster is not None:
         problem = ProblemOptions(
             source, cluster, format=format, training=training, dim=dim, trip_count=trip_count

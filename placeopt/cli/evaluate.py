@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from placeopt.cli import common
 from placeopt.cli.memory_words import over_limit
@@ -17,9 +14,7 @@ def evaluate_command(
     options: ProblemOptions,
     placement: common.SolutionFile,
     queue: common.Queue = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the Gantt picture and the trace.")
-    ] = None,
+    out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
     """Execute a placement: makespan, busy time and peak memory of every device; value any solution.

@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
 
 def export_command(
-    placement: common.SolutionFile,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="What was placed, as for solve: a file or torch:FILE.py:NAME.", show_default=False
+        ),
+    ],
+    given: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PLACEMENT",
+            help="Placement (JSON or CSV: op,device[,priority]) or saved result.",
+            show_default=False,
+        ),
+    ] = None,
     to: Annotated[
         str,
         typer.Option(
@@ -24,18 +37,14 @@ def export_command(
             help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.",
             show_default=False,
         ),
-    ],
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="What was placed, as for solve: a file or torch:FILE.py:NAME.",
-            show_default=False,
-        ),
-    ],
+    ] = "",
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="File or folder to write.", show_default=False)
-    ],
+        Path | None,
+        typer.Option("--out", "-o", help="File or folder to write.", show_default=False),
+    ] = None,
+    model_option: Annotated[
+        str | None, typer.Option("--model", hidden=True, help="The former place of MODEL.")
+    ] = None,
     cluster: common.ClusterOption = None,
     devices: Annotated[
         str | None,
@@ -48,14 +57,18 @@ def export_command(
         ),
     ] = None,
     micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", min=1, help="torch-pipeline.")
+        int | None,
+        typer.Option(
+            "--micro-batches", "-n", min=1, help="torch-pipeline: micro-batches of a step."
+        ),
     ] = None,
     solver: Annotated[
-        str | None, typer.Option("--solver", help="torch-pipeline: repetend (default), 1f1b, ...")
+        str | None,
+        typer.Option("--solver", "-s", help="torch-pipeline: repetend (default), 1f1b, ..."),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0, help="torch-pipeline: time for the schedule."),
+        typer.Option("--seconds", "-t", min=0, help="torch-pipeline: time limit of the schedule."),
     ] = None,
     format: common.Format = None,
     training: common.Training = False,
@@ -66,26 +79,38 @@ def export_command(
     """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings
     or CSV.
 
-    Example: `placeopt export out/placement.json --to device-map --model torch:model.py:make --out
+    Example: `placeopt export torch:model.py:make out/placement.json --to device-map --out
     device_map.json`
     """
     from placeopt.exports.export import make
-    from placeopt.exports.targets import target
+    from placeopt.exports.targets import TARGETS, target
     from placeopt.io.placement_file import read_placement, read_stages
     from placeopt.model.cost_model import lower
 
+    if model_option is not None:
+        model, given = model_option, Path(model)
+    if given is None:
+        raise InputError(
+            f"export: expected the placement after the model: placeopt export {model} "
+            "out/placement.json --to device-map --out device_map.json"
+        )
+    placement = given
+    if not to:
+        raise InputError(f"--to: expected one of {', '.join(TARGETS)}")
     target(to)
+    if out is None:
+        raise InputError("--out: expected the file or folder to write, as --out exported/")
     graph, bundled = common.load_graph(
         model, format=format, training=training, dim=dim, trip_count=trip_count
     )
     problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
-    given = {
+    settings = {
         "schedule": schedule,
         "micro_batches": micro_batches,
         "solver": solver,
         "seconds": seconds,
     }
-    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    options: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
     found = read_placement(placement, problem)
     if to == "torch-pipeline":
         options["stage"] = read_stages(placement, problem)

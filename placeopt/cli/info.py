@@ -28,8 +28,11 @@ def info_command(
     training: common.Training = False,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the graph (small) or its levels (large).")
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="PNG, SVG or PDF: the graph if it is small, else its levels."
+        ),
     ] = None,
     json: common.Json = False,
 ) -> None:
@@ -42,6 +45,7 @@ def info_command(
     from placeopt.plotting.graph import graph_statistics
     from placeopt.sharding.contest_format import holds_sharding
 
+    common.out_file(out)
     if holds_sharding(source):
         from placeopt.cli.shard import describe_problem
 
@@ -58,12 +62,12 @@ def info_command(
         "cluster": devices.name or "of the file",
         "training_memory": _training_memory(graph, problem),
     }
-    if plot is not None:
+    if out is not None:
         from placeopt.plotting.files import write_figure
         from placeopt.plotting.graph import graph_figure
 
-        write_figure(graph_figure(graph), plot)
-        data["plot"] = str(plot)
+        write_figure(graph_figure(graph), out)
+        data["plot"] = str(out)
     if json:
         common.print_json(data)
     else:

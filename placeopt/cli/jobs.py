@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from placeopt.model.result import Result
-    from placeopt.solving.solver import Progress
+    from placeopt.solving.solver import OnProgress
     from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode, Summary
@@ -44,7 +44,7 @@ def jobs_command(
             help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas.",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Streams to draw.")] = 10,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Streams to draw.")] = 10,
     profiles: Annotated[
         Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")
     ] = None,
@@ -64,18 +64,16 @@ def jobs_command(
         float | None,
         typer.Option("--seconds", "-t", min=0, help="Time limit of the tuning of each policy."),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Threads; by default one per core.")
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Threads; by default one per core.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for pictures, traces and results.")
-    ] = None,
+    out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
     """Compare policies that choose how far to split each job of a busy cluster.
 
     Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p
-    constant-degree:8 -n 20`
+    constant-degree:8 --episodes 20`
     """
     from placeopt.solvers.degree.policy_names import DEFAULT_POLICIES, check_policy
     from placeopt.streams.sources import load_stream
@@ -86,7 +84,7 @@ def jobs_command(
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
-    found = _Comparison(problem, episodes, workers)
+    found = _Comparison(problem, episodes, threads)
 
     def tell() -> None:
         if found.summaries:
@@ -99,9 +97,10 @@ def jobs_command(
     with interrupt.rescued_by(tell):
         try:
             with common.progress(json) as (announce, show):
+                report = common.progress_callback(problem, show)
                 for name in names:
                     announce(name)
-                    found.add(name, seconds, show)
+                    found.add(name, seconds, show, report)
                 if bound:
                     announce("bound")
                     found.bound(show)
@@ -120,7 +119,7 @@ class _Comparison:
 
     problem: JobStreamProblem
     num_episodes: int
-    workers: int | None
+    threads: int | None
     summaries: list[Summary] = field(default_factory=list)
     results: dict[str, Result[Episode]] = field(default_factory=dict)
     bounds: list[OfflineBound] = field(default_factory=list)
@@ -134,15 +133,18 @@ class _Comparison:
             *(self.problem.resample(seed + i) for i in range(1, self.num_episodes)),
         ]
 
-    def add(self, name: str, seconds: float | None, show: Callable[[str], None]) -> None:
+    def add(
+        self,
+        name: str,
+        seconds: float | None,
+        show: Callable[[str], None],
+        on_progress: OnProgress,
+    ) -> None:
         """Tune a policy and judge it on every stream; Ctrl-C keeps the episodes so far."""
         from placeopt.solvers.degree.policy_names import tuned_result
         from placeopt.streams.simulator import Summary, simulate_each
 
         seed = self.problem.seed
-
-        def on_progress(progress: Progress) -> None:
-            show(f"{progress.evaluations} episodes of tuning")
 
         result = tuned_result(
             name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress
@@ -154,7 +156,7 @@ class _Comparison:
             if result.stop_reason == "interrupted":
                 raise KeyboardInterrupt
             for run in simulate_each(
-                self.streams[1:], result.solution.policy, seed=seed + 1, threads=self.workers
+                self.streams[1:], result.solution.policy, seed=seed + 1, threads=self.threads
             ):
                 runs.append(run)
                 show(f"{len(runs)} episodes")

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import typer
 
 from placeopt.cli import interrupt
-from placeopt.model.errors import InputError, SolverError, did_you_mean
+from placeopt.cli.usage import in_options, usage_line
+from placeopt.model.errors import InputError, SolverError
 
 app = typer.Typer(
     name="placeopt",
@@ -23,29 +24,42 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = (
-    ("info", "placeopt.cli.info", "info_command"),
-    ("convert", "placeopt.cli.convert", "convert_command"),
-    ("solve", "placeopt.cli.solve", "solve_command"),
-    ("evaluate", "placeopt.cli.evaluate", "evaluate_command"),
-    ("bound", "placeopt.cli.bound", "bound_command"),
-    ("verify", "placeopt.cli.verify", "verify_command"),
-    ("plot", "placeopt.cli.plot", "plot_command"),
-    ("schedule", "placeopt.cli.schedule", "schedule_command"),
-    ("shard", "placeopt.cli.shard", "shard_command"),
-    ("jobs", "placeopt.cli.jobs", "jobs_command"),
-    ("profile", "placeopt.cli.profile", "profile_command"),
-    ("export", "placeopt.cli.export", "export_command"),
-    ("run", "placeopt.cli.run", "run_command"),
-    ("bench", "placeopt.cli.bench", "bench_command"),
-    ("report", "placeopt.cli.bench", "report_command"),
-    ("solvers", "placeopt.cli.lists", "solvers_command"),
-    ("clusters", "placeopt.cli.lists", "clusters_command"),
-    ("shapes", "placeopt.cli.schedule", "shapes_command"),
-    ("generators", "placeopt.cli.lists", "generators_command"),
-    ("plan", "placeopt.cli.plan", "plan_command"),
-    ("warm-up", "placeopt.cli.warm_up", "warm_up_command"),
-)
+PANELS = {
+    "Place a model": {
+        "info": ("placeopt.cli.info", "info_command"),
+        "solve": ("placeopt.cli.solve", "solve_command"),
+        "bound": ("placeopt.cli.bound", "bound_command"),
+        "verify": ("placeopt.cli.verify", "verify_command"),
+        "evaluate": ("placeopt.cli.evaluate", "evaluate_command"),
+        "plot": ("placeopt.cli.plot", "plot_command"),
+        "profile": ("placeopt.cli.profile", "profile_command"),
+        "export": ("placeopt.cli.export", "export_command"),
+        "run": ("placeopt.cli.run", "run_command"),
+        "convert": ("placeopt.cli.convert", "convert_command"),
+    },
+    "Pipeline and train": {
+        "plan": ("placeopt.cli.plan", "plan_command"),
+        "schedule": ("placeopt.cli.schedule", "schedule_command"),
+        "shard": ("placeopt.cli.shard", "shard_command"),
+    },
+    "Serve": {
+        "jobs": ("placeopt.cli.jobs", "jobs_command"),
+    },
+    "Study": {
+        "bench": ("placeopt.cli.bench", "bench_command"),
+        "report": ("placeopt.cli.bench", "report_command"),
+    },
+    "Look up and set up": {
+        "solvers": ("placeopt.cli.lists", "solvers_command"),
+        "clusters": ("placeopt.cli.lists", "clusters_command"),
+        "generators": ("placeopt.cli.lists", "generators_command"),
+        "shapes": ("placeopt.cli.schedule", "shapes_command"),
+        "warm-up": ("placeopt.cli.warm_up", "warm_up_command"),
+    },
+}
+"""Commands by the panel of `placeopt --help` that lists them: module and function of each."""
+
+NAMES = tuple(name for commands in PANELS.values() for name in commands)
 
 
 def _version(wanted: bool) -> None:
@@ -69,11 +83,12 @@ def _root(
 
 def _build(arguments: list[str]) -> Any:
     """Register the commands; only the named one is imported, unless help asks for all of them."""
-    names = {name for name, _, _ in COMMANDS}
     wanted = next((word for word in arguments if not word.startswith("-")), None)
-    for name, module, function in COMMANDS:
-        if wanted not in names or wanted == name:
-            app.command(name)(getattr(importlib.import_module(module), function))
+    for panel, commands in PANELS.items():
+        for name, (module, function) in commands.items():
+            if wanted not in NAMES or wanted == name:
+                command = getattr(importlib.import_module(module), function)
+                app.command(name, rich_help_panel=panel)(command)
     return typer.main.get_command(app)
 
 
@@ -121,7 +136,7 @@ def _explain(error: Exception, arguments: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     if isinstance(error, InputError):
-        _fail(str(error))
+        _fail(in_options(str(error), _options_of(arguments)))
     if isinstance(error, SolverError):
         _fail(str(error), 3)
     if isinstance(error, MemoryError):
@@ -131,12 +146,15 @@ def _explain(error: Exception, arguments: list[str]) -> None:
     if type(error).__name__ == "Abort":
         _fail("interrupted", interrupt.exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors
-        message = error.format_message()
-        if message.startswith("No such command"):
-            word = next((word for word in arguments if not word.startswith("-")), "")
-            message = f"{message} {did_you_mean(word, [name for name, _, _ in COMMANDS])}"
-        _fail(message, error.exit_code)
+        _fail(usage_line(error, arguments, NAMES), error.exit_code)
     raise error
+
+
+def _options_of(arguments: list[str]) -> list[str]:
+    """Return the options of the command that is run."""
+    command = next((word for word in arguments if word in NAMES), None)
+    found = getattr(typer.main.get_command(app), "commands", {}).get(command)
+    return [] if found is None else [name for option in found.params for name in option.opts]
 
 
 def _fail(message: str, code: int = 2) -> None:

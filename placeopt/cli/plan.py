@@ -74,9 +74,7 @@ def plan_command(
     runner_ups: Annotated[
         int, typer.Option("--runner-ups", min=0, help="How many others to look for.")
     ] = 3,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")
-    ] = None,
+    out: common.OutFolder = None,
     seconds: common.Seconds = 10.0,
     memory_limit: common.MemoryLimit = None,
     json: common.Json = False,
@@ -90,7 +88,7 @@ def plan_command(
     Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
     """
     from placeopt.model.errors import InputError
-    from placeopt.planning.plan_model import plan
+    from placeopt.planning.plan_model import plan, plan_problem
 
     folder = common.out_folder(out)
     if evaluate is not None:
@@ -112,7 +110,12 @@ def plan_command(
     if cluster is None:
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
     lost = None if lose is None else parse_hosts(lose)
-    planned = plan(model, cluster, batch, seconds=seconds, runner_ups=runner_ups, **space)
+    problem = plan_problem(model, cluster, batch, **space)
+    with common.search_progress(problem, json) as (announce, show):
+        announce("plan")
+        planned = plan(
+            problem, cluster, batch, seconds=seconds, runner_ups=runner_ups, on_progress=show
+        )
     after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)
     if folder is not None and planned.plan is not None:
         from placeopt.planning.launch_files import write_launch_files
@@ -183,7 +186,7 @@ def _print(planned: Planned) -> None:
 
     say: Any = common.console().print
     if planned.plan is None or planned.price is None:
-        say(f"no plan: {planned.result.message or 'none was found in time'}")
+        say(f"no plan: {_why_none(planned)}", markup=False)
         return
     bound = planned.result.lower_bound * planned.problem.tick_seconds
     say(
@@ -240,6 +243,16 @@ def _print(planned: Planned) -> None:
         say(f"  {what}: {source}")
     for runner in planned.runner_ups:
         say(f"with {runner.what}: {time_text(runner.step_seconds)}; {runner.reason}")
+
+
+def _why_none(planned: Planned) -> str:
+    """Say why there is no plan, and what would give one."""
+    if planned.result.status == "infeasible":
+        return (
+            f"{planned.result.message}; give more devices or devices with more memory (--cluster), "
+            "or let stages be recomputed (--recompute)"
+        )
+    return f"{planned.result.message or 'none was found in time'}; give more --seconds"
 
 
 def _state(planned: Planned, position: int) -> int | None:

@@ -37,6 +37,7 @@ def plot_command(
         raise InputError(
             f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'"
         )
+    common.out_file(out)
     problem = options.load()
     given, named, _ = read_solution(problem, placement)
     if not isinstance(given, Placement):

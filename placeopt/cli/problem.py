@@ -13,6 +13,7 @@ import typer
 
 from placeopt.cli import common
 from placeopt.cli.model_notes import cost_notes, is_own_model
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +47,22 @@ Overlap = Annotated[
     bool, typer.Option("--overlap", help="Period: transfers run beside computation.")
 ]
 Profiles = Annotated[
-    str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
+    Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")
 ]
+
+
+OBJECTIVE_OF = {
+    "contiguity": "period",
+    "pipeline": "period",
+    "max_replicas": "period",
+    "device_groups": "period",
+    "overlap": "period",
+    "slots": "latency",
+}
+"""Options that mean something under one objective only."""
+
+IMPLIED = ("max_replicas", "device_groups", "overlap")
+"""Options that choose their objective where none is named."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,7 @@ class ProblemOptions:
             "profiles",
         )
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        self._refuse_idle_options()
         if self.overlap:
             given["overlap"] = True
         if self.training:
@@ -99,6 +115,19 @@ class ProblemOptions:
         if self.costs is not None or is_own_model(self.source):
             return self._from_graph(given)
         return load(self.source, self.cluster, **given)
+
+    def _refuse_idle_options(self) -> None:
+        """Refuse an option that would change nothing; a file may bring an objective of its own."""
+        named = self.objective or (None if self.source.endswith(".json") else "makespan")
+        for key, objective in OBJECTIVE_OF.items():
+            idle = named not in (objective, None) and (self.objective or key not in IMPLIED)
+            if getattr(self, key) and idle:
+                raise InputError(
+                    f"--{key.replace('_', '-')} is for the objective {objective}; give "
+                    f"--objective {objective} too"
+                )
+        if self.profiles is not None and not self.source.startswith("stream:"):
+            raise InputError("--profiles is for job streams (stream:...); leave it out")
 
     def given(self, problem: Any, path: Path) -> Any:
         """Return a solution's file, read once, or the placement in it where only the source can

@@ -43,7 +43,8 @@ def profile_command(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind", help="Kind of device the times are of, as clusters name it: cpu, A100, ..."
+            "--device-kind",
+            help="Kind of device the times are of, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
     inputs: Annotated[
@@ -67,6 +68,7 @@ def profile_command(
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "6"
     )  # else torch's profiler tells of its starts and ends
+    common.out_file(out)
     graph, _ = common.load_graph(
         model, format=format, training=False, dim=dim, trip_count=trip_count
     )

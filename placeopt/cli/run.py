@@ -76,12 +76,7 @@ def run_command(
     trip_count: common.TripCount = None,
     memory_limit: common.MemoryLimit = None,
     seed: common.Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder for run.json, timeline.csv, placement.json and gantt.png."
-        ),
-    ] = None,
+    out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
     """Execute a placement on real workers: measured and simulated makespan, and the timeline of

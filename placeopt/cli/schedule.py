@@ -29,7 +29,10 @@ from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.schedules.problem import PipelineProblem
+    from placeopt.solving.solver import OnProgress
 
 LARGER_SECONDS = 5.0
 """Most seconds for patterns of one micro-batch more, where the best pattern found may not be the
@@ -116,7 +119,7 @@ def schedule_command(
         ),
     ] = False,
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="With --joint: samples per step.")
+        int, typer.Option("--batch", "-b", min=1, help="With --joint: samples per step.")
     ] = 64,
     micro_batch_sizes: Annotated[
         str,
@@ -208,7 +211,8 @@ def schedule_command(
         )
         for name in names
     ]
-    outcomes = _run_all(shown.problem, solvers, seconds, seed, known)
+    with common.search_progress(shown.problem, json) as (announce, show):
+        outcomes = _run_all(shown.problem, solvers, seconds, seed, known, announce, show)
     best = _best(shown.problem, names, outcomes)
     objects = [
         schedule_report.outcome_object(name, outcome, shown)
@@ -232,13 +236,13 @@ def schedule_command(
 
 def shapes_command(
     devices: Annotated[
-        int, typer.Option("--devices", "-d", min=1, help="Devices to show the bounds for.")
+        int, typer.Option("--num-devices", "-d", min=1, help="Devices to show the bounds for.")
     ] = 4,
     json: common.Json = False,
 ) -> None:
     """List the placement shapes with their lower bounds on the period.
 
-    Example: `placeopt shapes --devices 8`
+    Example: `placeopt shapes --num-devices 8`
     """
     rows: list[dict[str, Any]] = []
     for name, (_, words) in SHAPES.items():
@@ -391,6 +395,8 @@ def _run_all(
     seconds: float,
     seed: int,
     initial: PipelineSchedule | None,
+    announce: Callable[[str], None],
+    on_progress: OnProgress | None,
 ) -> list[Result[PipelineSchedule] | Refused]:
     """Run every solver; one that does not take the problem gives its reason instead of a result."""
     outcomes: list[Result[PipelineSchedule] | Refused] = []
@@ -398,8 +404,16 @@ def _run_all(
         try:
             if interrupt.received():
                 raise Refused("interrupted before its turn")
+            announce(solver.name)
             outcomes.append(
-                schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial)
+                schedule_result(
+                    problem,
+                    solver,
+                    seconds=seconds,
+                    seed=seed,
+                    initial=initial,
+                    on_progress=on_progress,
+                )
             )
         except Refused as error:
             outcomes.append(error)

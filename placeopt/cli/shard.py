@@ -40,9 +40,7 @@ def shard_command(
     format: common.Format = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for problem, result and table.")
-    ] = None,
+    out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
     """Shard a model: replicate or split every op and weight, within memory, and prove how good that
@@ -66,7 +64,9 @@ def shard_command(
     model = sharding_model(
         graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit
     )
-    result = solve(model.problem, seconds=seconds, seed=seed)
+    with common.search_progress(model.problem, json) as (announce, show):
+        announce("sharding")
+        result = solve(model.problem, seconds=seconds, seed=seed, on_progress=show)
     rows = [] if result.solution is None else layout_rows(model, result.solution)
     data = _summary(model, result, megatron_layout(model), rows)
     if folder is not None:

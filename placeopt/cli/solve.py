@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +11,10 @@ from placeopt.cli import common, interrupt
 from placeopt.cli.model_notes import is_own_model
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.errors import InputError
+from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
     from placeopt.cli.comparison import Comparison
-    from placeopt.solving.solver import OnProgress, Progress
-
 
 MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
 """Time for the bound before the searches: seconds at most, and the share of a search's time; the
@@ -50,16 +47,13 @@ def solve_command(
         Path | None, typer.Option("--initial", help="Placement file to start from.")
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="Trained policy file to place with.")
+        Path | None, typer.Option("--policy-file", help="Trained policy to place with.")
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace."),
-    ] = None,
+    out: common.OutFolder = None,
     bound_seconds: Annotated[
         float | None,
         typer.Option(
@@ -87,6 +81,7 @@ def solve_command(
     names = [part.strip() for value in solver or [] for part in value.split(",") if part.strip()]
     settings = common.options(option)
     if policy is not None:
+        parse_json(read_text(policy, what="policy"), f"policy '{policy}'")  # before kernels compile
         settings["policy"] = str(policy)
         names = names or ["dual-policy"]
     solvers, broken = chosen_solvers(problem, names, settings)
@@ -106,7 +101,7 @@ def solve_command(
     outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (
         interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
-        _progress(problem, json) as (announce, show),
+        common.search_progress(problem, json) as (announce, show),
     ):
 
         def tell(stage: str) -> None:
@@ -150,27 +145,3 @@ def _exit_code(comparison: Comparison) -> int:
     if not comparison.results:
         raise InputError(f"no solver ran: {comparison.failures[0].message}")
     return 0 if comparison.best is not None else 1
-
-
-@contextmanager
-def _progress(problem: Any, quiet: bool) -> Iterator[tuple[Any, OnProgress | None]]:
-    """Show solver, time, incumbent, bound and gap on a terminal; nothing elsewhere."""
-    from placeopt.model.objective import objective_of
-
-    objective = objective_of(problem)
-    with common.progress(quiet) as (announce, show):
-
-        def report(progress: Progress) -> None:
-            words = f"{progress.evaluations} evaluations"
-            if progress.incumbent is not None:
-                gap = float(progress.incumbent - progress.lower_bound) / max(
-                    1.0, float(progress.incumbent)
-                )
-                words = (
-                    f"incumbent {objective.text(problem, progress.incumbent)}  "
-                    f"bound {objective.text(problem, progress.lower_bound)}  "
-                    f"gap {common.percent(gap)}  {words}"
-                )
-            show(words)
-
-        yield announce, report

@@ -27,7 +27,7 @@ def verify_command(
     seconds: common.Seconds = 10.0,
     queue: common.Queue = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="File for the certificate (JSON).")
+        Path | None, typer.Option("--out", "-o", help="File for the certificate (JSON).")
     ] = None,
     proof: Annotated[
         Path | None,
@@ -56,6 +56,8 @@ def verify_command(
             "verify: expected a placement file after the source (JSON or CSV with "
             "op,device[,priority])"
         )
+    common.out_file(out)
+    common.out_file(proof, "--proof")
     problem = options.load()
     if recheck is not None:
         raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from placeopt.cli import common
+
+if TYPE_CHECKING:
+    from placeopt.solving.compilation import KernelGroup
 
 
 def warm_up_command(
@@ -18,6 +21,7 @@ def warm_up_command(
     list_groups: Annotated[
         bool, typer.Option("--list", help="Say what is compiled already, and stop.")
     ] = False,
+    json: common.Json = False,
 ) -> None:
     """Compile all kernels, once after an installation; takes no time where they are compiled
     already.
@@ -28,18 +32,20 @@ def warm_up_command(
 
     wanted = find_groups(groups or GROUPS)
     cold = [group for group in wanted if not cached(group)]
-    say = common.console().print
+    say = common.console(quiet=json).print
+    started = time.perf_counter()
     if list_groups:
         for group in wanted:
             say(f"{group.name}: {'not compiled' if group in cold else 'compiled'}")
+        _print_json(json, wanted, cold, started)
         return
-    started = time.perf_counter()
 
     def done(name: str, seconds: float) -> None:
         say(f"{name}: compiled in {seconds:.1f} s")
 
     compile_cold(cold, done)
     left = [group.name for group in cold if not cached(group)]
+    _print_json(json, wanted, [group for group in cold if group.name in left], started)
     if left:
         say(
             f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?"
@@ -49,3 +55,17 @@ def warm_up_command(
         f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, "
         f"{time.perf_counter() - started:.1f} s)"
     )
+
+
+def _print_json(
+    wanted: bool, groups: list[KernelGroup], cold: list[KernelGroup], started: float
+) -> None:
+    """Print which groups are compiled, where JSON is wanted."""
+    if wanted:
+        common.print_json(
+            {
+                "compiled": [group.name for group in groups if group not in cold],
+                "not_compiled": [group.name for group in cold],
+                "seconds": time.perf_counter() - started,
+            }
+        )

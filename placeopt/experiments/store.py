@@ -67,8 +67,7 @@ class RunStore:
             holder = self._lock.read().strip() or "another process"
             self._lock.close()
             raise InputError(
-                f"'{self.folder}' is in use by {holder}: wait for it, or give another --results "
-                "folder"
+                f"'{self.folder}' is in use by {holder}: wait for it, or give another --out folder"
             ) from error
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()}")

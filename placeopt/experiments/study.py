@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from placeopt.model.errors import InputError, SolverError
+from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line, read_text
 from placeopt.version import __version__
 
@@ -185,6 +185,8 @@ def load_study(path: str | Path) -> Study:
     path = Path(path)
     try:
         table = tomllib.loads(read_text(path, max_bytes=MAX_BYTES, what="study"))
+    except InputError:
+        raise
     except (
         ValueError,
         RecursionError,
@@ -197,10 +199,13 @@ def load_study(path: str | Path) -> Study:
     except ValidationError as error:
         # The deepest location is the alternative that came closest to what was meant.
         first = max(error.errors(), key=lambda e: len(e["loc"]))
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"study '{path}': {one_line(where) or 'table'}: {one_line(first['msg'], 160)}"
-        ) from error
+        where = one_line(".".join(str(part) for part in first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = SolverEntry if "solvers" in first["loc"] else Study
+            words = f"is not known; {did_you_mean(str(first['loc'][-1]), known.model_fields)}"
+            raise InputError(f"study '{path}': '{where}' {words}") from error
+        words = one_line(first["msg"].removeprefix("Value error, "), 160)
+        raise InputError(f"study '{path}': {where}{': ' if where else ''}{words}") from error
     except RecursionError as error:
         raise InputError(f"study '{path}': nested too deeply") from error
 

@@ -106,6 +106,8 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
             if kind
             else "one of " + ", ".join(PREFIX + k for k in sorted(_by_kind))
         )
+        if "device" in data and name is None:
+            raise InputError(f"{where}: this is a placement file; expected {expected}")
         raise InputError(f'{where}: "format": expected {expected}, received {show(name)}')
     found = name.removeprefix(PREFIX)
     if kind is not None and found != kind:

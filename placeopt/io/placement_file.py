@@ -290,7 +290,7 @@ class _Table:
 
     def placement(self, *, with_ranks: bool) -> Placement:
         missing = self.device == -1
-        self._refuse_missing(missing, "has no device")
+        self._refuse_missing(missing, "has no device; give one to every op")
         if with_ranks:
             self._refuse_missing(~self.ranked, "has no priority (give one to every op, or to none)")
         return Placement(self.device, self.priority if with_ranks else None)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_costs import StepCosts
+    from placeopt.solving.solver import OnProgress
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are tried where times come from a roofline."""
@@ -162,6 +163,7 @@ def plan(
     seconds: float = 10.0,
     runner_ups: int = 3,
     memory_limit: MemoryLimit | None = None,
+    on_progress: OnProgress | None = None,
     **options: Any,
 ) -> Planned:
     """Return the best plan to train a model, its bound over all plans, and runner-ups.
@@ -173,6 +175,7 @@ def plan(
     seconds : time of the search; runner-ups take up to half as long again.
     runner_ups : how many to look for.
     memory_limit : bytes of every device ("16GiB"), or one for each pool, instead of the cluster's.
+    on_progress : called with time, evaluations, incumbent and bound while the search runs.
     """
     problem = (
         model
@@ -183,7 +186,9 @@ def plan(
         sizes = device_limits(memory_limit, len(problem.pools))
         pools = zip(problem.pools, sizes, strict=True)
         problem = problem.replace(pools=tuple(replace(pool, memory=size) for pool, size in pools))
-    result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
+    result: Result[TrainingPlan] = run(
+        problem, make_solver("plan-stages", "plan"), Budget(seconds), on_progress=on_progress
+    )
     found: list[RunnerUp] = []
     if result.solution is not None and result.stop_reason != "interrupted":
         with suppress(KeyboardInterrupt):  # the best plan is known

@@ -227,7 +227,10 @@ def _read_description(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"stream '{path}' cannot be read: {error}") from error
+        raise InputError(
+            f"stream '{path}': {getattr(error, 'strerror', None) or error}; expected "
+            "stream:ramp?..., or a .json, .toml or .csv file"
+        ) from error
     try:
         options = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -364,7 +367,10 @@ def _read_trace(path: Path) -> list[_Row]:
                 for i, line in enumerate(reader, start=2)
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"trace '{path}' cannot be read: {error}") from error
+        raise InputError(
+            f"trace '{path}': {getattr(error, 'strerror', None) or error}; expected a CSV file "
+            "with the header arrival,model,deadline"
+        ) from error
     if not rows:
         raise InputError(f"trace '{path}': expected at least one job, received none")
     for i, (before, after) in enumerate(pairwise(rows), start=3):

@@ -28,7 +28,7 @@ def test_json_contract(capsys):
         "max-degree,constant-degree:2",
         "--policy",
         "random-degree",
-        "-n",
+        "--episodes",
         3,
         "--bound",
         "--lookahead",
@@ -57,7 +57,9 @@ def test_json_contract(capsys):
     assert 0 <= data["offline_bound"] <= min(row["blocking_rate"] for row in data["policies"])
     assert set(data["lookahead"]["gen:chain-mm"]) == {"1", "2", "4", "8"}
     assert (
-        json.loads(run(capsys, SOURCE, "-p", "random-degree", "-n", 3, "--json")[1])["policies"][0]
+        json.loads(run(capsys, SOURCE, "-p", "random-degree", "--episodes", 3, "--json")[1])[
+            "policies"
+        ][0]
         == (data["policies"][2])
     )
 
@@ -72,7 +74,7 @@ def test_text_and_files(capsys, tmp_path):
         "min-degree",
         "-p",
         "feasible-first:2-1",
-        "-n",
+        "--episodes",
         2,
         "--bound",
         "--lookahead",
@@ -91,7 +93,7 @@ def test_text_and_files(capsys, tmp_path):
 
 def test_default_policies(capsys):
     """Without --policy the baselines and feasible-first are compared."""
-    data = json.loads(run(capsys, SOURCE, "-n", 2, "--json")[1])
+    data = json.loads(run(capsys, SOURCE, "--episodes", 2, "--json")[1])
     names = [row["policy"] for row in data["policies"]]
     assert names == [
         "max-degree",
@@ -111,7 +113,7 @@ def test_default_policies(capsys):
         ([SOURCE, "-p", "max-degree", "-p", "best"], "policy 'best' is not known"),
         ([SOURCE.replace("interval=0.02", "interval=-1")], "interval must be a positive time"),
         ([SOURCE.replace("chain-mm", "nothing")], "nothing"),
-        ([SOURCE, "-n", "0"], "greater than or equal to 1"),
+        ([SOURCE, "--episodes", "0"], "at least 1, received '0'"),
         (["missing.csv"], "missing.csv"),
     ],
 )
@@ -135,6 +137,6 @@ def test_interrupt_keeps_what_is_done(capsys, monkeypatch):
         return plain(text, *arguments, **options)
 
     monkeypatch.setattr(policy_names, "tuned_result", tuned)
-    code, out, _ = run(capsys, SOURCE, "-p", "max-degree,min-degree", "-n", 2, "--json")
+    code, out, _ = run(capsys, SOURCE, "-p", "max-degree,min-degree", "--episodes", 2, "--json")
     assert code == 130
     assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]
