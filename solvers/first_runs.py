@@ -176,6 +176,11 @@ def policies() -> None:
     run(small_problem(), solver, Budget(evaluations=100))
 
 
+def learned_lists() -> None:
+    """Schedule by learned scores."""
+    _run("learned-list", "makespan")
+
+
 def latency() -> None:
     """Evaluate and improve a small placement under the latency."""
     _run("cp-sat", "latency")

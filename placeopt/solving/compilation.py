@@ -104,6 +104,13 @@ GROUPS = {
             30.0,
             _MAKESPAN,
         ),
+        KernelGroup(
+            "learned-lists",
+            ("solvers.policy.list_kernels",),
+            _FIRST + "learned_lists",
+            6.0,
+            _MAKESPAN,
+        ),
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
         KernelGroup(
             "period-dp",

@@ -27,6 +27,13 @@ SPECS: tuple[SolverSpec, ...] = (
         "learning from a simulator, a real system, or several graphs",
     ),
     _spec(
+        "learned-list",
+        "learned_list:LearnedList",
+        "list scheduler whose scores were learned on generated graphs",
+        "Topcuoglu, Hariri, Wu: HEFT, 2002, from which it began; WeCAN, 2026 (the idea)",
+        "a good placement in milliseconds, without any search",
+    ),
+    _spec(
         "grouper-placer",
         "grouper_placer:GrouperPlacer",
         "softmax grouper and softmax placer, learned together",

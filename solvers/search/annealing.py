@@ -28,7 +28,15 @@ from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, move_weights
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.cooling import ACCEPTANCES, COOLINGS, Cooling, limits
+from placeopt.solvers.search.cooling import (
+    ACCEPTANCES,
+    COOLINGS,
+    Cooling,
+    GeometricCooling,
+    limits,
+)
+from placeopt.solvers.search.evaluator import CHUNK_SECONDS
+from placeopt.solvers.search.move_shares import MoveShares
 from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
 from placeopt.solving.options import option
 
@@ -36,6 +44,21 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
+
+HEAT, HEAT_STEPS, LONG_HEAT = 0.001, 20, 0.05
+"""First temperature for a walk of so many steps an op, as a share of the mean work of a device; it
+grows with the root of the number of steps, up to the last one. Fitted by results/policy/walks.py:
+short walks end lower from a low temperature, long ones from a high one, and a factor of 3 either
+way is worth less than half a percent."""
+
+COLD = 1e-5
+"""Last temperature, likewise."""
+
+LOOK = 100
+"""Least proposals of a walk between two looks at what the kinds of moves gained; a cycle has about
+LOOKS of them."""
+
+LOOKS = 40
 
 CYCLE_STEPS = 300
 """Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""
@@ -68,9 +91,12 @@ class Annealing(BatchSearch):
         2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few"
     )
     hot: float = option(
-        0.05, above=0, meaning="first temperature, as a share of the mean work of a device"
+        0.0,
+        low=0,
+        meaning="first temperature, as a share of the mean work of a device; 0: by the number of "
+        "steps",
     )
-    cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
+    cold: float = option(COLD, above=0, meaning="last temperature, likewise")
     cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
     acceptance: str = option(
         "metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted"
@@ -78,12 +104,22 @@ class Annealing(BatchSearch):
     moves: str = option(
         "all", meaning="moves of the compiled walk: all, or some of their names joined by commas"
     )
+    focus: float = option(
+        10.0,
+        above=0,
+        meaning="how many times as often as another move each of `critical` and `overtake` comes "
+        "at first",
+    )
+    learn: bool = option(
+        True, meaning="learn on the way which moves gain, and take those more often"
+    )
+    cycles: int = option(0, low=0, meaning="cycles of the compiled walk; 0: by the number of steps")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.cold <= self.hot < math.inf:
+        if not (self.cold <= self.hot or self.hot == 0) or not self.hot < math.inf:
             raise InputError(
-                f"annealing: expected 0 < cold <= hot, received cold={self.cold}, hot={self.hot}"
+                f"annealing: expected 0 <= cold <= hot, received cold={self.cold}, hot={self.hot}"
             )
         move_weights(self.moves)
 
@@ -92,25 +128,42 @@ class Annealing(BatchSearch):
     ) -> None:
         """Anneal until the budget is spent."""
         if starts and not evaluator.tracker.stop():
-            cooling = COOLINGS[self.cooling](self.hot, self.cold)
-            rules = WalkRules(self.walks, self.acceptance, self.moves)
-            anneal(evaluator, starts, rng, cooling, rules)
+            hot = self.hot or first_heat(evaluator)
+            cooling = COOLINGS[self.cooling](hot, min(hot, self.cold))
+            rules = WalkRules(self.walks, self.acceptance, self.moves, self.focus, self.learn)
+            anneal(evaluator, starts, rng, cooling, rules, self.cycles or None)
+
+
+def first_heat(evaluator: BudgetedEvaluator) -> float:
+    """Return the first temperature for the steps that the budget allows, as a share of the mean
+    work of a device; that of the longest walks where they are not compiled.
+    """
+    if not evaluator.walkable:
+        return LONG_HEAT
+    tracker = evaluator.tracker
+    steps = float(tracker.evaluations_left)
+    if tracker.budget.evaluations is None:
+        steps = tracker.seconds_left / CHUNK_SECONDS * evaluator.chunk
+    steps = max(1.0, steps / evaluator.problem.num_ops)
+    return min(LONG_HEAT, HEAT * math.sqrt(steps / HEAT_STEPS))
 
 
 @dataclass(frozen=True)
 class WalkRules:
-    """How many walks there are and how they go: names of ACCEPTANCES, and of moves."""
+    """How many walks there are and how they go; see the options of `Annealing`."""
 
     walks: int = 2
     acceptance: str = "metropolis"
     moves: str = "all"
+    focus: float = 10.0
+    learn: bool = True
 
 
 def anneal(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
     rng: np.random.Generator,
-    cooling: Cooling,
+    cooling: Cooling | None = None,
     rules: WalkRules = WalkRules(),
     cycles: int | None = None,
 ) -> None:
@@ -119,22 +172,28 @@ def anneal(
 
     Parameters
     ----------
-    cooling : temperatures as shares of the mean work of a device.
+    cooling : temperatures as shares of the mean work of a device; None: `first_heat` to
+        COLD.
     cycles : number of cycles of the compiled walk, None for its own choice.
     """
+    if cooling is None:
+        cooling = GeometricCooling(first_heat(evaluator), COLD)
     if not evaluator.walkable:
         lockstep(evaluator, starts, rng, cooling, rules)
         return
     tracker, space = evaluator.tracker, evaluator.space
     walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, rules.walks))
-    weights, acceptance = move_weights(rules.moves), ACCEPTANCES[rules.acceptance]
+    acceptance = ACCEPTANCES[rules.acceptance]
+    shares = MoveShares(move_weights(rules.moves, rules.focus), learn=rules.learn)
     begun = []
     for i, random in enumerate(random_states(rng, walks)):
         placement = starts[i % len(starts)]
         sequence = space.sequence_of(placement)
-        begun.append(AnnealingWalk(space, placement.device, sequence, random, weights, acceptance))
+        begun.append(
+            AnnealingWalk(space, placement.device, sequence, random, shares.first, acceptance)
+        )
     with WalkTeam(begun, evaluator.threads) as team:
-        anneal_in_cycles(evaluator, team, cooling.scaled(space.mean_load), cycles)
+        anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), cycles)
 
 
 def lockstep(
@@ -167,9 +226,15 @@ def lockstep(
 
 
 def anneal_in_cycles(
-    evaluator: BudgetedEvaluator, team: WalkTeam, cooling: Cooling, cycles: int | None = None
+    evaluator: BudgetedEvaluator,
+    team: WalkTeam,
+    shares: MoveShares,
+    cooling: Cooling,
+    cycles: int | None = None,
 ) -> None:
     """Anneal the walks until the budget is spent; they meet at the best placement after each cycle.
+
+    A proposal that changes nothing is not evaluated and costs nothing.
 
     Parameters
     ----------
@@ -181,7 +246,7 @@ def anneal_in_cycles(
     by_count = tracker.budget.evaluations is not None
     total = tracker.evaluations_left if by_count else 2**62
     began, seconds = tracker.elapsed, tracker.seconds_left
-    done, share, before, cycle = 0, 0.0, 0.0, 0
+    done, share, before, cycle, look = 0, 0.0, 0.0, 0, LOOK
     if by_count and cycles is None:
         cycles = _cycles(total / walks, num_ops)
     while not tracker.stop() and share < 1.0 and done < total:
@@ -193,22 +258,27 @@ def anneal_in_cycles(
                 walk.jump(*(walk.origin if cycle < SCATTER * cycles else best))
         reheated = cooling.reheated(REHEAT[cycle % len(REHEAT)])
         left = min(total - done, tracker.evaluations_left)
-        steps = [min(evaluator.chunk, left // walks)] * walks if left >= walks else [1] * left
+        most = min(evaluator.chunk, look)
+        steps = [min(most, left // walks)] * walks if left >= walks else [1] * left
         ahead = sum(steps) / total if by_count else share - before
         before = share
         phase = position - cycle
         first, last = (reheated.at(min(1.0, x)) for x in (phase, phase + ahead * (cycles or 1)))
+        team.weigh(shares.now())
+        tally = team.tally
         made = team.run(steps, first, last, evaluator.target)
-        done += made
-        team.report(tracker, made)
+        evaluated = shares.count(team.tally - tally) or made  # so that every walk ends
+        team.report(tracker, evaluated)
+        if made < sum(steps):
+            return  # the target is reached
+        done += max(1, evaluated)
         used = (tracker.elapsed - began) / seconds if seconds > 0 else 1.0
         # The count decides, so that the walk is reproducible, unless the clock will clearly come
         # first.
         share = done / total if by_count and 4 * done >= used * total else used
         if cycles is None:
             cycles = _cycles(done / max(share, 1e-9) / walks, num_ops)
-        if made < sum(steps):
-            return  # the target is reached
+        look = max(LOOK, int(done / max(share, 1e-9) / (walks * cycles * LOOKS)))
 
 
 def _cycles(steps: float, num_ops: int) -> int:

@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 ALL_MOVES = (1.0,) * len(MOVES)
 
+DIRECTED = ("critical", "overtake")
+"""Moves that begin where the schedule says that something has to change."""
 
-def move_weights(names: str) -> tuple[float, ...]:
-    """Return the relative frequency of each move: the same for those named, "all" or some joined by
-    commas.
+
+def move_weights(names: str, focus: float = 1.0) -> NDArray[np.float64]:
+    """Return the relative frequency of each move: 1 for those named, "all" or some joined by
+    commas; `focus` for those of DIRECTED among them.
     """
     wanted = named(names, MOVES, "annealing option moves")
-    return tuple(float(name in wanted) for name in MOVES)
+    weight = [focus if name in DIRECTED else 1.0 for name in MOVES]
+    return np.array([w * (name in wanted) for w, name in zip(weight, MOVES, strict=True)])
 
 
 class AnnealingWalk:
@@ -144,9 +148,19 @@ class WalkTeam:
             return sum(map(one, self.walks, steps))
         return sum(self._pool.map(one, self.walks, steps))
 
-    def report(self, tracker: Tracker[Placement], made: int) -> None:
-        """Count the proposals made, and offer the best placement."""
-        tracker.count(made)
+    def weigh(self, weights: NDArray[np.float64]) -> None:
+        """Set the relative frequency of each of MOVES for the steps to come."""
+        for walk in self.walks:
+            walk.weigh(weights)
+
+    @property
+    def tally(self) -> Ints:
+        """Proposals of all walks together, by kind of move: see `walk_kernels.anneal`."""
+        return np.asarray(np.sum([walk.tally for walk in self.walks], axis=0))
+
+    def report(self, tracker: Tracker[Placement], evaluated: int) -> None:
+        """Count the proposals that were evaluated, and offer the best placement."""
+        tracker.count(evaluated)
         leader = self.leader
         if tracker.value is None or leader.best_value < tracker.value:
             tracker.offer(leader.best_value, leader.best_placement())

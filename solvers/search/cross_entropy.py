@@ -23,7 +23,6 @@ import numpy as np
 from placeopt.model.errors import InputError
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.cooling import GeometricCooling
 from placeopt.solvers.search.distribution import SamplingSearch, Settings
 from placeopt.solvers.search.starting_points import RANDOM
 from placeopt.solving.options import option
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 AUTO_GROUPS = 48
 """Number of groups where none is given and there are more units."""
-
-REFINEMENT = GeometricCooling(hot=0.02, cold=1e-5)
-"""Temperatures of the local refinement, as shares of the mean work of a device."""
 
 AUTO_SAMPLES, AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES = 256, 40, 32, 1024
 """Samples per refit where none are given: without a limit of evaluations, else this part of them
@@ -86,7 +82,7 @@ class _SamplingSolver(BatchSearch):
         given = tracker.initial is not None or self.start != RANDOM
         self.sample(evaluator, starts[0] if starts and given else None, rng, 1 - self.refine)
         if self.refine > 0 and tracker.solution is not None and not tracker.stop():
-            anneal(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
+            anneal(evaluator, [tracker.solution], rng, cycles=1)
 
     def sample(
         self,

@@ -33,8 +33,8 @@ fails."""
 SLICE_SECONDS = 0.05
 """Aimed length of one call of the evaluator, between two looks at the clock."""
 
-CHUNK_WORK = 400_000
-"""Ops and edges replayed between two looks at the clock, about ten milliseconds."""
+CHUNK_WORK, CHUNK_SECONDS = 400_000, 0.01
+"""Ops and edges replayed between two looks at the clock, and about how long that takes."""
 
 DECODED: tuple[Any, ...] = (MAKESPAN,)
 """Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers

@@ -18,7 +18,9 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
+from placeopt.solvers.search.move_shares import DOUBT, RAREST, MoveShares
 from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED
 from placeopt.solving.registry import make_solver
 
 SEEDS = st.integers(0, 10_000)
@@ -164,6 +166,42 @@ def test_crews_do_not_depend_on_threads(threads):
             crew.run([200] * 4, 5.0, 0.1)
         values.append([walker.best_value for walker in walkers])
     assert values[0] == values[1]
+
+
+def test_learned_shares_follow_what_moves_gain():
+    """A kind that leads to new best placements comes more often, one that does not never dies out,
+    one that is left out stays out; worked out here.
+    """
+    first = np.array([1.0, 1.0, 2.0, 0.0])
+    shares = MoveShares(first)
+    assert shares.now().tolist() == [0.25, 0.25, 0.5, 0.0]
+    tally = np.zeros((4, 4), dtype=np.int64)
+    tally[:3, PROPOSED], tally[:3, EMPTY], tally[1, BEST] = 120, 20, 6
+    assert shares.count(tally) == 300
+    mean = 6 / 300
+    weight = np.array([0.25 * DOUBT * mean, 0.25 * (6 + DOUBT * mean), 0.5 * DOUBT * mean]) / 150
+    expected = np.maximum(weight / weight.sum(), RAREST)
+    assert shares.now()[:3] == pytest.approx(expected / expected.sum())
+    for _ in range(60):
+        shares.count(tally)
+    assert shares.now()[1] > 0.7
+    assert shares.now()[0] >= RAREST / (1 + 3 * RAREST)
+    assert shares.now()[3] == 0.0
+    kept = MoveShares(first, learn=False)
+    kept.count(tally)
+    assert kept.now().tolist() == [0.25, 0.25, 0.5, 0.0]
+
+
+def test_empty_proposals_cost_nothing_and_walks_end():
+    """The budget counts what was evaluated, and is met; where no move changes anything the walk ends
+    all the same.
+    """
+    problem = load("gen:layered?layers=7&width=6&ccr=1.5&seed=3", "uniform:3")
+    found = make_solver("annealing", walks=1).solve(problem, Budget(evaluations=700), seed=0)
+    assert found.evaluations == 700
+    single = PlacementProblem.from_edges([[3], [4]], [(0, 1, 2)])
+    found = make_solver("annealing").solve(single, Budget(evaluations=500), seed=0)
+    assert (found.value, found.evaluations <= 500) == (7, True)
 
 
 def test_few_slow_cycles_find_what_many_short_ones_do_not():

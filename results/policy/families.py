@@ -1,0 +1,94 @@
+"""The graphs of the studies of policies: families to develop on, and families set apart.
+
+What is chosen or trained is chosen on DEVELOPMENT; what is reported is of TEST, whose families have
+no graph among the former. Sizes, the number of devices, the part of communication and the kind of
+devices are drawn at random for each graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import placeopt as po
+
+Draw = Callable[[np.random.Generator], str]
+
+
+def _of(name: str, **ranges: tuple[int, int]) -> Draw:
+    """Return a function that draws a specification; `ranges` of options, both ends included."""
+
+    def draw(rng: np.random.Generator) -> str:
+        options = [f"{key}={rng.integers(low, high + 1)}" for key, (low, high) in ranges.items()]
+        return f"gen:{name}?{'&'.join(options)}"
+
+    return draw
+
+
+SEEDS = (0, 10**6)
+
+DEVELOPMENT: dict[str, Draw] = {
+    "layered": _of("layered", layers=(5, 20), width=(4, 14), degree=(1, 4), seed=SEEDS),
+    "fork-join": _of("fork-join", stages=(2, 8), branches=(3, 14), length=(1, 4), seed=SEEDS),
+    "series-parallel": _of("series-parallel", ops=(60, 250), branches=(2, 6), seed=SEEDS),
+    "in-tree": _of("in-tree", depth=(4, 6), seed=SEEDS),
+    "lu": _of("lu", tiles=(4, 8), seed=SEEDS),
+    "ffnn": _of("ffnn", layers=(1, 3), shards=(2, 3)),
+    "chain-mm": _of("chain-mm", shards=(2, 5)),
+    "bert": _of("bert", layers=(1, 3)),
+    "rnn-lm": _of("rnn-lm", layers=(1, 3), steps=(4, 10)),
+    "squeezenet": lambda rng: "gen:squeezenet",
+}
+"""Families on which temperatures are fitted and policies are trained."""
+
+TEST: dict[str, Draw] = {
+    "cholesky": _of("cholesky", tiles=(5, 10), seed=SEEDS),
+    "fft": lambda rng: f"gen:fft?points={rng.choice([16, 32])}&seed={rng.integers(*SEEDS)}",
+    "stencil": _of("stencil", rows=(3, 5), columns=(3, 5), steps=(4, 9), seed=SEEDS),
+    "out-tree": _of("out-tree", depth=(5, 7), seed=SEEDS),
+    "planted": _of("planted", ops=(80, 250), degree=(1, 3), seed=SEEDS),
+    "llama-block": lambda rng: f"gen:llama-block?shards={rng.choice([2, 4])}",
+    "llama-layer": lambda rng: f"gen:llama-layer?shards={rng.choice([2, 4])}",
+    "moe": _of("moe", experts=(4, 10)),
+    "inception": lambda rng: "gen:inception-v3",
+    "nasnet": _of("nasnet-cell", cells=(2, 5)),
+    "nmt": _of("nmt", layers=(1, 2), source=(3, 6), target=(3, 6)),
+    "mt5": _of("mt5", layers=(1, 2)),
+}
+"""Families on which they are tried."""
+
+
+def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
+    """Return the name and a graph of a family, which come in turn, on devices drawn at random.
+
+    Transfers take 0.1 to 5 times as long as the ops, in the mean; on a third of the graphs devices
+    differ in speed by a factor of up to 4, and on a third every op likes other devices best.
+    """
+    family = list(split)[seed % len(split)]
+    rng = np.random.default_rng([seed, len(split)])
+    source = split[family](rng)
+    k = int(rng.choice([2, 3, 4, 5, 6, 8, 10, 12]))
+    problem = po.load(
+        source, cluster=f"{k}xP100?contention=none" if _real(family) else f"uniform:{k}"
+    )
+    work = problem.min_compute.astype(np.float64)
+    kind = rng.integers(3)
+    slower = np.ones((problem.num_ops, k))
+    if kind > 0:
+        slower = np.exp(rng.uniform(0, np.log(4), (1 if kind == 1 else problem.num_ops, k)))
+    scale = 1e6 / max(1.0, work.mean())
+    compute = np.maximum(work[:, None] > 0, np.round(work[:, None] * scale * slower))
+    size = problem.transfer.mean(axis=1)
+    ratio = float(np.exp(rng.uniform(np.log(0.1), np.log(5.0))))
+    mean = size[problem.edge_tensor].mean() if problem.num_edges else 1.0
+    ticks = np.round(problem.transfer * (ratio * compute.mean() / max(1e-9, mean)))
+    problem = problem.replace(
+        compute=compute.astype(np.int64), transfer=ticks.astype(np.int64), tick_seconds=1e-9
+    )
+    return f"{family}-{seed}", problem
+
+
+def _real(family: str) -> bool:
+    """Whether the times of a family come from a cost model, not from its generator."""
+    return family in ("bert", "rnn-lm", "squeezenet", "moe", "inception", "nasnet", "nmt", "mt5")
