@@ -2,7 +2,7 @@
 with brute force.
 
 Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits,
-million, determinism, adversary. Each writes a CSV beside this file; `tables.md` is drawn from them.
+million, determinism, adversary, mutation-score. Each writes a CSV beside this file; `tables.md` is drawn from them.
 `--problems N` sets the size of the attack, `--derivations N` that of the adversary per family,
 `--largest N` the most ops of `limits`. Malformed files have a script of their own, malformed.py.
 Times are wall seconds on two cores of a shared machine.
@@ -26,6 +26,7 @@ from typing import Any
 
 import checker_attack
 import limits
+import mutation_score
 
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.solving.options import declared_options
@@ -479,6 +480,7 @@ PARTS = {
     "million": limits.million,
     "determinism": determinism,
     "adversary": checker_attack.adversary,
+    "mutation-score": mutation_score.mutation_score,
 }
 
 

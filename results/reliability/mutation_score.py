@@ -1,0 +1,61 @@
+"""The mutation score, a part of `study.py`: counts of `mutants.csv`, which
+`python tests/attack/mutants.py` writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.experiments.studies import read_csv
+
+if TYPE_CHECKING:
+    import argparse
+
+Row = dict[str, Any]
+HERE = Path(__file__).resolve().parent
+NAMES = ("file", "where", "operator", "before", "after", "number")
+KINDS = ("same", "tie", "weaker", "cost", "words")
+"""Why no test of what is true can tell an equivalent mutant: it computes the same; a tie is broken
+otherwise; a bound is weaker, and holds; the same is found with more or less work; a message says
+other words."""
+
+
+def mutation_score(_options: argparse.Namespace) -> list[Row]:
+    """Seeded faults in what decides truth, by group of files: killed by a test that runs the line,
+    or equivalent, as `equivalent.csv` argues one by one. The score is killed / (made - equivalent).
+    """
+    argued = {_key(row): row for row in read_csv(HERE / "equivalent.csv")}
+    groups: dict[str, Row] = {}
+    total: Row = {"group": "all"}
+    for row in read_csv(HERE / "mutants.csv"):
+        known = argued.get(_key(row))
+        if known is not None and known["kind"] not in KINDS:
+            raise ValueError(f"equivalent.csv: kind '{known['kind']}', expected one of {KINDS}")
+        if row["outcome"] == "killed":
+            outcome = "killed"
+        else:
+            outcome = "survived" if known is None else "equivalent"
+        entry = groups.setdefault(row["group"], {"group": row["group"]})
+        for counts in (entry, total):
+            for name in ("made", "killed", "equivalent", "survived"):
+                counts.setdefault(name, 0)
+            counts["made"] += 1
+            counts[outcome] += 1
+            if outcome == "equivalent" and known is not None:
+                counts[known["kind"]] = counts.get(known["kind"], 0) + 1
+    return [_finished(row) for row in (*groups.values(), total)]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in NAMES)
+
+
+def _finished(row: Row) -> Row:
+    kinds = ", ".join(f"{row[kind]} {kind}" for kind in KINDS if row.get(kind))
+    found = {name: row[name] for name in ("group", "made", "killed", "equivalent", "survived")}
+    tellable = row["made"] - row["equivalent"]
+    return {**found, "kinds": kinds, "score": f"{row['killed'] / max(1, tellable):.3f}"}
+
+
+__all__ = ["mutation_score"]
