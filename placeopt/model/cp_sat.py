@@ -47,10 +47,10 @@ def cp_solver(
     return solver
 
 
-def solve_interruptibly(solver: Any, model: Any, callback: Any = None) -> Any:
-    """Return `solver.solve(model, callback)`; on Ctrl-C stop the search, then raise
+def solve_interruptibly(search: Any, model: Any, callback: Any = None) -> Any:
+    """Return `search.solve(model, callback)`; on Ctrl-C stop the search, then raise
     KeyboardInterrupt.
     """
     # after CP-SAT's own handler, SIGINT would end the process
-    solver.parameters.catch_sigint_signal = False
-    return call_interruptibly(lambda: solver.solve(model, callback), solver.stop_search)
+    search.parameters.catch_sigint_signal = False
+    return call_interruptibly(lambda: search.solve(model, callback), search.stop_search)
