@@ -1,13 +1,15 @@
-"""The attack by families: `python results/reliability/attack_families.py --problems 200000`; it
-goes on where its CSV ends.
+"""The attack by families: `python results/reliability/attack_families.py run --problems 200000`; it
+goes on where its CSV ends, and ends after --seconds.
 
 A row is a chunk of seeds of one family: problems, those with a solution, differences, the first of
-them, and seconds.
+them, and seconds of the processor. `--table` names another CSV, so that two processes run seeds of
+their own; `join` adds such tables up, a row per family, in `attack-families.csv`.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,11 +24,21 @@ from placeopt.experiments.studies import read_csv, write_csv  # noqa: E402
 
 CHUNK = 200
 TABLE = HERE / "attack-families.csv"
+TURNS = {
+    "makespan": 1,
+    "period": 3,
+    "latency": 4,
+    "split": 8,
+    "sharding": 8,
+    "pipeline": 3,
+    "proof": 3,
+}
+"""Chunks of each family in a round: about as many as take each the same time."""
 
 
 def attack_chunk(family: str, first: int) -> dict[str, Any]:
     """Attack CHUNK problems of a family."""
-    began, feasible, wrong = time.perf_counter(), 0, []
+    began, feasible, wrong = time.process_time(), 0, []
     for seed in range(first, first + CHUNK):
         outcome = FAMILIES[family](seed)
         feasible += outcome.feasible
@@ -38,24 +50,69 @@ def attack_chunk(family: str, first: int) -> dict[str, Any]:
         "feasible": feasible,
         "differences": len(wrong),
         "example": wrong[0] if wrong else "",
-        "seconds": round(time.perf_counter() - began, 1),
+        "cpu_seconds": round(time.process_time() - began, 1),
+        "commit": _commit(),
     }
 
 
-def main() -> None:
+def _commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def run(options: argparse.Namespace) -> None:
     """Attack chunk after chunk, the families by turns, and write each to the CSV at once."""
+    rows, end = read_csv(options.table), time.monotonic() + options.seconds
+    known = {(row["family"], int(row["first"])) for row in rows}
+    turns = [family for family, count in TURNS.items() for _ in range(count)]
+    for number in range(-(-options.problems // CHUNK)):
+        family, at = turns[number % len(turns)], number // len(turns)
+        place = turns[: number % len(turns)].count(family)
+        first = options.first + CHUNK * (at * TURNS[family] + place)
+        if (family, first) not in known and time.monotonic() < end:
+            rows.append(attack_chunk(family, first))
+            write_csv(options.table, rows)
+
+
+def join(options: argparse.Namespace) -> None:
+    """Add tables up, by family and commit."""
+    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in options.tables:
+        for row in read_csv(path):
+            key = row["family"], row["commit"]
+            zero = {
+                "problems": 0,
+                "feasible": 0,
+                "differences": 0,
+                "cpu_seconds": 0.0,
+                "example": "",
+            }
+            total = totals.setdefault(key, {"family": key[0], "commit": key[1], **zero})
+            for name in ("problems", "feasible", "differences"):
+                total[name] += int(row[name])
+            total["cpu_seconds"] = round(total["cpu_seconds"] + float(row["cpu_seconds"]), 1)
+            total["example"] = total["example"] or row["example"]
+    write_csv(TABLE, list(totals.values()))
+    print(sum(row["problems"] for row in totals.values()), "problems")
+
+
+def main() -> None:
+    """Run, or join."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=["run", "join"])
+    parser.add_argument("tables", nargs="*", type=Path, help="of a join")
     parser.add_argument("--problems", type=int, default=200_000)
     parser.add_argument("--first", type=int, default=1_000_000, help="first seed")
+    parser.add_argument("--seconds", type=float, default=420.0, help="begin no chunk after that")
+    parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
-    rows = read_csv(TABLE)
-    known = {(row["family"], int(row["first"])) for row in rows}
-    for number in range(-(-options.problems // CHUNK)):
-        family = list(FAMILIES)[number % len(FAMILIES)]
-        first = options.first + CHUNK * (number // len(FAMILIES))
-        if (family, first) not in known:
-            rows.append(attack_chunk(family, first))
-            write_csv(TABLE, rows)
+    (run if options.stage == "run" else join)(options)
 
 
 if __name__ == "__main__":

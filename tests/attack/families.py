@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import brute_force
 import compare
 import family_pipeline
+import family_proof
 import family_sharding
 import family_split
 from case import NO_LIMIT, draw
+from deep_bounds import deep_bounds
 from limits import clock
 
 from placeopt.model.errors import InfeasibleProblemError
@@ -32,12 +34,60 @@ class Outcome:
 
 
 def attack_makespan(seed: int) -> Outcome:
-    """Attack a makespan as ever, and one in ten with peak memory and five ops."""
+    """Attack a makespan as ever, some with peak memory and five ops, parts in series, or times that
+    are nearly multiples of one.
+    """
     rng = random.Random(seed)
-    case = draw(rng, "makespan")
-    if rng.random() < 0.1:
+    case, kind = draw(rng, "makespan"), rng.random()
+    if kind < 0.1:
         case = _five_ops(rng)
+    elif kind < 0.13:
+        case = _series(rng)
+    elif kind < 0.25:
+        _on_grid(case, rng)
+    if rng.random() < 0.1:
+        _forbid(case, rng)
     return _placement(case, rng)
+
+
+def _series(rng: random.Random):
+    """Return a case of two parts of three ops, each op of the first before each of the second."""
+    case = draw(rng, "makespan")
+    while case.num_ops != 4 or case.num_devices != 2:
+        case = draw(rng, "makespan")
+    top = rng.choice([3, 20])
+    case.compute = [[rng.randint(0, top) for _ in range(2)] for _ in range(6)]
+    if rng.random() < 0.5:
+        case.compute = [[row[0]] * 2 for row in case.compute]
+    inner = [(u, v) for u in range(3) for v in range(u + 1, 3) if rng.random() < 0.5]
+    readers: list[list[int]] = [[3, 4, 5] for _ in range(3)]
+    for u, v in inner:
+        readers[u].append(v)
+    later = [(u + 3, [v + 3]) for u, v in inner]
+    case.producer = [0, 1, 2, *(u for u, _ in later)]
+    case.consumers = [*(sorted(row) for row in readers), *(row for _, row in later)]
+    classes = 1 + max(map(max, case.link_class))
+    case.transfer = [[rng.randint(0, top) for _ in range(classes)] for _ in case.producer]
+    case.channel, case.memory, case.capacity = [[-1, -1]] * 2, "static", [NO_LIMIT] * 2
+    case.resident, case.tensor_bytes = [0] * 6, [0] * len(case.producer)
+    case.colocation, case.backward = [-1] * 6, [False] * 6
+    return case
+
+
+def _on_grid(case, rng: random.Random) -> None:
+    """Make all times multiples of one, or a little more."""
+    unit, more = rng.choice([7, 1000, 2**20]), rng.choice([0, 1, 3])
+    for rows in (case.compute, case.transfer):
+        for row in rows:
+            row[:] = [x * unit + rng.randint(0, more) if 0 < x < 2**30 else x for x in row]
+
+
+def _forbid(case, rng: random.Random) -> None:
+    """Make devices of colocated ops incompatible, such that an op has one left."""
+    case.colocation = [rng.choice([-1, 0, 0, 1]) for _ in range(case.num_ops)]
+    for row in case.compute:
+        keep = rng.randrange(case.num_devices)
+        row[:] = [x if d == keep or rng.random() < 0.7 else -1 for d, x in enumerate(row)]
 
 
 def _five_ops(rng: random.Random):
@@ -70,6 +120,10 @@ def attack_period(seed: int) -> Outcome:
     case = draw(rng, "period")
     if rng.random() < 0.5:
         case.capacity = [NO_LIMIT] * case.num_devices
+    if rng.random() < 0.1:
+        _forbid(case, rng)
+    if rng.random() < 0.3:
+        case.contiguity = "none"
     return _placement(case, rng)
 
 
@@ -84,13 +138,15 @@ def attack_latency(seed: int) -> Outcome:
 
 
 def _placement(case, rng: random.Random) -> Outcome:
-    """Compare what is said of a placement problem; one in twenty by its exact solvers, one in four
-    by every bound.
+    """Compare what is said of a placement problem; one in twenty by its exact solvers, some
+    by every bound, together and one by one.
     """
     problem, best = compare.problem_of(case), brute_force.optimum(case)
     found = compare.evaluations(case, problem, rng) + compare.bounds(case, problem, best, 0.0)
-    if rng.random() < 0.25:
+    if rng.random() < 0.15:
         found += bounds_by_looks(problem, best, rng)
+    if best is not None and rng.random() < 0.3:
+        found += deep_bounds(problem, best, rng)
     names = rng.sample(compare.solvers_of(case.objective), 1) if rng.random() < 0.25 else []
     names += [name for name in compare.EXACT[case.objective] if rng.random() < 0.05]
     for name in dict.fromkeys(names):
@@ -127,5 +183,6 @@ FAMILIES: dict[str, Callable[[int], Outcome]] = {
     "split": lambda seed: Outcome(*family_split.attack(seed)),
     "sharding": lambda seed: Outcome(*family_sharding.attack(seed)),
     "pipeline": lambda seed: Outcome(*family_pipeline.attack(seed)),
+    "proof": lambda seed: Outcome(*family_proof.attack(seed)),
 }
 """By name; each is called with a seed."""

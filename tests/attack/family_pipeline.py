@@ -25,12 +25,17 @@ def draw_blocks(rng):
     with lags.
     """
     d, forward = rng.choice([1, 2, 2]), rng.choice([1, 1, 2])
-    lag = rng.choice([0, 1, 2])
+    lag = rng.choice([0, 1, 2, 4])
     blocks = []
     for i in range(forward):
         after = [(j, rng.randint(0, lag)) for j in range(i) if rng.random() < 0.7]
         devices = list(range(d)) if rng.random() < 0.15 else [rng.randrange(d)]
         blocks.append((devices, rng.randint(1, 2), 1, after))
+    if forward == 1 and rng.random() < 0.3:  # the backward pass of inputs and of weights, apart
+        here, ticks, _, after = blocks[0]
+        blocks = [(here, ticks, 2, after)]
+        blocks += [(here, rng.randint(1, 2), -1, [(0, rng.randint(0, lag))]) for _ in range(2)]
+        return blocks, [rng.choice([2, 2, 3, 10**6]) for _ in range(d)]
     for i in range(forward):
         blocks.append((blocks[i][0], rng.randint(1, 2), -1, [(i, rng.randint(0, lag))]))
     return blocks, [rng.choice([1, 1, 2, 10**6]) for _ in range(d)]

@@ -11,7 +11,9 @@ from limits import clock
 import placeopt as po
 from placeopt.model.errors import SolverError
 from placeopt.model.objective import objective_of
+from placeopt.sharding.compact import condense, draft_of
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+from placeopt.sharding.reduction import reduce
 
 NO_LIMIT = 2**62
 
@@ -71,13 +73,10 @@ def value(drawn, choice):
     )
 
 
-def attack(seed):
-    """Return (whether a choice is feasible, every difference)."""
-    rng = random.Random(seed)
-    drawn = costs, usages, intervals, edges, tables, limit = draw_tables(rng)
-    values = [value(drawn, choice) for choice in product(*(range(len(row)) for row in costs))]
-    best = min((x for x in values if x is not None), default=None)
-    problem = ShardingProblem(
+def problem_of(seed, drawn):
+    """Return the ShardingProblem of drawn tables."""
+    costs, usages, intervals, edges, tables, limit = drawn
+    return ShardingProblem(
         name=f"sharding-{seed}",
         node_ptr=np.cumsum([0, *map(len, costs)]),
         cost=np.array([x for row in costs for x in row]),
@@ -87,6 +86,41 @@ def attack(seed):
         edge_cost=np.array([x for table in tables for row in table for x in row], dtype=np.int64),
         usage_limit=limit,
     )
+
+
+def reductions(problem, drawn, best, rng):
+    """Return a difference where what the reductions leave for choices below some cost is not the
+    best choice, or not worth what it was.
+    """
+    whole = condense(*draft_of(problem))
+    if whole.compact.num_nodes == 0 or best >= NO_LIMIT // (
+        problem.num_nodes + problem.num_edges + 1
+    ):
+        return []
+    exceed = rng.choice([0, 1, 1, 5, 10**6])
+    most = max(0, best - whole.offset + exceed)
+    reduced = reduce(whole, most)
+    if reduced is None:
+        return [f"reductions leave nothing below {most}"] if best - whole.offset < most else []
+    left = []
+    for choice in product(*(range(int(x)) for x in reduced.compact.num_choices)):
+        expanded = tuple(int(x) for x in reduced.expand(np.array(choice, dtype=np.int64)))
+        cost = value(drawn, expanded)
+        if cost is not None:
+            left.append(cost)
+    if best - whole.offset < most and min(left, default=None) != best:
+        return [f"reductions below {most} leave {min(left, default=None)} of {best}"]
+    return []
+
+
+def attack(seed):
+    """Return (whether a choice is feasible, every difference)."""
+    rng = random.Random(seed)
+    drawn = draw_tables(rng)
+    costs = drawn[0]
+    values = [value(drawn, choice) for choice in product(*(range(len(row)) for row in costs))]
+    best = min((x for x in values if x is not None), default=None)
+    problem = problem_of(seed, drawn)
     objective, found = objective_of(problem), []
     for _ in range(3):
         choice = [rng.randrange(len(row) + (rng.random() < 0.05)) for row in costs]
@@ -106,6 +140,8 @@ def attack(seed):
         for x, y in report.bounds.items()
         if best is not None and y > best
     ]
+    if best is not None and rng.random() < 0.5:
+        found += reductions(problem, drawn, best, rng)
     if rng.random() < 0.2:
         try:
             result = po.solve(

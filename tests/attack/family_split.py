@@ -25,6 +25,8 @@ def draw_split(rng):
         case = draw(rng, "period")
     case.pipeline, case.contiguity = "1f1b", "chain"
     k, alike = rng.choice([1, 2, 3, 4]), rng.random() < 0.7
+    if alike and case.num_ops < 4 and rng.random() < 0.2:
+        k = 6  # groups of two and three devices
     if alike:
         case.compute = [[max(row)] * k for row in case.compute]
         case.io_class = [rng.choice([0, 0, 0, -1])] * k

@@ -1,0 +1,90 @@
+"""Proofs: what is proved of a placement, a period or a sharding is written, and the plain checker
+has to accept it; a bound that it accepts is not above the optimum of brute force.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from itertools import product
+from pathlib import Path
+
+import brute_force
+import compare
+import family_sharding
+import numpy as np
+from case import draw
+
+import placeopt as po
+from placeopt.certify.proof import prove
+from placeopt.certify.verify import verify
+from placeopt.model.errors import InputError
+from placeopt.sharding.problem import ShardingSolution
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tampering import load_checker
+
+LARGEST = 2**49
+"""Ticks up to which writers look for lemmas in floating point."""
+
+
+def attack(seed):
+    """Return (whether there is a solution, every difference)."""
+    rng = random.Random(seed)
+    found = (_sharding if rng.random() < 0.25 else _placement)(rng)
+    if found is None:
+        return False, []
+    problem, solution, best = found
+    if best >= LARGEST:
+        return True, []
+    certificate = verify(problem, solution, seconds=0.0)
+    if certificate.value is None:
+        return True, [f"a valid solution is refused: {certificate.violations[:1]}"]
+    data = json.loads(json.dumps(prove(problem, solution, certificate, seconds=0.5)))
+    try:
+        said = load_checker().check(data)
+    except Exception as error:  # whatever it raises, it does not accept what was honestly written
+        return True, [f"the checker refuses an honest proof: {type(error).__name__}: {error}"]
+    claim = f"value {certificate.value}, lower bound {data['lower_bound']}"
+    if not said[0].startswith(claim):
+        return True, [f"the checker reads {said[0]}, {claim} was written"]
+    if data["lower_bound"] > best:
+        return True, [f"a proof of {data['lower_bound']} is accepted, the optimum is {best}"]
+    return True, []
+
+
+def _placement(rng):
+    """Return (problem, a placement that is valid, optimum), None where there is none."""
+    case = draw(rng, rng.choice(["makespan", "makespan", "period"]))
+    best = brute_force.optimum(case)
+    if best is None:
+        return None
+    try:
+        problem = compare.problem_of(case)
+    except InputError:
+        return None
+    every = list(product(range(case.num_devices), repeat=case.num_ops))
+    for device in rng.sample(every, len(every)):
+        rank = rng.sample(range(case.num_ops), case.num_ops) if rng.random() < 0.5 else None
+        if case.objective == "period":
+            rank = None
+        solution = po.Placement(np.array(device), None if rank is None else np.array(rank))
+        if compare.true_value(case, solution) is not None:
+            return problem, solution, best
+    return None
+
+
+def _sharding(rng):
+    """Return (problem, a choice within the limit, least cost), None where there is none."""
+    seed = rng.randrange(10**9)
+    drawn = family_sharding.draw_tables(random.Random(seed))
+    every = list(product(*(range(len(row)) for row in drawn[0])))
+    values = {choice: family_sharding.value(drawn, choice) for choice in every}
+    good = [choice for choice, value in values.items() if value is not None]
+    if not good:
+        return None
+    problem = family_sharding.problem_of(seed, drawn)
+    chosen = rng.choice(good)
+    return problem, ShardingSolution(np.array(chosen)), min(values[choice] for choice in good)
