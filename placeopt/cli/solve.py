@@ -69,6 +69,9 @@ def solve_command(
             "where one proves bounds.",
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show what each tactic of a search did.")
+    ] = False,
     json: common.Json = False,
 ) -> None:
     """Place a model on a cluster, compare solvers, prove a bound.
@@ -103,7 +106,13 @@ def solve_command(
             else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
         )
     comparison = Comparison(problem, failures=broken)
-    outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
+    outcome = Outcome(
+        folder,
+        single=len(names) == 1,
+        json=json,
+        own=is_own_model(options.source),
+        explain=explain,
+    )
     with (
         interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
         _progress(problem, json) as (announce, show),
@@ -171,6 +180,6 @@ def _progress(problem: Any, quiet: bool) -> Iterator[tuple[Any, OnProgress | Non
                     f"bound {objective.text(problem, progress.lower_bound)}  "
                     f"gap {common.percent(gap)}  {words}"
                 )
-            show(words)
+            show(f"{words}  {progress.note}".rstrip())
 
         yield announce, report
