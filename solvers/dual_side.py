@@ -70,6 +70,7 @@ class DualSide:
 
     def __enter__(self) -> DualSide:
         self.tracker.exchange = self.exchange
+        self.tracker.reports = self._own.reports
         self.exchange.meet(self.tracker)
         self.exchange.meet(self._own)
         self._thread.start()

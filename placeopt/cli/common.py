@@ -244,7 +244,7 @@ def progress_callback(problem: Any, show: Callable[[str], None]) -> OnProgress:
                 f"bound {objective.text(problem, found.lower_bound)}  "
                 f"gap {percent(gap)}  {words}"
             )
-        show(words)
+        show(f"{words}  {found.note}".rstrip())
 
     return report
 

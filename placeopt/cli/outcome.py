@@ -37,6 +37,7 @@ class Outcome:
     object itself.
     own : whether the model is the user's own: the report then says what is assumed of links, and
     what memory holds.
+    explain : whether to show what each tactic of a search did.
     files : what was written. unwritten : why a file could not be written, "" if all could.
     """
 
@@ -44,6 +45,7 @@ class Outcome:
     single: bool
     json: bool
     own: bool = False
+    explain: bool = False
     files: list[str] = field(default_factory=list)
     unwritten: str = ""
 
@@ -72,6 +74,8 @@ class Outcome:
                     common.print_json(_json(comparison, self.files, single=self.single))
                 else:
                     _print(comparison, self.files, own=self.own)
+                    for result in comparison.results if self.explain else ():
+                        common.console().print(_tactics(result))
         if self.json or not comparison.results:
             for failure in comparison.failures:
                 print(
@@ -245,6 +249,23 @@ def table(comparison: Comparison) -> Any:
             str(result.evaluations),
             f"{result.runtime:.2f} s",
         )
+    return view
+
+
+def _tactics(result: Result[Any]) -> Any:
+    """Return the table of what each tactic of a search did, or words where it has none."""
+    from rich.table import Table
+
+    if not result.tactics:
+        return f"{result.solver} has no tactics to tell of"
+    heads = ("tactic", "side", "seconds", "turns", "value gained", "bound gained", "state")
+    view = Table(*heads, box=None, pad_edge=False, title=f"tactics of {result.solver}")
+    for column in view.columns[2:6]:
+        column.justify = "right"
+    for use in result.tactics:
+        gained = (f"{100 * part:.2f} %" for part in (use.value_gained, use.bound_gained))
+        state = "exhausted" if use.exhausted else "open"
+        view.add_row(use.name, use.side, f"{use.seconds:.2f}", str(use.turns), *gained, state)
     return view
 
 

@@ -63,6 +63,9 @@ def solve_command(
             "where one proves bounds.",
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show what each tactic of a search did.")
+    ] = False,
     json: common.Json = False,
 ) -> None:
     """Place a model on a cluster, compare solvers, prove a bound.
@@ -98,7 +101,13 @@ def solve_command(
             else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
         )
     comparison = Comparison(problem, failures=broken)
-    outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
+    outcome = Outcome(
+        folder,
+        single=len(names) == 1,
+        json=json,
+        own=is_own_model(options.source),
+        explain=explain,
+    )
     with (
         interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
         common.search_progress(problem, json) as (announce, show),

@@ -212,7 +212,7 @@ class Scheduler:
         )
 
     def _run(self, lane: Lane) -> None:
-        self.tracker.turns.extend(lane.turns)
+        self.tracker.reports.extend(turn.report for turn in lane.turns)
         try:
             lane.run()
         finally:
@@ -230,7 +230,7 @@ class Scheduler:
             target=self._work, args=(lanes[1], own), name="placeopt-bound-lane"
         )
         tracker.exchange, self._beside = exchange, 1
-        tracker.turns.extend(lanes[1].turns)
+        tracker.reports.extend(turn.report for turn in lanes[1].turns)
         with own.within(tracker):
             thread.start()
             try:

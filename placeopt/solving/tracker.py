@@ -14,14 +14,13 @@ from placeopt.solving.exchange import Follower
 from placeopt.solving.solver import OnProgress, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from placeopt.model.budget import Budget
     from placeopt.model.objective import Finished
     from placeopt.model.result import TacticUse
     from placeopt.solving.exchange import Exchange
-    from placeopt.solving.scheduler import Turn
 
 
 class Tracker(Generic[SolutionT]):
@@ -49,7 +48,7 @@ class Tracker(Generic[SolutionT]):
     verdict : a solution that has been judged, and the final word on it.
     exchange : what another side of the same solve is told and tells, None where there is only one.
     parts : trackers of the other solvers that run on a part of this budget.
-    turns : of the tactics of the search. at_work : name of the one at work.
+    reports : of the tactics of the search. at_work : name of the one at work.
     gained : parts of the gap, by value and by bound, that were closed here and not on another side.
     closed : whether nothing is taken any more, since the time was over before the search ended.
     """
@@ -82,7 +81,7 @@ class Tracker(Generic[SolutionT]):
         self.on_progress = on_progress
         self.exchange: Exchange | None = None
         self.parts: list[Tracker[Any]] = []
-        self.turns: list[Turn] = []
+        self.reports: list[Callable[[], TacticUse]] = []
         self.at_work = ""
         self.gained: tuple[float, ...] = (0.0, 0.0)
         self.closed = False
@@ -124,7 +123,7 @@ class Tracker(Generic[SolutionT]):
     @property
     def tactics(self) -> tuple[TacticUse, ...]:
         """What each tactic of the search did."""
-        return tuple(turn.report() for turn in self.turns if turn.turns)
+        return tuple(use for report in self.reports if (use := report()).turns)
 
     @property
     def in_time(self) -> bool:
