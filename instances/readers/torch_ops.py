@@ -23,7 +23,8 @@ class Ref(str):
 _GROUPS: dict[str, str] = {
     "conv": "conv1d conv2d conv3d convolution _convolution",
     "conv_transpose": "conv_transpose1d conv_transpose2d conv_transpose3d",
-    "matmul": "linear matmul mm bmm mv dot addmm baddbmm addbmm addmv _int_mm _scaled_mm",
+    "matmul": "linear matmul mm bmm mv dot addmm baddbmm addbmm addmv _int_mm _scaled_mm "
+    "_grouped_mm grouped_mm grouped_mm_fallback",
     "einsum": "einsum",
     "rnn": "lstm gru rnn_tanh rnn_relu",
     "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention "

@@ -82,6 +82,13 @@ TripCount = Annotated[
         "--trip-count", min=1, help="Turns of loops whose number the model does not tell; else 1."
     ),
 ]
+Shared = Annotated[
+    str | None,
+    typer.Option(
+        "--shared",
+        help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
+    ),
+]
 Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
 Group = Annotated[
     str | None,
@@ -152,11 +159,13 @@ def options(values: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def reader_options(dim: list[str] | None, trip_count: int | None = None) -> dict[str, Any]:
+def reader_options(
+    dim: list[str] | None, trip_count: int | None = None, shared: str | None = None
+) -> dict[str, Any]:
     """Return the reader options of the command line."""
-    return ({"dims": dims(dim)} if dim else {}) | (
-        {} if trip_count is None else {"trip_count": trip_count}
-    )
+    plain = {"trip_count": trip_count, "shared": shared}
+    given = {key: value for key, value in plain.items() if value is not None}
+    return ({"dims": dims(dim)} if dim else {}) | given
 
 
 def load_graph(

@@ -76,6 +76,7 @@ class ProblemOptions:
     training: common.Training = False
     dim: common.Dim = None
     trip_count: common.TripCount = None
+    shared: common.Shared = None
     memory: Memory = None
     memory_limit: common.MemoryLimit = None
     contiguity: Contiguity = None
@@ -111,7 +112,7 @@ class ProblemOptions:
             given["overlap"] = True
         if self.training:
             given["training"] = True
-        given |= common.reader_options(self.dim, self.trip_count)
+        given |= common.reader_options(self.dim, self.trip_count, self.shared)
         if self.costs is not None or is_own_model(self.source):
             return self._from_graph(given)
         return load(self.source, self.cluster, **given)

@@ -94,8 +94,7 @@ class Job:
         if not is_torch_program(self.model):
             raise InputError(
                 f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 "
-                "archive of "
-                "torch.export)"
+                "archive of torch.export); an ONNX file is exported --to onnxruntime"
             )
         return torch_program(self.model, inputs=self.inputs)
 
@@ -103,7 +102,10 @@ class Job:
     def onnx(self) -> OnnxProgram:
         """The model as an ONNX program."""
         if not is_onnx_program(self.model):
-            raise InputError(f"model '{self.model}': expected an ONNX file")
+            raise InputError(
+                f"model '{self.model}': expected an ONNX file, as torch.onnx.export writes one; a "
+                "torch module is exported --to torch or torch-pipeline"
+            )
         return onnx_program(self.model)
 
     @property

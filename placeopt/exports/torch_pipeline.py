@@ -29,6 +29,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import time_text
 from placeopt.model.result import Result
 from placeopt.programs.stages import cut_stages, stage_of_calls
+from placeopt.programs.torch_program import attribute
 from placeopt.schedules.block_costs import lags
 from placeopt.schedules.from_model import pipeline_of_placement, stage_of_ops
 from placeopt.schedules.known.chains import chains_of
@@ -54,6 +55,10 @@ CODE = '''
 
 RANK_OF_STAGE = {ranks!r}
 MICRO_BATCHES = {micro_batches}
+TIED = {tied!r}
+"""Weights of which several stages have a copy: lists of (stage, name)."""
+
+_GROUPS = {{}}
 
 
 def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=False):
@@ -72,6 +77,29 @@ def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=Fals
     runtime = _PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_fn, scale_grads=scale_grads)
     runtime._load_csv(os.path.join(folder, "schedule.csv"))
     return runtime, modules
+
+
+def sum_tied_gradients(modules, group=None):
+    """Give every copy of a tied weight the sum of the gradients of all copies.
+
+    Call it on every rank after runtime.step(...) and before the optimizer's step: the copies then stay equal.
+    """
+    import torch.distributed as dist
+
+    for number, places in enumerate(TIED):
+        ranks = sorted({{RANK_OF_STAGE[stage] for stage, _ in places}})
+        if number not in _GROUPS and len(ranks) > 1:
+            _GROUPS[number] = dist.new_group([r if group is None else dist.get_global_rank(group, r) for r in ranks])
+        copies = [modules[stage].get_parameter(name) for stage, name in places if stage in modules]
+        if not copies:
+            continue
+        total = torch.zeros_like(copies[0])
+        for copy in copies:
+            total += 0 if copy.grad is None else copy.grad
+        if number in _GROUPS:
+            dist.all_reduce(total, group=_GROUPS[number])
+        for copy in copies:
+            copy.grad = total.clone()
 '''
 
 
@@ -90,7 +118,8 @@ def export(job: Job) -> Exported:
         job.torch.program, {job.problem.op_names[i]: int(stage_of_op[i]) for i in kept}, len(homes)
     )
     stages = cut_stages(job.torch, numbers, len(homes))
-    extra = CODE.format(ranks=rank_of_stage, micro_batches=run.micro_batches)
+    tied = _tied(stages)
+    extra = CODE.format(ranks=rank_of_stage, micro_batches=run.micro_batches, tied=tied)
     files = saved_module(
         "pipeline.py",
         "the stages of a pipeline",
@@ -100,7 +129,7 @@ def export(job: Job) -> Exported:
     csv = "".join(",".join(row) + "\n" for row in run.rows)
     table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, run), indent=1) + "\n"
     files |= {"schedule.csv": text_file(csv), "pipeline.json": text_file(table)}
-    return Exported(stages, files, tuple(_notes(job, numbers, run)))
+    return Exported(stages, files, tuple(_notes(numbers, run, tied)))
 
 
 @dataclass(frozen=True)
@@ -264,17 +293,28 @@ def _manifest(
     }
 
 
-def _notes(job: Job, numbers: Sequence[int], run: _Run) -> list[str]:
+def _tied(stages: Sequence[Stage]) -> list[list[tuple[int, str]]]:
+    """Return the learned weights of which several stages have a copy, as (stage, name)."""
+    import torch
+
+    places: dict[int, dict[int, str]] = {}
+    for s, stage in enumerate(stages):
+        for node in stage.module.graph.nodes:
+            if node.op == "get_attr":
+                value = attribute(stage.module, node.target)
+                if isinstance(value, torch.nn.Parameter):
+                    places.setdefault(id(value), {}).setdefault(s, node.target)
+    return [list(found.items()) for found in places.values() if len(found) > 1]
+
+
+def _notes(numbers: Sequence[int], run: _Run, tied: list[list[tuple[int, str]]]) -> list[str]:
     simulated = "" if run.seconds is None else f", simulated {time_text(run.seconds)}"
     notes = [f"{max(numbers) + 1} stages, {run.micro_batches} micro-batches{simulated}"]
-    users: dict[str, set[int]] = {}
-    for call, number in zip(job.torch.program.calls, numbers, strict=True):
-        for name in call.weights:
-            users.setdefault(name, set()).add(number)
-    tied = [name for name, found in users.items() if len(found) > 1]
     if tied:
+        shown = ", ".join(str(stage) for stage, _ in tied[0])
+        more = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
         notes.append(
-            f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients "
-            "yourself"
+            f"weight '{tied[0][0][1]}'{more}: stages {shown} have a copy each; call "
+            "sum_tied_gradients(modules) after every step"
         )
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,15 @@ from placeopt.model.errors import InputError
 from placeopt.programs.torch_program import attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 STORED_DEVICES = "placeopt_devices"
 """Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may
 lack."""
+
+BUILT_IN = frozenset({"aten", "prim", "prims", "higher_order", "_c10d_functional"})
+"""Namespaces of ops that are there as soon as torch is."""
 
 HEADER = '''\
 """Written by placeopt: {title}.
@@ -106,6 +110,7 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
         parts.append(text)
         needed |= found
     lines = dict.fromkeys(_import(name, value) for name, value in needed.items())
+    lines |= dict.fromkeys(_registering(modules.values()))
     imports = "\n".join(line for line in lines if line)
     code = HEADER.format(title=title, first=next(iter(modules)), imports=imports and imports + "\n")
     return (
@@ -168,6 +173,34 @@ def _import(name: str, value: Any) -> str:
     if value is type(None):
         return f"{name} = type(None)"
     return f"from {value.__module__} import {value.__name__} as {name}"
+
+
+def _registering(modules: Iterable[Any]) -> Iterator[str]:
+    """Yield the imports that make custom ops known to torch, such as those of transformers.
+
+    Raises
+    ------
+    InputError
+        If an op's library cannot be told.
+    """
+    import torch
+    from torch._library.custom_ops import OPDEFS
+
+    targets = {node.target: node for module in modules for node in module.graph.nodes}
+    for target, node in targets.items():
+        if not isinstance(target, torch._ops.OpOverload) or target.namespace in BUILT_IN:
+            continue
+        definition = OPDEFS.get(target._schema.name)
+        if definition is None and importlib.util.find_spec(target.namespace):
+            yield f"import {target.namespace}"  # as torchvision registers its ops
+            continue
+        if definition is None:
+            raise InputError(
+                f"op '{node.name}' calls the custom op '{target._schema.name}', whose Python module "
+                "torch does not tell; register it with torch.library.custom_op, or use po.export "
+                "in Python"
+            )
+        yield f"import {definition._init_fn.__module__}  # {target._schema.name}"
 
 
 def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
