@@ -22,6 +22,8 @@ from placeopt.instances.sources import load, load_graph
 from placeopt.instances.training import training_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
+from placeopt.model.objective import time_text
+from placeopt.model.shown import Shown
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.cuts import SHAPES, Cut, cut_model, first_devices
 from placeopt.schedules.from_model import join_passes, least_work
@@ -147,8 +149,8 @@ class Choice:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class JointResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class JointResult(Shown):
     """The best choice, the runner-up and why it lost, and all candidates, best first.
 
     Attributes
@@ -166,6 +168,15 @@ class JointResult:
     batch: int
     step_bound: float
     cut_bound: float
+
+    def shown(self) -> dict[str, str]:
+        """Return the step of the best choice, its throughput, and what any other could save."""
+        return {
+            "of": f"{len(self.candidates)} candidates",
+            "step": f"{time_text(self.best.step)} for {self.batch} samples",
+            "gap": f"{self.gap:.2%}",
+            "runner-up": self.why,
+        }
 
     @property
     def throughput(self) -> float:

@@ -20,6 +20,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +31,8 @@ LIBRARIES = ("placeopt", "ortools", "numpy", "scipy", "numba")
 Ticks = int | Fraction
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Shown):
     """What is proved about one solution.
 
     Attributes
@@ -96,6 +97,19 @@ class Certificate:
         if self.value is None:
             return None
         return 0.0 if self.value == 0 else float((self.value - self.lower_bound) / self.value)
+
+    def shown(self) -> dict[str, str]:
+        """Return the value, its bound and gap, or the first violation."""
+        if self.value is None:
+            more = f" and {len(self.violations) - 1} more" if len(self.violations) > 1 else ""
+            return {"of": f"'{self.problem}'", "not valid": f"{self.violations[0]}{more}"}
+        return {
+            "of": f"'{self.problem}'",
+            self.objective: f"{self.value} ticks",
+            "lower bound": f"{self.lower_bound} ticks ({self.bound_method})",
+            "gap": f"{self.gap:.2%}",
+            "status": self.status,
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain JSON values, with its digest."""

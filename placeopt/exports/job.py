@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
 from placeopt.model.files import write_text
+from placeopt.model.shown import Shown
 from placeopt.programs.calls import homes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_torch_program, torch_program
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from placeopt.programs.torch_program import TorchProgram
 
 
-@dataclass(frozen=True, eq=False)
-class Exported:
+@dataclass(frozen=True, eq=False, repr=False)
+class Exported(Shown):
     """What an export made.
 
     Attributes
@@ -42,6 +43,14 @@ class Exported:
     artifact: Any
     files: dict[str, Callable[[Path], None]]
     notes: tuple[str, ...] = ()
+
+    def shown(self) -> dict[str, str]:
+        """Return the files and the notes."""
+        return {
+            "of": type(self.artifact).__name__,
+            "files": ", ".join(self.files),
+            "notes": "; ".join(self.notes),
+        }
 
     def write(self, out: Path) -> list[Path]:
         """Write to `out`: the file itself where there is one file and `out` has a suffix, else into

@@ -13,10 +13,11 @@ from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.arrays import distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
-from placeopt.model.objective import INFEASIBLE
+from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.schedule import Schedule
+from placeopt.model.shown import Shown
 from placeopt.model.threads import num_threads, parallel_slices
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Shown):
     """What happens when a placement is executed.
 
     Attributes
@@ -53,6 +54,20 @@ class Evaluation:
     finish: NDArray[np.int64]  # (num_ops,) ticks
     peak_memory: NDArray[np.int64]  # (num_devices,) bytes
     _contended: NDArray[np.int64]  # (4, requests): tensor, destination, start, finish
+
+    def shown(self) -> dict[str, str]:
+        """Return the makespan, the load of the busiest device and the largest peak of memory."""
+        tick, names = self.problem.tick_seconds, self.problem.device_names
+        busiest, fullest = int(self.busy.argmax()), int(self.peak_memory.argmax())
+        load = float(self.busy[busiest]) / max(1, self.makespan)
+        peak = float(self.peak_memory[fullest]) / 2**30
+        return {
+            "of": f"'{self.problem.name}'",
+            "makespan": f"{time_text(self.makespan * tick)} ({self.makespan} ticks)",
+            "execution": self.queue,
+            "busiest": f"{names[busiest]} {load:.0%}",
+            "peak memory": f"{names[fullest]} {peak:.3g} GiB",
+        }
 
     @cached_property
     def busy(self) -> NDArray[np.int64]:

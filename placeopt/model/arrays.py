@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +56,7 @@ def _immutable(array: Any) -> bool:
     return type(array) is bytes
 
 
-class ArrayHolder:
+class ArrayHolder(Shown):
     """Base of what holds read-only arrays: they are still immutable after pickling and copying."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 
-@dataclass(frozen=True)
-class BoundReport:
+@dataclass(frozen=True, repr=False)
+class BoundReport(Shown):
     """The outcome of an objective's bounds.
 
     Attributes
@@ -30,6 +31,17 @@ class BoundReport:
     bounds: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     infeasible: str = ""
+
+    def shown(self) -> dict[str, str]:
+        """Return the best bound, and which others were tried."""
+        if self.infeasible:
+            return {"no solution": self.infeasible}
+        return {
+            "lower bound": f"{self.value} ticks",
+            "by": self.method,
+            "of": "; ".join(self.bounds),
+            "after": f"{self.seconds:.3g} s",
+        }
 
     @classmethod
     def of(cls, found: dict[str, int], started: float, infeasible: str = "") -> BoundReport:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
@@ -58,7 +59,7 @@ class TacticUse:
 
 
 @dataclass(frozen=True, eq=False)
-class Result(Generic[SolutionT]):
+class Result(Shown, Generic[SolutionT]):
     """What a solver found and what is proved about it.
 
     Attributes
@@ -180,8 +181,9 @@ class Result(Generic[SolutionT]):
         )
         return f"<Result of '{self.solver}' on '{self.problem}': {shown}; {words['status']}>"
 
-    def _repr_html_(self) -> str:
-        return str(_view("result_html")(self))
+    def shown(self) -> dict[str, str]:
+        """Return the summary, as a table in a notebook."""
+        return self.summary()
 
     def plot(self, problem: Any = None) -> Any:
         """Return a matplotlib figure of the schedule, or of value and bound over time where there

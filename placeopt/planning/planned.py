@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.objective import time_text
+from placeopt.model.shown import Shown
 from placeopt.plans.step_price import StepPrice, step_price
 
 if TYPE_CHECKING:
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from placeopt.plans.step_problem import StepPlanProblem
 
 
-@dataclass(frozen=True)
-class RunnerUp:
+@dataclass(frozen=True, repr=False)
+class RunnerUp(Shown):
     """The best plan of another kind, and why it lost.
 
     Attributes
@@ -28,6 +30,10 @@ class RunnerUp:
     step_seconds: float | None
     reason: str
 
+    def shown(self) -> dict[str, str]:
+        """Return the restriction, the step and the reason."""
+        return {"with": self.what, "step": time_text(self.step_seconds), "reason": self.reason}
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         text = self.plan.text() if self.plan else None
@@ -39,8 +45,8 @@ class RunnerUp:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Planned:
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned(Shown):
     """What `plan` found.
 
     Attributes
@@ -51,6 +57,19 @@ class Planned:
     problem: StepPlanProblem
     result: Result[TrainingPlan]
     runner_ups: tuple[RunnerUp, ...] = field(default=())
+
+    def shown(self) -> dict[str, str]:
+        """Return step, throughput, bound, gap and the plan itself."""
+        if self.plan is None:
+            return {"of": f"'{self.problem.name}'", "no plan": self.result.message}
+        bound = time_text(self.result.lower_bound * self.problem.tick_seconds)
+        return {
+            "of": f"'{self.problem.name}'",
+            "step": f"{time_text(self.step_seconds)} for {self.problem.batch} samples",
+            "lower bound": bound,
+            "gap": f"{self.result.gap:.2%}",
+            "plan": self.plan.text(),
+        }
 
     @property
     def plan(self) -> TrainingPlan | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placeopt.model.errors import InputError
+from placeopt.model.shown import Shown
 from placeopt.plans.step_schedules import parse_schedule
 
 SEQUENCE, EXPERT = "sequence", "expert"
@@ -79,8 +80,8 @@ class PlanStage:
         return [group for group in self.replicas for _ in range(group.count)]
 
 
-@dataclass(frozen=True)
-class TrainingPlan:
+@dataclass(frozen=True, repr=False)
+class TrainingPlan(Shown):
     """A pipeline of stages in order.
 
     Attributes
@@ -113,6 +114,10 @@ class TrainingPlan:
             for group in stage.replicas:
                 used[group.kind] = used.get(group.kind, 0) + group.count * group.tensor
         return used
+
+    def shown(self) -> dict[str, str]:
+        """Return the plan in one line."""
+        return {"of": f"{len(self.stages)} stages", "plan": self.text()}
 
     def text(self) -> str:
         """Return the plan in one line."""

@@ -16,6 +16,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.shown import Shown
 from placeopt.plans.plan import FORMS
 from placeopt.plans.step_costs import TICK_SECONDS
 from placeopt.plans.step_schedules import parse_schedule
@@ -53,8 +54,8 @@ class DevicePool:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class StepPlanProblem:
+@dataclass(frozen=True, eq=False, repr=False)
+class StepPlanProblem(Shown):
     """A cost model, devices and a batch; see the module.
 
     Attributes
@@ -88,6 +89,10 @@ class StepPlanProblem:
     name: str = "plan"
     tick_seconds: float = TICK_SECONDS
     forms: tuple[str, ...] = ()
+
+    def shown(self) -> dict[str, str]:
+        """Return the model and devices, and the batch."""
+        return {"": f"'{self.name}'", "batch": f"{self.batch} samples"}
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.max_stages < 1 or not self.pools:

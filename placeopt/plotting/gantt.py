@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.plotting.lanes import pack_lanes
-from placeopt.plotting.style import COLOURS, GREY, new_figure, time_unit
+from placeopt.plotting.style import ATTENTION, COLOURS, GREY, new_figure, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, titl
     unit, scale = time_unit(evaluation.makespan, problem.tick_seconds)
     figure = new_figure(14, min(24.0, 1.6 + 0.95 * problem.num_devices))
     axes = figure.add_subplot()
-    colours = _colour_of_types(problem.op_types)
+    colours = colour_of_types([evaluation])
     end = evaluation.makespan / scale
     _draw(axes, evaluation, scale, colours, end)
     if lower_bound:
@@ -51,7 +51,7 @@ def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, titl
         title or f"{problem.name}: makespan {end:.4g} {unit}, {evaluation.queue} execution",
         fontsize=10,
     )
-    _add_legend(figure, axes, problem.op_types, colours)
+    _add_legend(figure, [evaluation], colours)
     return figure
 
 
@@ -67,14 +67,14 @@ def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
     longest = max(run.makespan for _, run in runs)
     unit, scale = time_unit(longest, problem.tick_seconds)
     figure = new_figure(14, min(30.0, 1.2 + len(runs) * (0.7 + 0.95 * problem.num_devices)))
-    colours = _colour_of_types(problem.op_types)
+    colours = colour_of_types([run for _, run in runs])
     for row, (title, run) in enumerate(runs, start=1):
         axes = figure.add_subplot(len(runs), 1, row)
         _draw(axes, run, scale, colours, longest / scale)
         axes.axvline(run.makespan / scale, color="#444444", linewidth=0.8)
         axes.set_title(f"{title}: {run.makespan / scale:.4g} {unit}", fontsize=10)
     axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
-    _add_legend(figure, axes, problem.op_types, colours)
+    _add_legend(figure, [run for _, run in runs], colours)
     return figure
 
 
@@ -116,6 +116,7 @@ def _draw(
             end * 1.006, d + 0.3, f"{100 * busy:.0f} %", va="center", fontsize=8, color="#444444"
         )
 
+    axes.text(end * 1.006, -0.06, "busy", va="bottom", fontsize=8, color="#444444")
     axes.set_yticks(np.arange(k) + 0.4, problem.device_names)
     axes.set_ylim(k, -0.12)
     axes.set_xlim(0, end * 1.045 if end > 0 else 1)
@@ -125,13 +126,31 @@ def _draw(
     axes.set_axisbelow(True)
 
 
-def _colour_of_types(types: tuple[str, ...]) -> dict[str, str]:
-    """Give a colour to the most frequent types; the rest share grey."""
-    ranked = sorted(Counter(types).items(), key=lambda item: (-item[1], item[0]))
-    return {
-        name: COLOURS[i]
-        for i, (name, _) in enumerate(ranked[: MAX_LEGEND if len(ranked) > 1 else 1])
-    }
+def colour_of_types(runs: Sequence[Evaluation | Timeline]) -> dict[str, str]:
+    """Return a colour for the types that take most of the time; the rest share grey.
+
+    Attention has a colour of its own in every picture. Types whose ops take no time have none.
+    """
+    ticks = _ticks_of_types(runs)
+    own = {name: ATTENTION for name in ticks if is_attention(name)}
+    others = [name for name in ticks if name not in own][: MAX_LEGEND - bool(own)]
+    return own | dict(zip(others, COLOURS, strict=False))
+
+
+def is_attention(name: str) -> bool:
+    """Whether a type of ops is attention as a whole, as frameworks call it."""
+    return "attention" in name.lower() or name.lower() in ("sdpa", "flash_attn")
+
+
+def _ticks_of_types(runs: Sequence[Evaluation | Timeline]) -> dict[str, int]:
+    """Return the ticks of every type that takes time in a run, the longest first."""
+    ticks: Counter[str] = Counter()
+    for run in runs:
+        spans = (run.finish - run.start).tolist()
+        for name, span in zip(run.problem.op_types, spans, strict=True):
+            ticks[name] += span
+    ranked = sorted(ticks.items(), key=lambda item: (-item[1], item[0]))
+    return {name: total for name, total in ranked if total > 0}
 
 
 def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, scale: float) -> None:
@@ -152,14 +171,19 @@ def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, sc
         )
 
 
-def _add_legend(figure: Any, axes: Any, types: tuple[str, ...], colours: dict[str, str]) -> None:
-    pyplot_patches = __import__("matplotlib.patches", fromlist=["Patch"])
-    handles = [
-        pyplot_patches.Patch(color=colour, label=name or "op") for name, colour in colours.items()
-    ]
-    if len(set(types)) > len(colours):
-        handles.append(pyplot_patches.Patch(color=GREY, label="other"))
-    handles.append(pyplot_patches.Patch(color="#777777", alpha=0.55, label="transfer"))
+def _add_legend(
+    figure: Any, runs: Sequence[Evaluation | Timeline], colours: dict[str, str]
+) -> None:
+    """Name the colours of what can be seen: ops that take time, and transfers that do."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=name or "op") for name, colour in colours.items()]
+    if len(_ticks_of_types(runs)) > len(colours):
+        handles.append(Patch(color=GREY, label="other"))
+    if any((run.transfers[:, 3] > run.transfers[:, 2]).any() for run in runs):
+        handles.append(Patch(color="#777777", alpha=0.55, label="transfer"))
+    if not handles:
+        return
     figure.legend(
         handles=handles,
         loc="outside lower center",

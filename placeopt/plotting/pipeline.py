@@ -29,6 +29,12 @@ LABELS = {
     "other": "other",
 }
 
+LANE_WORDS = {"F": "forward", "B": "backward", "I": "backward", "W": "weights", "other": "other"}
+"""Passes of a lane, written at its right end."""
+
+MOST_NAMED, MOST_LETTERS = 16, 14
+"""Devices whose stages are named in the picture, and letters of such a name; more do not fit."""
+
 FRAME, STEADY, STEADY_EDGE = "#c00000", "#fff2cc", "#bf9000"
 """Colours of the frame around one repetition, of the ground behind the steady state, and of the
 frame around that."""
@@ -102,7 +108,9 @@ def draw_pipeline(
     gantt.set_title(
         f"{problem.name}: {schedule.micro_batches} micro-batches, period "
         f"{float(schedule.period) / size:.4g} {unit}, "
-        f"makespan {schedule.makespan / size:.4g} {unit}, bubble {schedule.bubble_period:.1%}",
+        f"makespan {schedule.makespan / size:.4g} {unit}\n"
+        f"bubble: {schedule.bubble_period:.1%} of a period (busiest device), "
+        f"{np.mean(schedule.bubble_wall):.1%} of the wall clock (mean of the devices)",
         loc="left",
         fontsize=9,
         pad=24,
@@ -110,7 +118,7 @@ def draw_pipeline(
     if panels == 2:
         _draw_memory(schedule, axes[1], end)
     axes[-1].xaxis.set_major_formatter(lambda ticks, _: f"{ticks / size:g}")
-    axes[-1].set_xlabel(unit)
+    axes[-1].set_xlabel(f"time ({unit})")
     if path is not None:
         figure.savefig(path, dpi=130)
     return figure
@@ -199,8 +207,8 @@ def _draw_cells(
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
     """Write the names of devices, and the passes of their lanes where there is room."""
-    problem, rows, height = schedule.problem, schedule.problem.num_devices, BAND / len(lanes)
-    axis.set_yticks(range(rows), problem.device_names, fontsize=8)
+    rows, height = schedule.problem.num_devices, BAND / len(lanes)
+    axis.set_yticks(range(rows), [_row_text(schedule, d) for d in range(rows)], fontsize=8)
     for d in range(rows - 1):
         axis.axhline(d + 0.5, color="#bfbfbf", linewidth=0.5, zorder=1)
     if rows > 16 or len(lanes) == 1:
@@ -209,8 +217,20 @@ def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...
         d - BAND / 2 + (lane + 0.5) * height for d in range(rows) for lane in range(len(lanes))
     ]
     right = axis.secondary_yaxis("right")
-    right.set_yticks(centres, ["/".join(lane) for lane in lanes] * rows, fontsize=6)
+    words = ["/".join(dict.fromkeys(LANE_WORDS[kind] for kind in lane)) for lane in lanes]
+    right.set_yticks(centres, words * rows, fontsize=6)
     right.tick_params(length=0)
+
+
+def _row_text(schedule: PipelineSchedule, device: int) -> str:
+    """Return the name of a device and, where there is room, of the stages that it holds."""
+    problem = schedule.problem
+    name = problem.device_names[device]
+    forward = [i for i in problem.on_device[device] if problem.kind[i] == "F"]
+    stages = ", ".join(problem.block_names[i].removeprefix("F") for i in forward)
+    several = "s" if len(forward) > 1 else ""
+    room = forward and problem.num_devices <= MOST_NAMED and len(stages) <= MOST_LETTERS
+    return f"{name}\nstage{several} {stages}" if room else name
 
 
 def _add_legend(schedule: PipelineSchedule, axis: Any, framed: int, *, steady: bool) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
+from placeopt.model.objective import time_text
 from placeopt.plans.timeline import step_timeline
-from placeopt.plotting.style import new_figure
+from placeopt.plotting.style import new_figure, time_unit
 
 if TYPE_CHECKING:
     from placeopt.planning.planned import Planned
 
 COLOURS = {"F": "#4878a8", "B": "#a8c4dd", "W": "#d8c27a"}
+LABELS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 MEMORY_COLOUR = "#7a9a5a"
 MOST_PASSES = 4000
 
@@ -29,15 +31,20 @@ def plan_figure(planned: Planned) -> Any:
     if plan is None or price is None:
         raise InputError(f"'{planned.problem.name}' has no plan to draw: {planned.result.message}")
     count, tick = len(plan.on_devices), planned.problem.tick_seconds
-    figure = new_figure(11, 1.6 + 0.42 * count)
+    figure = new_figure(11, 1.8 + 0.42 * count)
+    from matplotlib.patches import Patch
+
     time, memory = figure.subplots(1, 2, width_ratios=(3, 1), sharey=True)
     passes, end = step_timeline(planned.problem, plan)
+    unit, size = time_unit(end, tick)
+    work = sum(one.end - one.start for one in passes)
+    bubble = 1 - work / max(1, count * end)
     for one in passes[:MOST_PASSES]:
         colour = COLOURS[one.kind]
         time.barh(
             one.device,
-            (one.end - one.start) * tick,
-            left=one.start * tick,
+            (one.end - one.start) / size,
+            left=one.start / size,
             color=colour,
             height=0.8,
             linewidth=0,
@@ -49,17 +56,27 @@ def plan_figure(planned: Planned) -> Any:
             f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas
         )
         spans = ", ".join(f"{held.layers[0]}-{held.layers[-1]}" for held in plan.stages[i::count])
-        labels.append(f"layers {spans}\n{groups}")
+        labels.append(f"stage {i}: layers {spans}\n{groups}")
         limit = planned.problem.pool(priced.kind).memory / 2**30
         memory.barh(i, priced.memory / 2**30, color=MEMORY_COLOUR, height=0.6)
         memory.plot([limit, limit], [i - 0.4, i + 0.4], color="black", linewidth=1)
     time.set_yticks(range(count), labels, fontsize=7)
     time.invert_yaxis()
-    time.set_xlim(0, end * tick)
-    time.set_xlabel("seconds (dark: forward, light: backward, yellow: gradients of weights)")
-    memory.set_xlabel("GiB of a device and its limit")
+    time.set_xlim(0, end / size)
+    time.set_xlabel(f"time ({unit})")
+    memory.set_xlabel("memory per device and limit (GiB)", fontsize=8)
+    kinds = [kind for kind in COLOURS if any(one.kind == kind for one in passes)]
+    figure.legend(
+        handles=[Patch(color=COLOURS[kind], label=LABELS[kind]) for kind in kinds],
+        loc="outside lower center",
+        ncols=len(kinds),
+        fontsize=7,
+        frameon=False,
+    )
     gap = "" if planned.result.gap is None else f", gap {100 * planned.result.gap:.2f} %"
     time.set_title(
-        f"{planned.problem.name}: {planned.step_seconds:.4g} s per step{gap}", fontsize=9
+        f"{planned.problem.name}: {time_text(planned.step_seconds)} per step{gap}, bubble "
+        f"{bubble:.1%} of the wall clock",
+        fontsize=9,
     )
     return figure

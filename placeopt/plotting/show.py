@@ -1,8 +1,7 @@
-"""What a person or a notebook shows of a Result: a picture, a table, and a few lines of HTML."""
+"""What a person or a notebook shows of a Result: a picture and a table."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,13 +127,3 @@ def _pipeline_columns(schedule: PipelineSchedule) -> dict[str, Any]:
         "start_seconds": start * problem.tick_seconds,
         "finish_seconds": (start + np.tile(problem.span, n)) * problem.tick_seconds,
     }
-
-
-def result_html(result: Result[Any]) -> str:
-    """Return a small HTML table: what was found, what is proved, how it ended."""
-    rows = [(key, value) for key, value in result.summary().items() if value]
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{escape(k)}</th><td>{escape(v)}</td></tr>"
-        for k, v in rows
-    )
-    return f"<table><tbody>{cells}</tbody></table>"

@@ -22,6 +22,8 @@ COLOURS = (
     "#44AA99",
 )
 GREY = "#BBBBBB"
+ATTENTION = "#FF8800"
+"""Orange, which no other type of ops gets."""
 
 
 def pyplot() -> Any:

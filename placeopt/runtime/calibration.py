@@ -33,7 +33,9 @@ from placeopt.instances.cost_fit import (
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import check_choice
+from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
+from placeopt.model.shown import Shown
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.steps import Constant, Step
 
@@ -52,8 +54,8 @@ MODES = ("none", "fitted", "measured")
 measured op times."""
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Shown):
     """What was learned about a runtime.
 
     Attributes
@@ -70,6 +72,16 @@ class Calibration:
     device: DeviceFit | None
     link: LinkFit | None
     op_seconds: dict[str, NDArray[np.float64]]
+
+    def shown(self) -> dict[str, str]:
+        """Return the overhead per op and what was fitted."""
+        fitted = [name for name in ("device", "link") if getattr(self, name) is not None]
+        return {
+            "on": f"'{self.nominal.name}'",
+            "overhead": f"{time_text(self.overhead)} per op",
+            "fitted": ", ".join(fitted),
+            "graphs": ", ".join(self.op_seconds),
+        }
 
     def with_overhead(self, overhead: float) -> Calibration:
         """Return the calibration with another overhead of the engine."""

@@ -12,7 +12,9 @@ import numpy as np
 
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,8 +51,8 @@ class Runtime(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Measurement:
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement(Shown):
     """Times of one or several executions of a placement.
 
     Times are in seconds since the first op of the execution started, by the clocks of the workers.
@@ -104,6 +106,15 @@ class Measurement:
             np.array([run[2] for run in runs]),
             checked=checked,
         )
+
+    def shown(self) -> dict[str, str]:
+        """Return the median makespan of the executions, and whether results were compared."""
+        return {
+            "of": f"'{self.graph_name}' on {self.runtime}",
+            "makespan": f"{time_text(self.makespan)} +-{self.spread:.1%}",
+            "executions": str(len(self.wall)),
+            "results": "compared" if self.checked else "not compared",
+        }
 
     @property
     def makespans(self) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ import numpy as np
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
+from placeopt.model.shown import Shown
 from placeopt.runtime.simulation import with_ranks
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
@@ -117,8 +118,8 @@ class Measured:
         return self.runtime.run(self.graph, placement).makespan
 
 
-@dataclass(frozen=True, eq=False)
-class Refinement:
+@dataclass(frozen=True, eq=False, repr=False)
+class Refinement(Shown):
     """What stage III ends with.
 
     Attributes
@@ -140,6 +141,16 @@ class Refinement:
     interval: tuple[float, float]
     executions: int
     result: Result[Placement]
+
+    def shown(self) -> dict[str, str]:
+        """Return whether the candidate is faster, by how much, and the interval."""
+        low, high = self.interval
+        return {
+            "of": f"'{self.result.problem}'",
+            "keeps": "the candidate" if self.improved else "the start",
+            "candidate over start": f"{self.ratio:.3f} ({low:.3f} to {high:.3f})",
+            "executions": str(self.executions),
+        }
 
 
 def refine(

@@ -35,7 +35,7 @@ MAX_NUMBER = 2**62
 """Costs and usages are below this, so that two of them can be added in 64 bits."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShardingProblem(ArrayHolder):
     """One strategy for each of n nodes, with m edges between them; S strategies and E pairs of
     strategies in all.
@@ -68,6 +68,11 @@ class ShardingProblem(ArrayHolder):
     )
 
     problem_kind: ClassVar[str] = "sharding"
+
+    def shown(self) -> dict[str, str]:
+        """Return the name and the sizes."""
+        sizes = f"{self.num_nodes} nodes, {len(self.edge)} edges, {len(self.cost)} strategies"
+        return {"": f"'{self.name}'", "with": sizes}
 
     def __post_init__(self) -> None:
         where = f"sharding problem '{self.name}'"
@@ -193,7 +198,7 @@ class ShardingProblem(ArrayHolder):
         return flat.reshape(int(self.num_choices[first]), int(self.num_choices[second]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShardingSolution(ArrayHolder):
     """The index of the chosen strategy of every node.
 
@@ -203,6 +208,10 @@ class ShardingSolution(ArrayHolder):
     """
 
     strategy: NDArray[np.int64]  # (n,)
+
+    def shown(self) -> dict[str, str]:
+        """Return how many nodes have a strategy."""
+        return {"of": f"{len(self.strategy)} nodes"}
 
     def __post_init__(self) -> None:
         array = np.asarray(self.strategy)

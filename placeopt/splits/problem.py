@@ -36,6 +36,7 @@ import numpy as np
 from placeopt.model.arrays import ArrayHolder, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
+from placeopt.model.shown import Shown
 from placeopt.period.contracted import device_types
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _of_placement(name: str, meaning: str) -> Any:
     return property(lambda problem: getattr(problem.placement, name), doc=meaning)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SplitProblem(ArrayHolder):
     """Split the ops of a placement problem into stages, each on one or several devices.
 
@@ -73,6 +74,10 @@ class SplitProblem(ArrayHolder):
     name: str = ""
 
     problem_kind: ClassVar[str] = "split"
+
+    def shown(self) -> dict[str, str]:
+        """Return the name, which says what is asked for."""
+        return {"": f"'{self.name}'", "ops": str(self.placement.num_ops)}
 
     def __post_init__(self) -> None:
         where = f"split of '{self.placement.name}'"
@@ -157,11 +162,17 @@ class SplitStage:
     devices: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, repr=False)
+class Split(Shown):
     """A chain of stages, first to last."""
 
     stages: tuple[SplitStage, ...]
+
+    def shown(self) -> dict[str, str]:
+        """Return the stages by ops and devices."""
+        stages = (f"{len(x.ops)} ops on {len(x.devices)} devices" for x in self.stages[:8])
+        rest = ", ..." if len(self.stages) > 8 else ""
+        return {"of": f"{len(self.stages)} stages", "with": "; ".join(stages) + rest}
 
     def __post_init__(self) -> None:
         stages = tuple(self.stages)

@@ -27,6 +27,7 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.linear_program import linear_program
+from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,8 +41,8 @@ PRICE_SHIFT = 40
 bits."""
 
 
-@dataclass(frozen=True)
-class OfflineBound:
+@dataclass(frozen=True, repr=False)
+class OfflineBound(Shown):
     """A lower bound on the blocked jobs of any policy.
 
     Attributes
@@ -55,6 +56,11 @@ class OfflineBound:
     num_jobs: int
     method: str
     exact: bool
+
+    def shown(self) -> dict[str, str]:
+        """Return the least number of blocked jobs and what proved it."""
+        rate = f"{self.blocked} of {self.num_jobs} jobs ({self.blocking_rate:.2%})"
+        return {"of": rate, "by": self.method, "attained": "yes" if self.exact else ""}
 
     @property
     def blocking_rate(self) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
+from pathlib import Path
+
 import pytest
 
 import placeopt as po
@@ -21,22 +24,74 @@ def result(problem):
     return po.solve(problem, "heft")
 
 
-def test_objects_are_short(problem, result):
-    """No object prints its arrays in full."""
-    pipeline = po.load("shape:V")
-    for thing in (
+PLAIN_VALUES = ("Budget", "Device", "Link", "TracePoint", "SearchSolver")
+"""Public dataclasses of a few numbers, and the base of solvers: no words of their own."""
+
+
+@pytest.fixture(scope="module")
+def answers(problem, result):
+    """Return something of every kind that a call returns, by the name of its class."""
+    from placeopt.exports.job import Exported
+    from placeopt.plans.plan import PlanStage, ReplicaGroup
+    from placeopt.splits.problem import Split, SplitProblem, SplitStage
+    from placeopt.streams import DegreePolicy, offline_bound, simulate
+
+    pipeline = po.load("shape:V?devices=2")
+    stream = po.load_stream("stream:ramp?models=gen:chain-mm&device=A100&jobs=20&beta=2&interval=2")
+    split = SplitProblem(po.load("gen:ffnn", cluster="4xA100", objective="period"), max_replicas=2)
+    planned = po.plan("gen:ffnn", "2xA100", 2, seconds=0.5, runner_ups=1)
+    group = ReplicaGroup("A100", 1, 1)
+    sharding = po.ShardingProblem("two", [0, 1, 3], [1, 2, 3], [1, 1, 1], [[0, 1]] * 2, [], [])
+    found = (
         problem,
         result,
         result.solution,
-        pipeline,
+        po.evaluate(problem, result.solution),
+        po.bound(problem, seconds=0),
+        po.verify(problem, result, seconds=0),
+        po.verify(problem, po.Placement([0] * problem.num_ops), seconds=0),
         po.generate("ffnn"),
         po.make_cluster("2xA100+2xL4"),
-    ):
-        assert len(repr(thing)) < 330
-        assert "\n" not in repr(thing)
+        pipeline,
+        po.solve(pipeline, "1f1b").solution,
+        stream,
+        simulate(stream, DegreePolicy("constant-degree", degree=4)),
+        offline_bound(stream),
+        split,
+        Split([SplitStage((0, 1), (0,)), SplitStage((2,), (1, 2))]),
+        planned,
+        planned.problem,
+        planned.plan or po.TrainingPlan((PlanStage((0,), (group,)),)),
+        *planned.runner_ups,
+        sharding,
+        po.ShardingSolution([0, 1]),
+        Exported({}, {"device_map.json": Path.touch}, ("one note",)),
+    )
+    return {type(thing).__name__: thing for thing in found}
+
+
+def test_answers_are_short(answers, result):
+    """What a call returns is one short line on a prompt, without its arrays, and HTML in a
+    notebook.
+    """
+    for name, thing in answers.items():
+        assert len(repr(thing)) < 330, name
+        assert "\n" not in repr(thing), name
+        assert "array(" not in repr(thing), name
+        assert name in repr(thing)
+        assert thing._repr_html_().startswith(("<table>", "<code>")), name
     assert "makespan" in repr(result)
     assert "gap" in repr(result)
     assert "2 A100 + 2 L4" in repr(po.make_cluster("2xA100+2xL4"))
+
+
+def test_every_public_answer_is_shown(answers):
+    """No public dataclass is left with the generated repr, but those of a few numbers."""
+    public = [getattr(po, name) for name in po.__all__ if name[0].isupper()]
+    classes = {x.__name__ for x in public if isinstance(x, type) and is_dataclass(x)}
+    assert classes - set(PLAIN_VALUES) <= {*answers, "Schedule"}
+    for name in classes - set(PLAIN_VALUES):
+        assert hasattr(getattr(po, name), "_repr_html_"), name
 
 
 def test_notebook_table(result):
