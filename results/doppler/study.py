@@ -54,7 +54,8 @@ GRAPHS = (
 
 Method = tuple[str, dict[str, Any], dict[str, Any], int]
 CRITICAL: dict[str, Any] = {"teacher": "critical-path"}
-WHOLE: dict[str, Any] = {**CRITICAL, "local": 0.0, "grouped": 0.0}
+EPISODES: dict[str, Any] = {"groups": 0.0, "episodes": 1.0, "windows": 0.0}
+WHOLE: dict[str, Any] = {**CRITICAL, **EPISODES}
 SCRATCH: dict[str, Any] = {"teacher": "", "warm_start": False}
 LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent-placer, scratch": ("recurrent-placer", SCRATCH),
@@ -68,7 +69,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "post, edge zeroing": ("post", {}),
     "dual-policy, scratch, whole episodes": (
         "dual-policy",
-        {"teacher": "", "imitation": 0, "start": "scratch", "local": 0.0, "grouped": 0.0},
+        {"teacher": "", "imitation": 0, "start": "scratch", **EPISODES},
     ),
     "dual-policy, critical path, whole episodes": ("dual-policy", WHOLE),
     "the same, only SEL learns": ("dual-policy", {**WHOLE, "learn": "sel"}),

@@ -50,7 +50,7 @@ APART, FIRST_APART = 100, 100_000
 BATCH, DRAWN = 8, 16
 """Graphs of a step, and schedules that are drawn of each."""
 
-RATE, SETTLED = 0.01, 4000
+RATE, SETTLED = 0.02, 1500
 """Adam's first step, and the number of steps by which it has fallen to a tenth."""
 
 TRY_EVERY = 50

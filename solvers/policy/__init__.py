@@ -34,6 +34,14 @@ SPECS: tuple[SolverSpec, ...] = (
         "a good placement in milliseconds, without any search",
     ),
     _spec(
+        "tuned-list",
+        "tuned_list:TunedList",
+        "learned list scheduler, policy gradient on the problem, then a walk",
+        "Williams: Simple statistical gradient-following algorithms for connectionist "
+        "reinforcement learning, 1992",
+        "heuristic-seeded policy gradient within a budget of evaluations",
+    ),
+    _spec(
         "grouper-placer",
         "grouper_placer:GrouperPlacer",
         "softmax grouper and softmax placer, learned together",

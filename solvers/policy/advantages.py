@@ -78,20 +78,6 @@ def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
 
 
-def relative_advantage(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how much better each episode is than the mean, as a share of it; failures count as the
-    worst.
-
-    A graph on which decisions hardly matter then hardly pulls; ranks would make it pull as much as
-    any other.
-    """
-    good = values != INFEASIBLE
-    if not good.any():
-        return np.zeros(len(values))
-    logs = np.log(np.maximum(1, np.where(good, values, values[good].max())).astype(np.float64))
-    return np.asarray(logs.mean() - logs)
-
-
 def square_root_rewards(
     values: NDArray[np.int64], scale: float, penalty: float
 ) -> NDArray[np.float64]:

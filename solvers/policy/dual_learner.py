@@ -82,7 +82,7 @@ class DualLearner:
             first.with_hidden(config.hidden, rng) if config.hidden and not first.hidden else first
         )
         self.label = (
-            residual_groups(ordered, config.groups)
+            residual_groups(ordered, config.score_groups)
             if self.residual
             else np.zeros(0, dtype=np.int64)
         )
@@ -177,7 +177,7 @@ class DualLearner:
         if gain.any():
             self._ascend(
                 self.gradient(self.weights(temperature), steps, gain / gain.sum()),
-                self.config.local_rate,
+                self.config.window_rate,
             )
 
     def remember(self, episodes: Episodes, values: NDArray[np.int64]) -> None:

@@ -1,5 +1,5 @@
-"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic or
-pretrained (Doppler).
+"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic
+(Doppler).
 
 Log-linear policies with a small hidden layer, which sees what message passing says of the graph,
 take the place of Doppler's graph networks: stage I imitates a teacher (maximum likelihood), stage
@@ -7,12 +7,14 @@ II is policy gradient on the simulator, stage III on a real system (`measure`). 
 as* a heuristic, so what it returns is never worse than its first episode and its teacher's
 placement.
 
-First a distribution per group of ops learns where groups go, by cross-entropy and proximal policy
-optimisation as in Post; then a part of the budget is spent on whole episodes of the two policies.
-The rest goes to local steps: a policy places a window of ops around a critical op anew, the others
-stay (see `local_steps`). Where transfers do not contend, the last part of these are moves that
-another policy draws (see `move_policy`): all of them, if whole episodes only repeat what the seed
-gave.
+The budget is spent in four parts, each from the best placement so far. `groups`: a distribution
+per group of ops learns where groups go, by cross-entropy and proximal policy optimisation as in
+Post. `episodes`: the two policies place whole graphs and learn. `windows`: a policy with given
+weights, which do not learn, places a window of ops around a critical op anew, the others stay (see
+`local_steps`). What is left is a `walk`: annealing (see `search.annealing`), where transfers do not
+contend. Where whole episodes only repeat what the seed gave, the walk has their rest and the
+windows' part, too. The first two parts learn by gradient, the others are search: what each is
+worth is measured in results/policy.
 
 References
 ----------
@@ -35,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.solvers.policy.dual_learner import FROZEN, DualLearner, teaching_order
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
@@ -42,11 +45,9 @@ from placeopt.solvers.policy.episodes import Episodes, OrderedProblem
 from placeopt.solvers.policy.guides import Incumbent
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, spent
 from placeopt.solvers.policy.local_steps import Chain, WindowChoice
-from placeopt.solvers.policy.move_policy import MovePolicy, pretrained
-from placeopt.solvers.policy.move_walk import walk_on, walkable
+from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.cross_entropy import Post
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
-from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -72,21 +73,21 @@ COOLING = 0.01
 """Last temperature of accepting worse local steps over the first."""
 
 COOLER = 0.5
-"""Temperature of the walk from the best placement over that of the others."""
+"""Temperature of the windows' walk from the best placement over that of the others."""
 
 APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
 STUCK = 0.002
 """Part of the value by which a chain must be below where it began by then, and whole episodes below
-the seed, to go on where moves may follow."""
+the seed, to go on where the walk may follow."""
 
 PATIENCE = 2
 """Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of
-the budget to moves."""
+the budget to the walk."""
 
 SETTLED = 0.85
-"""Part after which it goes on from the best placement met, or moves do."""
+"""Part after which it goes on from the best placement met, or the walk does."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,24 @@ class DualPolicy(LearnedPlacer):
         choices=STARTS,
         meaning="heuristic that whole episodes begin as (eft: HEFT)",
     )
-    moving: float = option(
-        0.4,
+    groups: float = option(
+        0.1,
         low=0,
         high=1,
-        meaning="share of the local steps that are moves of a walk, at the end; all, where "
-        "episodes are stuck",
+        meaning="share of the budget in which a policy per group places groups of ops, and learns "
+        "as Post's",
     )
-    moves: str = option(
-        "pretrained",
-        choices=("pretrained", "untrained"),
-        meaning="policy that draws these: the package's, or all alike",
+    episodes: float = option(
+        0.1,
+        low=0,
+        high=1,
+        meaning="share for whole episodes of the two policies, which learn; 1 for nothing else",
     )
-    adapt: bool = option(
-        True, meaning="learn on this graph how often each kind of move should come"
+    windows: float = option(
+        0.48,
+        low=0,
+        high=1,
+        meaning="share for windows of ops that a policy places anew; what is left is for the walk",
     )
     hidden: int = option(
         8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features"
@@ -135,7 +140,7 @@ class DualPolicy(LearnedPlacer):
         meaning="learn a score per op and per (op, device) too: better on this graph, nothing to "
         "transfer",
     )
-    groups: int = option(
+    score_groups: int = option(
         48,
         low=0,
         meaning="groups of ops that share their scores per device; 0: every op on its own",
@@ -154,32 +159,22 @@ class DualPolicy(LearnedPlacer):
         choices=("all", "critical"),
         meaning="decisions that earn an advantage: all, or those about critical ops",
     )
-    grouped: float = option(
-        0.1,
-        low=0,
-        high=1,
-        meaning="share of the budget in which a policy per group places groups of ops, and learns "
-        "as Post's",
+    window_batch: int = option(
+        8, low=1, meaning="windows placed from the same incumbent, of which the best is taken"
     )
-    local: float = option(
-        0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only"
+    window_temperature: float = option(
+        3.0, above=0, meaning="temperature of the softmaxes in windows"
     )
-    local_batch: int = option(
-        8, low=1, meaning="local steps from the same incumbent, of which the best is taken"
-    )
-    local_temperature: float = option(
-        3.0, above=0, meaning="temperature of the softmaxes in local steps"
-    )
-    local_rate: float = option(
+    window_rate: float = option(
         0.0,
         low=0,
-        meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as "
-        "it was trained",
+        meaning="Adam's step in windows over that in whole episodes; 0: their policy stays as "
+        "given",
     )
     heat: float = option(
         0.15,
         above=0,
-        meaning="first temperature of accepting worse local steps, as a share of the value",
+        meaning="first temperature of accepting worse windows, as a share of the value",
     )
     queue: str = option(
         "priority",
@@ -193,6 +188,14 @@ class DualPolicy(LearnedPlacer):
         meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a "
         "true `ordered`)",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups + self.episodes + self.windows > 1 + 1e-9:
+            raise InputError(
+                "dual-policy: expected groups + episodes + windows of at most 1, received "
+                f"{self.groups} + {self.episodes} + {self.windows}"
+            )
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Train on `problem` within the budget, offering the best placement met."""
@@ -232,22 +235,20 @@ class DualPolicy(LearnedPlacer):
             return DualPolicyModel.load(self.policy)
         return DualPolicyModel.heuristic(self.start)
 
-    def move_policy(self) -> MovePolicy:
-        """Return the policy that draws moves."""
-        return pretrained() if self.moves == "pretrained" else MovePolicy.untrained()
-
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Place groups, take steps on whole episodes, then local ones, until the budget is
+        """Place groups, take steps on whole episodes, then windows, then walk, until the budget is
         spent.
         """
         taught = tracker.value, tracker.solution
-        if self.grouped > 0 and self.measure is None and not tracker.stop():
-            self._place_groups(tracker, taught[0], policy.rng)
-        moving = self.moving > 0 and self.local > 0 and self.measure is None and walkable(problem)
+        evaluator = BudgetedEvaluator(tracker)
+        walk = self.measure is None and evaluator.walkable
+        walk = walk and self.groups + self.episodes + self.windows < 1
+        if self.groups > 0 and self.measure is None and not tracker.stop():
+            self._place_groups(evaluator, taught[0], policy.rng)
         ahead = self._place_whole_graphs(
-            policy, problem, tracker, taught[0], PATIENCE if moving else None
+            policy, problem, tracker, taught[0], PATIENCE if walk else None
         )
-        if not tracker.stop() and (ahead or not moving):
+        if self.windows > 0 and not tracker.stop() and (ahead or not walk):
             rewriter = DualLearner(
                 policy.ordered,
                 DualPolicyModel.heuristic("rewriting"),
@@ -255,21 +256,21 @@ class DualPolicy(LearnedPlacer):
                 policy.rng,
                 residual=False,
             )
-            until = 1 - self.local * self.moving if moving else 1.0
-            self._walk(
+            until = self.groups + self.episodes + self.windows if walk else 1.0
+            self._place_windows(
                 rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until
             )
-        if moving and not tracker.stop():
-            walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng, learn=self.adapt)
+        if walk and tracker.solution is not None and not tracker.stop():
+            anneal(evaluator, [tracker.solution], policy.rng)
 
     def _place_groups(
-        self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator
+        self, evaluator: BudgetedEvaluator, seed: int | None, rng: np.random.Generator
     ) -> None:
         """Learn where groups go, and end at half of the share if nothing is ahead of the seed's
         value by then.
         """
-        search = Post().sampling(BudgetedEvaluator(tracker), tracker.solution, rng)
-        share = self.grouped / 2
+        tracker = evaluator.tracker
+        search, share = Post().sampling(evaluator, tracker.solution, rng), self.groups / 2
         evaluations, seconds = int(tracker.evaluations_left * share), tracker.seconds_left * share
         for _ in range(2):
             search.run(evaluations, tracker.elapsed + seconds)
@@ -292,7 +293,10 @@ class DualPolicy(LearnedPlacer):
         if none is soon.
         """
         ahead, batches = False, 0
-        while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
+        until = self.groups + self.episodes
+        if self.windows == 0 and patience is None:
+            until = 1.0  # nothing comes after them
+        while not tracker.stop() and (spent(tracker) < until or not policy.elite):
             if batches == patience and not ahead:
                 break
             temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(
@@ -346,7 +350,7 @@ class DualPolicy(LearnedPlacer):
             graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat
         )
 
-    def _walk(
+    def _place_windows(
         self,
         learner: DualLearner,
         chains: list[Chain],
@@ -354,17 +358,17 @@ class DualPolicy(LearnedPlacer):
         tracker: Tracker[Placement],
         until: float,
     ) -> None:
-        """Take local steps, one chain after the other, until a share of the budget is spent."""
+        """Place windows, one chain after the other, until a share of the budget is spent."""
         began, turn, settling = spent(tracker), 0, False
         while not tracker.stop() and spent(tracker) < until:
             progress = (spent(tracker) - began) / max(1e-9, until - began)
             if progress > APART:
                 moved = [chain for chain in chains if chain.best < (1 - STUCK) * chain.first]
                 if not moved and until < 1:
-                    return  # moves may lead away from where windows do not
+                    return  # the walk may lead away from where windows do not
                 chains = [min(moved or chains, key=lambda chain: chain.best)]
             if progress > SETTLED and until < 1:
-                return  # moves begin where the best chain would go on from the best placement
+                return  # the walk begins where the best chain would go on
             if (
                 progress > SETTLED
                 and not settling
@@ -377,12 +381,12 @@ class DualPolicy(LearnedPlacer):
             chain = chains[turn % len(chains)]
             turn += 1
             windows, choices = chain.windows(
-                learner.rng, int(min(self.local_batch, tracker.evaluations_left))
+                learner.rng, int(min(self.window_batch, tracker.evaluations_left))
             )
-            steps = learner.rewrite(chain.incumbent, windows, self.local_temperature)
+            steps = learner.rewrite(chain.incumbent, windows, self.window_temperature)
             values = self.value(steps, problem, tracker)
-            if self.local_rate > 0:
-                learner.learn_locally(steps, values, chain.incumbent.value, self.local_temperature)
+            if self.window_rate > 0:
+                learner.learn_locally(steps, values, chain.incumbent.value, self.window_temperature)
             chain.move(steps, values, choices, chain.heat * COOLING**progress, learner.rng)
 
     def batch_size(self, tracker: Tracker[Placement]) -> int:

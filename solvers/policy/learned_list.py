@@ -41,12 +41,21 @@ class LearnedList(Heuristic):
     passes: int = option(
         64, low=1, meaning="schedules: the first takes the best scores, the others are drawn"
     )
-    policy: str = option("", meaning="policy file; empty for the package's")
+    policy: str = option(
+        "", meaning="policy file; empty for the package's, heft for the one before any training"
+    )
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the schedule of the best scores, then drawn ones."""
-        policy = ListPolicy.load(self.policy) if self.policy else trained()
+        policy = first_policy(self.policy)
         facts, rng = facts_of(context), tracker.rng()
         for index in range(self.passes):
             random = int(rng.integers(1, 2**62)) if index else None
             yield context.fitted(policy.schedule(context, facts, random=random))
+
+
+def first_policy(name: str) -> ListPolicy:
+    """Return the policy that an option names."""
+    if name == "heft":
+        return ListPolicy.heft()
+    return ListPolicy.load(name) if name else trained()

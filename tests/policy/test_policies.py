@@ -19,7 +19,7 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
-from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
+from placeopt.solvers.policy.dual_learner import DualLearner, residual_groups, teaching_order
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.policy.dual_policy_file import ARRAYS, LAYERS, DualPolicyModel
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
@@ -490,3 +490,62 @@ def test_measured_target_on_published_graphs(data):
     solver = make_solver("dual-policy", teacher="critical-path", start="critical-path")
     values = [solver.solve(problem, Budget(evaluations=4000), seed=s).objective for s in range(2)]
     assert np.mean(values) <= 0.72 * critical
+
+
+def test_groups_share_their_scores():
+    """The gradient of a group's score is the sum of its ops' gradients."""
+    problem = load("gen:llama-block?shards=2", "4xP100-pcie")
+    ordered = OrderedProblem.of(problem)
+    shared = DualLearner(
+        ordered,
+        DualPolicyModel.heuristic("scratch"),
+        DualPolicy(score_groups=6),
+        np.random.default_rng(0),
+    )
+    alone = DualLearner(
+        ordered,
+        DualPolicyModel.heuristic("scratch"),
+        DualPolicy(score_groups=0),
+        np.random.default_rng(0),
+    )
+    label = residual_groups(ordered, 6)
+    assert len(set(label.tolist())) < problem.num_ops
+    weights = weights_of(
+        DualPolicyModel.heuristic("scratch"),
+        ordered,
+        sel_residual=np.zeros(problem.num_ops),
+        plc_residual=np.zeros((problem.num_ops, 4)),
+    )
+    batch = roll(ordered, weights, np.arange(5, dtype=np.uint64))
+    advantage = np.array([1.0, -2.0, 0.5, 0.0, 3.0])
+    total, _ = score_functions(
+        weights, batch, np.repeat(advantage[:, None], problem.num_ops, axis=1)
+    )
+    together, single = (learner.named(total)["plc_residual"] for learner in (shared, alone))
+    for group in range(label.max() + 1):
+        assert together[group] == pytest.approx(single[label == group].sum(axis=0))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"groups": 1.0, "episodes": 0.0, "windows": 0.0},
+        {"groups": 0.0, "episodes": 1.0, "windows": 0.0},
+        {"groups": 0.0, "episodes": 0.0, "windows": 1.0},
+        {"groups": 0.0, "episodes": 0.0, "windows": 0.0},
+    ],
+)
+def test_every_part_alone_keeps_budget_and_seed(parts):
+    """With one part alone the budget is kept and the value is not above the teacher's."""
+    problem = load("gen:layered?layers=6&width=6&ccr=2&seed=1", "uniform:3")
+    seed = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).value
+    solver = make_solver("dual-policy", teacher="critical-path", **parts)
+    found = solver.solve(problem, Budget(evaluations=400), seed=0)
+    assert found.evaluations <= 400
+    assert found.value <= seed
+
+
+def test_parts_are_shares_of_one_budget():
+    """Shares that add up to more than the budget are one clear line."""
+    with pytest.raises(InputError, match="at most 1"):
+        DualPolicy(groups=0.5, episodes=0.4, windows=0.2)

@@ -1,0 +1,150 @@
+"""`tuned-list`: the learned list scheduler learns on the problem at hand, then a walk goes
+on from the best schedule.
+
+It samples schedules of the policy in rounds; after each, those below the round's mean become
+likelier (policy gradient, advantages by rank), with credit only for choices about ops on a longest
+chain of the schedule. What gradient and learned weights are worth beside the samples and the walk
+is measured in results/policy/ablation.md.
+
+References
+----------
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
+  learning. Machine Learning 8, 1992.
+- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
+  strategies. JMLR 15, 2014. (Advantages: utilities of ranks.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.policy.adam import Adam
+from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.learned_list import first_policy
+from placeopt.solvers.policy.learned_placer import spent
+from placeopt.solvers.policy.list_policy import facts_of
+from placeopt.solvers.search.annealing import anneal
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+    from placeopt.solvers.policy.list_kernels import ListFacts
+    from placeopt.solvers.policy.list_policy import ListPolicy
+    from placeopt.solving.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class TunedList(SearchSolver):
+    """A list scheduler that learns on the problem, then a walk."""
+
+    name: ClassVar[str] = "tuned-list"
+    endless: ClassVar[bool] = True
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists", "walks")
+
+    policy: str = option(
+        "", meaning="policy file; empty for the package's, heft for the one before any training"
+    )
+    samples: float = option(
+        0.1, low=0, high=1, meaning="share of the budget for samples of the policy"
+    )
+    round: int = option(32, low=2, meaning="samples between two steps of the policy gradient")
+    learning_rate: float = option(
+        0.02, low=0, meaning="Adam's step for the weights; 0: the policy stays as it is"
+    )
+    credit: str = option(
+        "critical",
+        choices=("all", "critical"),
+        meaning="choices that earn an advantage: all, or those about critical ops",
+    )
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Sample and learn for a share of the budget, then walk."""
+        evaluator = BudgetedEvaluator(tracker)
+        tuner = Tuner(self, Context(problem), evaluator)
+        tuner.offer([tuner.policy.schedule(tuner.context, tuner.facts)])
+        while not tracker.stop() and spent(tracker) < self.samples:
+            tuner.step(int(min(self.round, tracker.evaluations_left)))
+        if tracker.solution is not None and not tracker.stop():
+            anneal(evaluator, [tracker.solution], tuner.rng)
+        evaluator.conclude()
+
+
+class Tuner:
+    """A list policy that learns on one problem.
+
+    Attributes
+    ----------
+    policy : as it is now.
+    """
+
+    def __init__(self, config: TunedList, context: Context, evaluator: BudgetedEvaluator) -> None:
+        self.config, self.context, self.evaluator = config, context, evaluator
+        self.facts: ListFacts = facts_of(context)
+        self.policy: ListPolicy = first_policy(config.policy)
+        self.adam = Adam(len(self.policy.vector), config.learning_rate)
+        self.rng = evaluator.tracker.rng()
+
+    def step(self, count: int) -> None:
+        """Draw schedules, offer them, and take a step towards the better ones."""
+        draws = self.rng.integers(1, 2**62, count).tolist()
+        plans = [self.policy.schedule(self.context, self.facts, random=random) for random in draws]
+        values = self.offer(plans)
+        if self.config.learning_rate == 0 or count < 2:
+            return
+        total = np.zeros(len(self.policy.vector))
+        for random, plan, weight in zip(draws, plans, rank_utilities(values).tolist(), strict=True):
+            if weight != 0:
+                total += weight * self.policy.gradient(
+                    self.context, self.facts, random, self._credit(plan)
+                )
+        self.policy = self.policy.with_vector(self.policy.vector + self.adam.step(total))
+
+    def offer(self, plans: list[ListSchedule]) -> NDArray[np.int64]:
+        """Return the values of schedules, counted, the best one offered."""
+        placements = [self.context.fitted(plan) for plan in plans]
+        values = np.full(len(plans), 2**62, dtype=np.int64)
+        for i, placement in enumerate(placements):
+            if placement is not None:
+                values[i] = self.evaluator.value_of(placement)
+        return values
+
+    def _credit(self, plan: ListSchedule) -> NDArray[np.float64]:
+        """Return the weight of the choices about each op."""
+        if self.config.credit == "all":
+            return np.ones(len(plan.device))
+        return critical(self.context, plan).astype(np.float64)
+
+
+def critical(context: Context, plan: ListSchedule) -> NDArray[np.bool_]:
+    """Return whether each op is on a chain of waits that ends last, shape (num_ops,)."""
+    problem, finish, start = context.problem, plan.finish, plan.start
+    marked = finish >= finish.max()
+    order = np.lexsort((context.position, start))
+    tensor, reader = problem.edge_tensor, problem.consumer
+    producer = problem.producer[tensor]
+    source, target = plan.device[producer], plan.device[reader]
+    delay = problem.transfer[tensor, problem.link_class[source, target]]
+    tight = finish[producer] + np.where(source == target, 0, delay) >= start[reader]
+    before: dict[int, list[int]] = {}
+    for u, v in zip(producer[tight].tolist(), reader[tight].tolist(), strict=True):
+        before.setdefault(v, []).append(u)
+    last = np.full(problem.num_devices, -1)
+    for v in order.tolist():  # what ran before on the same device, where that was waited for
+        u = int(last[plan.device[v]])
+        if u >= 0 and finish[u] >= start[v]:
+            before.setdefault(v, []).append(u)
+        last[plan.device[v]] = v
+    for v in order[::-1].tolist():
+        if marked[v]:
+            marked[before.get(v, [])] = True
+    return np.asarray(marked)

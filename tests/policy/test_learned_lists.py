@@ -1,0 +1,184 @@
+"""Learned list schedulers: they begin as HEFT, their schedules are schedules, their gradients are
+right, their files come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from random_problems import random_problem
+
+from placeopt.api import load
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.list_scheduling import heft_plan
+from placeopt.solvers.policy.list_policy import ListPolicy, facts_of, trained
+from placeopt.solvers.policy.tuned_list import critical
+from placeopt.solving.registry import make_solver
+
+
+def moved(seed, size=0.3):
+    """Return a policy all of whose numbers matter, warm."""
+    policy = ListPolicy.heft(hidden=4)
+    vector = policy.vector + size * np.random.default_rng(seed).normal(size=len(policy.vector))
+    return replace(policy.with_vector(vector), heats=(5.0, 0.9))
+
+
+def contexts():
+    """Return problems without contention, with colocation and capacities among them."""
+    for seed in range(40):
+        yield Context(random_problem(np.random.default_rng(seed), max_ops=14, contention="none"))
+
+
+@pytest.mark.interpreted
+def test_it_begins_as_heft():
+    """Before any training every op goes where HEFT's priorities and finishes send it."""
+    for seed in range(6):
+        source = f"gen:layered?layers=6&width=6&ccr=2&spread=0.9&seed={seed}"
+        context = Context(load(source, "uniform:4"))
+        plan = ListPolicy.heft().schedule(context, facts_of(context))
+        assert plan.start.tolist() == heft_plan(context).start.tolist()
+
+
+@pytest.mark.interpreted
+def test_schedules_keep_every_constraint():
+    """Whatever the weights, greedy or drawn: executed as planned, a schedule ends when it says, and
+    keeps what HEFT keeps.
+    """
+    count = 0
+    for seed, context in enumerate(contexts()):
+        facts = facts_of(context)
+        for random in (None, 1 + seed):
+            plan = moved(seed).schedule(context, facts, random=random)
+            if plan.overflow:
+                continue
+            placement = context.ranked(plan)
+            assert evaluate(context.problem, placement, "planned").makespan == plan.finish.max()
+            count += 1
+    assert count > 40
+
+
+def chance(policy, context, outcome):
+    """Return the probability of an outcome of a choice between two, and its gradient.
+
+    The gradients of both outcomes are (1 - p) x and -p x for some x, which gives p.
+    """
+    facts, ones, found = facts_of(context), np.ones(context.problem.num_ops), {}
+    for random in range(1, 60):
+        plan = policy.schedule(context, facts, random=random)
+        found.setdefault(outcome(plan), policy.gradient(context, facts, random, ones))
+    first, second = found[0], found[1]
+    at = int(np.abs(first - second).argmax())
+    return -second[at] / (first[at] - second[at]), first
+
+
+CHOICES = {
+    "op": (PlacementProblem.from_edges([[7], [4]], []), lambda plan: int(plan.start[0] > 0)),
+    "device": (PlacementProblem.from_edges([[7, 4]], []), lambda plan: int(plan.device[0])),
+}
+"""Problems with one choice, and which way it went."""
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_gradients_agree_with_finite_differences(kind):
+    """The gradient of a log-probability in every weight, of a choice between two ops and between
+    two devices.
+    """
+    problem, outcome = CHOICES[kind]
+    context, policy, step = Context(problem), moved(3), 1e-5
+    p, gradient = chance(policy, context, outcome)
+    assert 0.02 < p < 0.98
+    for i in range(len(policy.vector)):
+        logs = []
+        for sign in (1, -1):
+            vector = policy.vector.copy()
+            vector[i] += sign * step
+            other = replace(policy.with_vector(vector), heats=policy.heats)
+            logs.append(np.log(chance(other, context, outcome)[0]))
+        assert (logs[0] - logs[1]) / (2 * step) == pytest.approx(gradient[i], abs=1e-4)
+
+
+def test_choices_are_drawn_by_their_probability():
+    """Over many draws an outcome comes as often as the gradient says, and credit scales it."""
+    context = Context(PlacementProblem.from_edges([[7, 4]], []))
+    policy, facts = moved(5), facts_of(context)
+    p, _ = chance(policy, context, CHOICES["device"][1])
+    drawn = [policy.schedule(context, facts, random=i).device[0] for i in range(1, 4001)]
+    assert np.mean(np.array(drawn) == 0) == pytest.approx(p, abs=0.03)
+    whole, half = (policy.gradient(context, facts, 9, np.full(1, x)) for x in (1.0, 0.5))
+    assert half == pytest.approx(whole / 2)
+
+
+def test_critical_ops_are_those_that_delay_the_end():
+    """An op is critical iff a tick more of it, in the same order on the same devices, ends later;
+    plain Python.
+    """
+    for seed in range(12):
+        source = f"gen:layered?layers=4&width=4&ccr=2&spread=0.9&seed={seed}"
+        context = Context(load(source, "uniform:3"))
+        plan = moved(seed).schedule(context, facts_of(context), random=seed + 1)
+        problem, order = context.problem, np.lexsort((context.position, plan.start))
+
+        def length(longer, problem=problem, plan=plan, order=order):
+            finish, free = {}, dict.fromkeys(range(problem.num_devices), 0)
+            for v in order.tolist():
+                d, begin = int(plan.device[v]), free[int(plan.device[v])]
+                for e in np.flatnonzero(problem.consumer == v).tolist():
+                    u, t = problem.producer[problem.edge_tensor[e]], problem.edge_tensor[e]
+                    c = problem.link_class[plan.device[u], d]
+                    lag = problem.transfer[t, c] if plan.device[u] != d else 0
+                    begin = max(begin, finish[int(u)] + lag)
+                finish[v] = begin + problem.compute[v, d] + (v == longer)
+                free[d] = finish[v]
+            return max(finish.values())
+
+        base = length(-1)
+        assert base == plan.finish.max()
+        slow = [length(v) > base for v in range(problem.num_ops)]
+        assert critical(context, plan).tolist() == slow
+
+
+def test_tuning_learns_and_keeps_its_first_pass():
+    """The search keeps its budget, is never above the policy's first pass, and repeats; the
+    gradient changes what it samples.
+    """
+    problem = load("gen:layered?layers=7&width=7&ccr=2&seed=4", "uniform:4")
+    first = make_solver("learned-list", passes=1).solve(problem, Budget(evaluations=9), seed=0)
+    found = [
+        make_solver("tuned-list", samples=1.0, learning_rate=rate).solve(
+            problem, Budget(evaluations=300), seed=1
+        )
+        for rate in (0.0, 0.1, 0.1)
+    ]
+    assert all(one.evaluations == 300 and one.value <= first.value for one in found)
+    assert found[1].solution == found[2].solution != found[0].solution
+
+
+def test_list_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
+    """A saved policy has the same weights; a wrong version, a missing or a misshapen table is one
+    clear line.
+    """
+    policy = moved(7)
+    path = policy.save(tmp_path / "list.json")
+    assert ListPolicy.load(path).vector == pytest.approx(policy.vector, rel=1e-3)
+    assert ListPolicy.load(path).heats == policy.heats
+    text = path.read_text()
+    for old, new in (
+        ('"version": 1', '"version": 9'),
+        ('"turn"', '"tern"'),
+        ('"out"', '"context"'),
+    ):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=r"list\.json"):
+            ListPolicy.load(path)
+
+
+def test_the_trained_policy_says_how_it_was_made():
+    """The file in the package names its command, and differs from the policy before training."""
+    assert any("train.py" in line for line in trained().provenance)
+    assert (trained().vector != ListPolicy.heft().vector).any()
