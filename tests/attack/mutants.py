@@ -25,6 +25,7 @@ import fnmatch
 import gc
 import hashlib
 import json
+import math
 import os
 import py_compile
 import resource
@@ -55,7 +56,7 @@ NAMES = ["file", "where", "operator", "before", "after", "number"]
 """The columns that name a mutant (`Mutant.key`)."""
 COLUMNS = ["group", "line", *NAMES, "outcome", "killer", "seconds"]
 SLOWEST = 20.0
-"""Seconds of a test, interpreted, above which it is left out."""
+"""Processor seconds of a test above which it is left out."""
 MOST = 90.0
 """Seconds of tests that a mutant gets, by their times without a fault; the fastest come first."""
 GIGABYTES = 6
@@ -293,11 +294,12 @@ class Server:
             watch = coverage.Coverage(
                 data_file=None, config_file=False, include=list(self.files), messages=False
             )
-            began = time.monotonic()
+            allow(2 * SLOWEST)
+            began = time.process_time()
             watch.start()
             passed = outcomes(item, None) == {"passed"}
             watch.stop()
-            seconds = time.monotonic() - began
+            seconds = time.process_time() - began
             if not passed:
                 return
             data = watch.get_data()
@@ -307,7 +309,7 @@ class Server:
             }
             say({"seconds": seconds, "lines": {self.files[p]: x for p, x in found.items() if x}})
 
-        answers, _ = in_child(child, [2 * SLOWEST])
+        answers, _ = in_child(child, [20 * SLOWEST])
         if answers and answers[0]["seconds"] <= SLOWEST:
             return answers[0]
         return {"seconds": None, "lines": {}}
@@ -363,6 +365,7 @@ class Server:
             items = [item for _, item in tests]
             for number, (item, follower) in enumerate(zip(items, [*items[1:], None], strict=True)):
                 say(number)
+                allow(5 * tests[number][0] + 3)
                 if "failed" in outcomes(item, follower):
                     say("failed")
                     return
@@ -370,7 +373,7 @@ class Server:
 
         path.write_bytes(mutated)
         try:
-            answers, died = in_child(child, [10 * seconds + 5 for seconds, _ in tests])
+            answers, died = in_child(child, [50 * seconds + 60 for seconds, _ in tests])
         finally:
             path.write_bytes(source)
         if answers and answers[-1] == "survived":
@@ -394,10 +397,16 @@ def outcomes(item: Any, follower: Any) -> set[str]:
     return {report.outcome for report in runtestprotocol(item, log=False, nextitem=follower)}
 
 
+def allow(seconds: float) -> None:
+    """End this process when it has used so many more seconds of a processor."""
+    most = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
 def in_child(work: Any, limits: list[float]) -> tuple[list[Any], str]:
     """Fork a child that does `work(say)`; return what it said, and what it died of if it did.
 
-    `limits` are the seconds until the next word after so many words; the last one holds on.
+    `limits` are the seconds, on the clock, until the next word after so many; the last one holds on.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -433,7 +442,8 @@ def in_child(work: Any, limits: list[float]) -> tuple[list[Any], str]:
         os.killpg(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
     if not died and os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
-        died = f"signal {os.WTERMSIG(status)}"
+        ended = os.WTERMSIG(status)
+        died = "time limit" if ended == signal.SIGXCPU else f"signal {ended}"
     elif not died and os.WIFEXITED(status) and os.WEXITSTATUS(status):
         died = "an error outside tests"
     return [json.loads(line) for line in said.splitlines()], died
