@@ -239,6 +239,19 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     return best
 
 
+def work_between_ends(relaxed: Relaxation, micro_batches: int) -> int:
+    """Return the most ticks of a device: all its work, after the least head and before the least
+    tail of its blocks.
+    """
+    found = [0]
+    for here in relaxed.problem.on_device:
+        blocks = np.array(here, dtype=np.int64)
+        if blocks.size:
+            ends = int(relaxed.head[blocks].min()) + int(relaxed.tail[blocks].min())
+            found.append(ends + micro_batches * int(relaxed.span[blocks].sum()))
+    return max(found)
+
+
 def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the
     largest counts.

@@ -4,14 +4,16 @@ rational.
 
 from __future__ import annotations
 
+import math
 import time
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
-from placeopt.schedules.bounds import period_bounds
+from placeopt.model.witness import Witness
+from placeopt.schedules.bounds import period_bounds, relaxations, work_between_ends
 from placeopt.schedules.judge import (
     makespan_of,
     makespan_of_pattern,
@@ -120,6 +122,38 @@ class PipelinePeriod(PlainObjective):
         shortage = memory_shortage(problem, seconds) if seconds > 0 and upper is None else ""
         ticks = {name: cast("int", _ticks(value)) for name, value in chosen.items()}
         return BoundReport(ticks[best], best, ticks, time.perf_counter() - started, shortage)
+
+    def witness(self, problem: PipelineProblem, bound: Any, method: str, seconds: float) -> Witness:
+        """Name the busiest device: the work bound, or less of it where `bound` is less."""
+        busiest = int(problem.work.argmax())
+        return Witness(min(bound, int(problem.work[busiest])), "load", {"device": busiest})
+
+    def timetable(
+        self, problem: PipelineProblem, solution: PipelineSchedule, queue: str
+    ) -> dict[str, Any]:
+        """Return the starts of all micro-batches, the makespan, and the bound on it that the
+        checker follows: work, heads and tails.
+        """
+        whole = relaxations(problem)[0]
+        return {
+            "start": solution.start.tolist(),
+            "makespan": makespan_of(problem, solution.start),
+            "least": work_between_ends(whole, problem.micro_batches),
+        }
+
+    def proof_parts(
+        self, problem: PipelineProblem, solution: PipelineSchedule, value: Any, witness: Witness
+    ) -> dict[str, Any]:
+        """Return the pattern as the solution: its value and bound are ticks of all its
+        micro-batches.
+        """
+        pattern = solution.pattern
+        return {
+            "objective": "pipeline-period",
+            "solution": {"period": pattern.period, "starts": pattern.start.tolist()},
+            "value": pattern.period,
+            "lower_bound": math.ceil(witness.bound * len(pattern.start)),
+        }
 
 
 def _ticks(value: Fraction) -> int | Fraction:

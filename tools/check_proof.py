@@ -17,6 +17,8 @@ from proof_checker.command import command, main
 from proof_checker.derivation import STEPS, follow, refute
 from proof_checker.makespan_value import makespan
 from proof_checker.period_value import period
+from proof_checker.pipeline import Pipeline
+from proof_checker.pipeline_period import pattern_period, work_bound
 from proof_checker.placement import Placement
 from proof_checker.proof import check
 from proof_checker.reading import FalseStatementError, UnreadableError, parse
@@ -27,6 +29,7 @@ from proof_checker.supposition import Supposition
 __all__ = [
     "STEPS",
     "FalseStatementError",
+    "Pipeline",
     "Placement",
     "Sharding",
     "Supposition",
@@ -37,10 +40,12 @@ __all__ = [
     "main",
     "makespan",
     "parse",
+    "pattern_period",
     "period",
     "refute",
     "sharding_bound",
     "sharding_cost",
+    "work_bound",
 ]
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ def prove(
             "believed": [
                 {"statement": belief.statement, "model": belief.model} for belief in witness.beliefs
             ],
+            **objective.proof_parts(problem, solution, certificate.value, witness),
         }
     )
 

@@ -132,6 +132,12 @@ class Objective(Protocol):
         """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
         ...
 
+    def proof_parts(
+        self, problem: Any, solution: Any, value: Any, witness: Witness
+    ) -> dict[str, Any]:
+        """Entries of a proof that are not the solution, its value and its bound as they are."""
+        ...
+
 
 class PlainObjective(ABC):
     """What most objectives have in common: nothing is drawn, no order, no choice of execution,
@@ -187,6 +193,12 @@ class PlainObjective(ABC):
 
     def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
         """Return {}: the solution says it all."""
+        return {}
+
+    def proof_parts(
+        self, problem: Any, solution: Any, value: Any, witness: Witness
+    ) -> dict[str, Any]:
+        """Return {}: they are."""
         return {}
 
     @abstractmethod

@@ -18,7 +18,7 @@ from case import NO_LIMIT, draw
 from deep_bounds import deep_bounds
 from limits import clock
 
-from placeopt.model.errors import InfeasibleProblemError
+from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,13 @@ def _placement(case, rng: random.Random) -> Outcome:
     """Compare what is said of a placement problem; one in twenty by its exact solvers, some
     by every bound, together and one by one.
     """
-    problem, best = compare.problem_of(case), brute_force.optimum(case)
+    best = brute_force.optimum(case)
+    try:
+        problem = compare.problem_of(case)
+    except InputError as error:  # an op that no device can run
+        return Outcome(
+            best is not None, [] if best is None else [f"refused ({error}), brute force has {best}"]
+        )
     found = compare.evaluations(case, problem, rng) + compare.bounds(case, problem, best, 0.0)
     if rng.random() < 0.15:
         found += bounds_by_looks(problem, best, rng)

@@ -76,10 +76,8 @@ def least_period(blocks, capacity, size):
     return None
 
 
-def attack(seed):
-    """Return (whether a pattern exists, every difference)."""
-    rng = random.Random(seed)
-    blocks, capacity = draw_blocks(rng)
+def problem_of(seed, blocks, capacity):
+    """Return the PipelineProblem of three micro-batches of drawn blocks."""
     names = [f"b{i}" for i in range(len(blocks))]
     records = [
         Block(
@@ -92,14 +90,21 @@ def attack(seed):
         )
         for i, (devices, span, change, after) in enumerate(blocks)
     ]
+    return PipelineProblem.from_blocks(
+        f"pipeline-{seed}",
+        records,
+        [f"d{i}" for i in range(len(capacity))],
+        capacity=capacity,
+        micro_batches=3,
+    )
+
+
+def attack(seed):
+    """Return (whether a pattern exists, every difference)."""
+    rng = random.Random(seed)
+    blocks, capacity = draw_blocks(rng)
     try:
-        problem = PipelineProblem.from_blocks(
-            f"pipeline-{seed}",
-            records,
-            [f"d{i}" for i in range(len(capacity))],
-            capacity=capacity,
-            micro_batches=3,
-        )
+        problem = problem_of(seed, blocks, capacity)
     except InputError:
         return False, []
     found = []

@@ -38,7 +38,7 @@ def follow(state, step):
         function(state, words, refute)
 
 
-def placement_bound(problem, bound, content, believed):
+def placement_bound(problem, bound, content, believed, _solution=None):
     """Verify that no solution is below a bound: suppose one of bound - 1 ticks, and refute it."""
     if whole(bound) > 0:
         edges = problem.objective == "makespan"

@@ -6,6 +6,8 @@ import json
 from proof_checker.derivation import placement_bound
 from proof_checker.makespan_value import makespan
 from proof_checker.period_value import period
+from proof_checker.pipeline import Pipeline
+from proof_checker.pipeline_period import pattern_period, work_bound
 from proof_checker.placement import Placement
 from proof_checker.reading import choice, demand, entries, fields, name, require, texts, whole
 from proof_checker.sharding import Sharding, sharding_cost
@@ -19,6 +21,7 @@ OBJECTIVES = {
     "makespan": (Placement, makespan, placement_bound, "steps"),
     "period": (Placement, period, placement_bound, "steps"),
     "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages"),
+    "pipeline-period": (Pipeline, pattern_period, work_bound, "device"),
 }
 """What reads a problem, values a solution and verifies a bound, and the fields of its witness."""
 
@@ -38,7 +41,7 @@ def check(data):
     found = value_of(problem, data["solution"], data["schedule"])
     demand(found == value, f"the value is {found}, not {value}")
     demand(bound <= value, f"the bound {bound} is above the value {value}")
-    verify_bound(problem, bound, data["witness"], believed)
+    verify_bound(problem, bound, data["witness"], believed, data["solution"])
     demand(
         believed == stated(data["believed"]),
         "what has to be believed is written out, and nothing else",

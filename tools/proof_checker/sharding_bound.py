@@ -27,7 +27,7 @@ from proof_checker.reading import (
 )
 
 
-def sharding_bound(problem, bound, content, _believed):
+def sharding_bound(problem, bound, content, _believed, _solution=None):
     """Verify that prices and messages prove a bound."""
     k, q = numbers(content["bits"], 2, 0, 64)
     prices = table(content["prices"], None, 2, 0, NUMBER)
