@@ -75,7 +75,8 @@ class Outcome:
                 else:
                     _print(comparison, self.files, own=self.own)
                     for result in comparison.results if self.explain else ():
-                        common.console().print(_tactics(result))
+                        if result.tactics:
+                            common.console().print(_tactics(result))
         if self.json or not comparison.results:
             for failure in comparison.failures:
                 print(
@@ -253,11 +254,9 @@ def table(comparison: Comparison) -> Any:
 
 
 def _tactics(result: Result[Any]) -> Any:
-    """Return the table of what each tactic of a search did, or words where it has none."""
+    """Return the table of what each tactic of a search did."""
     from rich.table import Table
 
-    if not result.tactics:
-        return f"{result.solver} has no tactics to tell of"
     heads = ("tactic", "side", "seconds", "turns", "value gained", "bound gained", "state")
     view = Table(*heads, box=None, pad_edge=False, title=f"tactics of {result.solver}")
     for column in view.columns[2:6]:

@@ -9,7 +9,7 @@ from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
 from placeopt.solving.compilation import ensure, kernels_of
-from placeopt.solving.registry import make_solver
+from placeopt.solving.registry import is_ours, make_solver
 from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -45,8 +45,13 @@ def bound(
     ensure(kernels_of(objective, bounds=True))  # compiling does not count
     started = time.perf_counter()
     prover: Any = make_solver(objective.prover, objective.kind) if objective.prover else None
-    proves = getattr(prover, "proves_objective", lambda name: False)(objective.name)
-    if not proves or methods is not None or seconds < LEAST_SECONDS:
+    ours: Any = type(prover) if is_ours(prover) else None  # nobody else's word is a proof
+    if (
+        not hasattr(ours, "prove")
+        or not ours.proves_objective(prover, objective.name)
+        or methods is not None
+        or seconds < LEAST_SECONDS
+    ):
         return objective.bounds(problem, seconds, methods=methods, upper=upper)
     ensure(kernels_of(objective, [prover]))
     quick = objective.bounds(problem, 0.0, upper=upper)
@@ -55,7 +60,7 @@ def bound(
     if not quick.infeasible:
         tracker.raise_bound(quick.value, quick.method)
         if not tracker.stop():
-            prover.prove(problem, tracker)
+            ours.prove(prover, problem, tracker)
     reason = quick.infeasible or tracker.reason
     return BoundReport.of({} if reason else tracker.found, started, reason)
 

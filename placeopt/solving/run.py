@@ -210,11 +210,13 @@ def _run_part(
             min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations
         )
         _remember(tracker, result.trace, *before)
+        gained = tracker.gained  # what the part found itself is counted already
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
             if tracker.solution is result.solution and tracker.value == result.value:
                 tracker.verdict = result.solution, Finished(result.value, result.queue, ())
         tracker.raise_bound(result.lower_bound, result.bound_method)
+        tracker.gained = gained
     if result.stop_reason == "interrupted":
         tracker.interrupt()
     return result
@@ -354,13 +356,6 @@ def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None
             on_progress=lambda progress: face.count(0),
         )
         adopt(face, found)
-
-
-def search_beside(solver: Any, tracker: Tracker[Any]) -> None:
-    """Run a search on a tracker that its caller keeps: the other side of one solve, which judges
-    what it takes over.
-    """
-    _search(solver, tracker, objective_of(tracker.problem), None, measured=False)
 
 
 def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:

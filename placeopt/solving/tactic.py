@@ -71,7 +71,8 @@ class State:
     Attributes
     ----------
     tracker : of its lane. facts : shared by the tactics of a problem. used : seconds (evaluations,
-    where they limit) that the tactic has had. rng : its own generator of random numbers.
+    where they limit) that the tactic has had. first : length of its first piece. rng : its own
+    generator of random numbers.
     """
 
     def __init__(
@@ -82,7 +83,10 @@ class State:
         threads: Callable[[], int] = lambda: 1,
     ) -> None:
         self.tracker, self.facts, self.rng, self._threads = tracker, facts, rng, threads
-        self.used = 0.0
+        self.used, self.first = (
+            0.0,
+            float(FIRST_EVALUATIONS if self.by_evaluations else FIRST_SECONDS),
+        )
 
     @property
     def problem(self) -> Any:
@@ -119,9 +123,8 @@ class State:
         """How long the next piece may be: as long as all before it together, so that runs that
         begin anew each time are of doubling length.
         """
-        if self.by_evaluations:
-            return min(max(FIRST_EVALUATIONS, self.used), self.tracker.evaluations_left)
-        return min(max(FIRST_SECONDS, self.used), self.tracker.seconds_left)
+        left = self.tracker.evaluations_left if self.by_evaluations else self.tracker.seconds_left
+        return min(max(self.first, self.used), left)
 
     def stop(self) -> bool:
         """Whether the solve has to end now."""
@@ -157,7 +160,6 @@ class State:
                 self._adopt(own)
                 limited = min(own.evaluations, whole.evaluations_left)
                 whole.count(limited if self.by_evaluations else own.evaluations)
-                whole.gained = tuple(map(sum, zip(whole.gained, own.gained, strict=True)))
                 whole.message = own.message or whole.message
                 if own.reason:
                     whole.infeasible(own.reason)

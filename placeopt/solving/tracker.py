@@ -224,6 +224,8 @@ class Tracker(Generic[SolutionT]):
         finally:
             whole.parts.remove(self)
             whole.adopt_claims(self)
+            if self.problem is whole.problem:
+                whole.gained = tuple(map(sum, zip(whole.gained, self.gained, strict=True)))
 
     def adopt_claims(self, part: Tracker[Any]) -> None:
         """Note what a part has been told."""

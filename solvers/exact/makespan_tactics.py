@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from placeopt.makespan.bounds.analysis import COMBINATORIAL
 from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
 from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
@@ -19,6 +20,7 @@ from placeopt.solvers.exact.makespan_coarse import solve_coarse
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.makespan_series import close_parts
 from placeopt.solvers.search.lns import Lns, WindowSearch
+from placeopt.solving.deadline import is_large
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
 
 if TYPE_CHECKING:
@@ -53,7 +55,10 @@ coarse problem is much smaller."""
 PARTS_SECONDS = 1.0
 """Time to find the parts in series."""
 
-BUILD_SECONDS = 5e-5
+SMALL = 2000
+"""Ops times devices up to which CP-SAT has all its threads, whatever runs beside it."""
+
+BUILD_SECONDS = 2e-5
 """Seconds per op or edge and device that building the model of the whole takes, about."""
 
 
@@ -71,11 +76,19 @@ class MakespanFacts:
     ) -> None:
         self.settings, self.analysis, self.search = settings, analysis, search
         self.timed = tracker.budget.evaluations is None
-        self.unit = common_unit(analysis.problem)
-        serial = max(1, analysis.relaxation.serial)
-        self.exact = serial // self.unit <= COARSE_HORIZON
         self.grid: int | None = None  # of `grids`, None before an incumbent is known
         self.rung = 0
+
+    @cached_property
+    def unit(self) -> int:
+        """Ticks of the exact grid."""
+        return common_unit(self.analysis.problem)
+
+    @property
+    def exact(self) -> bool:
+        """Whether CP-SAT can hold the whole problem on the exact grid."""
+        serial = max(1, self.analysis.relaxation.serial)
+        return self.model and serial // self.unit <= COARSE_HORIZON
 
     @property
     def timed_exact(self) -> bool:
@@ -88,10 +101,20 @@ class MakespanFacts:
         p = self.analysis.problem
         return BUILD_SECONDS * (p.num_ops + p.num_edges) * p.num_devices
 
+    @property
+    def model(self) -> bool:
+        """Whether CP-SAT can hold a model of the whole problem."""
+        return not is_large(self.analysis.problem)
+
     @cached_property
     def parts(self) -> list[NDArray[np.int64]]:
         """Parts of the graph that come wholly one after the other."""
         return series_parts(self.analysis.relaxation, time.perf_counter() + PARTS_SECONDS)
+
+    @property
+    def in_series(self) -> bool:
+        """Whether the graph has such parts."""
+        return self.model and len(self.parts) > 0
 
     @cached_property
     def fronts(self) -> FrontSearch:
@@ -100,19 +123,30 @@ class MakespanFacts:
         return FrontSearch(evidence, self.settings.num_workers)
 
     def with_threads(self, state: State) -> CpSat:
-        """Return the settings with the cores that the lane has."""
-        return replace(
-            self.settings, num_workers=max(1, min(self.settings.num_workers, state.threads))
-        )
+        """Return the settings with the cores that the lane has; on small problems with all of
+        theirs, since another of CP-SAT's strategies is worth more there than an undisturbed core.
+        """
+        p, most = self.analysis.problem, self.settings.num_workers
+        small = p.num_ops * p.num_devices <= SMALL
+        return replace(self.settings, num_workers=most if small else min(most, state.threads))
 
 
-def _windows(state: State) -> Iterator[None]:
+def windows(state: State) -> Iterator[None]:
     """Re-optimise windows of the incumbent."""
     facts: MakespanFacts = state.facts
     while state.solution is None:
         yield
     allowed = facts.analysis.relaxation.allowed
     yield from WindowSearch(Lns(), state.problem, state.tracker, allowed).steps()
+
+
+def _combinatorial(state: State) -> Iterator[None]:
+    """Prove the quick bounds, cheapest first."""
+    analysis = state.facts.analysis
+    for name in COMBINATORIAL:
+        if name not in analysis.bounds:
+            state.raise_bound(analysis.run(name, optional=True), name)
+            yield
 
 
 def _segments(state: State, part: Part) -> bool:
@@ -236,26 +270,26 @@ def _cp_sat(state: State, part: Part) -> bool:
     return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0).closed
 
 
+def _building(facts: MakespanFacts) -> float:
+    return facts.building
+
+
 PROVERS: tuple[Tactic, ...] = (
-    Runs("segments", BOUND, _segments, when=lambda facts: facts.timed),
-    Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact),
-    Runs("series", BOTH, _series, when=lambda facts: facts.timed and len(facts.parts) > 0),
-    Runs("grids", BOTH, _grids),
-    Runs(
-        "fronts",
-        BOUND,
-        _fronts,
-        when=lambda facts: facts.timed,
-        needs=lambda facts: TRY_SECONDS,
-    ),
-    Runs("shapes", BOTH, _shapes, when=lambda facts: facts.timed),
-    Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=lambda f: f.building),
-    Runs("ladder", BOTH, _ladder, needs=lambda facts: facts.building),
-    Runs("cp-sat", BOTH, _cp_sat, when=lambda facts: facts.exact, needs=lambda f: f.building),
+    Steps("combinatorial", BOUND, _combinatorial),
+    Runs("segments", BOUND, _segments, when=lambda facts: facts.timed and facts.model),
+    Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
+    Runs("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
+    Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
+    Runs("fronts", BOUND, _fronts, when=lambda facts: facts.timed, needs=lambda _: TRY_SECONDS),
+    Runs("shapes", BOTH, _shapes, when=lambda f: f.timed and f.model, needs=_building),
+    Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=_building),
+    Runs("ladder", BOTH, _ladder, when=lambda facts: facts.model, needs=_building),
+    Runs("cp-sat", BOTH, _cp_sat, when=lambda facts: facts.exact, needs=_building),
 )
 """Tactics that prove; those before others begin first."""
 
 IMPROVERS: tuple[Tactic, ...] = (
-    Steps("windows", VALUE, _windows, when=lambda facts: facts.timed and facts.settings.windows),
+    Steps("combinatorial", BOUND, _combinatorial),
+    Steps("windows", VALUE, windows, when=lambda facts: facts.timed and facts.settings.windows),
 )
 """Tactics that improve the incumbent of `cp-sat`."""

@@ -31,7 +31,7 @@ from placeopt.model.result import Result, TracePoint
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.exchange import Exchange
 from placeopt.solving.registry import make_solver, register, solver_class
-from placeopt.solving.run import best_so_far, run, run_part, search_beside
+from placeopt.solving.run import best_so_far, run, run_part
 from placeopt.solving.solver import Progress
 from placeopt.solving.tracker import Tracker
 
@@ -219,14 +219,6 @@ def test_a_part_is_believed_no_more(deed, way):
     assert (tracker.lower_bound, tracker.reason, tracker.bound_method) == (0, "", "none")
     assert way == "raise" or tracker.value == TRUE
     assert WORDS[deed] in tracker.result().message
-
-
-@pytest.mark.parametrize("deed", CLAIMS)
-def test_a_side_is_believed_no_more(deed):
-    """Nor is one that runs beside a search, on a tracker that its caller keeps."""
-    tracker = Tracker("side", problem_of(), Budget(seconds=1.0))
-    search_beside(Liar(CLAIMS[deed]), tracker)
-    assert (tracker.lower_bound, tracker.reason, tracker.value) == (0, "", TRUE)
 
 
 @pytest.mark.parametrize("deed", CLAIMS)

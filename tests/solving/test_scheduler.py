@@ -59,10 +59,10 @@ def run(tactics, made, **options):
     piece=st.integers(1, 30),
 )
 def test_at_most_a_constant_factor_behind_the_best(others, at, needed, piece):
-    """A tactic that closes the gap alone after t does so within 16 (m + 1) t among m tactics."""
+    """A tactic that closes the gap alone after t does so within 28 (m + 1) t among m tactics."""
     tactics = [toy(f"idle{i}", piece=piece) for i in range(others)]
     tactics.insert(min(at, others), toy("closes", closes=needed))
-    limit = 16 * (len(tactics) + 1) * max(needed, FIRST_EVALUATIONS, piece)
+    limit = 28 * (len(tactics) + 1) * max(needed, FIRST_EVALUATIONS, piece)
     made = run(tactics, tracker(evaluations=limit))
     assert made.lower_bound == made.value
 
@@ -70,7 +70,7 @@ def test_at_most_a_constant_factor_behind_the_best(others, at, needed, piece):
 @settings(max_examples=40, deadline=None)
 @given(tactics=st.integers(1, 6), total=st.integers(2000, 20_000), gains=st.booleans())
 def test_every_tactic_keeps_its_floor(tactics, total, gains):
-    """No tactic has less than its part of an eighth of the time, whatever another one gains."""
+    """No tactic has less than its part of a 28th of the time, whatever another one gains."""
     log = []
 
     def greedy(state):
@@ -86,11 +86,11 @@ def test_every_tactic_keeps_its_floor(tactics, total, gains):
         tracker(evaluations=total),
     )
     for i in range(tactics):
-        assert log.count(f"t{i}") >= total / (8 * (tactics + 1)) - FIRST_EVALUATIONS
+        assert log.count(f"t{i}") >= total / (28 * (tactics + 1)) - FIRST_EVALUATIONS
 
 
 def test_who_gains_has_most_of_the_time():
-    """The tactic that closes the gap steadily has at least half of all time."""
+    """The tactic that closes the gap steadily has at least two thirds of all time."""
     log = []
 
     def gains(state):
@@ -102,7 +102,7 @@ def test_who_gains_has_most_of_the_time():
 
     idle = [toy(f"idle{i}", log=log) for i in range(4)]
     run([*idle, Steps("gains", BOUND, gains)], tracker(evaluations=20_000))
-    assert log.count("gains") >= 10_000
+    assert log.count("gains") >= 13_333
 
 
 def test_exhausted_tactics_end_the_run():
