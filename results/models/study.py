@@ -298,6 +298,8 @@ def compare_gradients(module: Any, found: list[dict[str, Any]]) -> None:
     for gradients in found:
         for name, gradient in gradients.items():
             expected = names[name].grad
+            if expected is None:
+                raise ValueError(f"'{name}' has a gradient, which the unsplit module's has not")
             compare([gradient / expected.abs().max()], [expected / expected.abs().max()])
             seen.add(id(names[name]))
     for name, parameter in names.items():
@@ -447,7 +449,8 @@ def cells(name: str, way: str, wanted: tuple[str, ...] = CELLS) -> list[dict[str
             try:
                 rows.append(row(name, way, cell, "ok", ACTIONS[cell](subject)))
             except Refused as error:
-                rows.append(row(name, way, cell, "refused", str(error)))
+                told = str(error).replace(f"{folder}/", "").replace(f"{HERE}/", "")
+                rows.append(row(name, way, cell, "refused", told))
             except Exception as error:
                 rows.append(row(name, way, cell, "failed", f"{type(error).__name__}: {error}"))
                 if os.environ.get("TRACE"):
