@@ -52,6 +52,7 @@ def exported(rank: int, folder: Path, data: Path) -> None:
     losses = step(
         runtime, list(modules), len(pipeline.RANK_OF_STAGE), given["inputs"], given["target"]
     )
+    pipeline.sum_tied_gradients(modules)
     if losses:
         print(float(torch.stack(losses).sum()), flush=True)
     gradients = {

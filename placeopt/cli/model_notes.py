@@ -22,6 +22,11 @@ LOOPS = ("Loop", "Scan", "TensorIterator", "while_loop", "map_impl", "scan", "as
 BRANCHES = ("If", "cond")
 """Types of ops that run one of their bodies: they cost the dearest."""
 
+WEIGHTED = frozenset(
+    ("embedding", "gather", "linear", "gemm", "addmm", "matmul", "mm", "fusedmatmul")
+)
+"""Types of ops, in small letters, whose weights models tie."""
+
 SHOWN = 4
 
 
@@ -54,6 +59,29 @@ def cost_notes(graph: OpGraph) -> list[str]:
         many = "s have" if len(others) > 1 else " has"
         notes.append(
             f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}"
+        )
+    return notes
+
+
+def tied_notes(graph: OpGraph) -> list[str]:
+    """Say which ops share a weight and so a device, and what parts them.
+
+    In a graph that is not grouped yet, two ops that have weights share a device for no other
+    reason: the others of a group are views.
+    """
+    groups: dict[int, list[int]] = {}
+    for op, group in enumerate(graph.colocation.tolist()):
+        if group >= 0 and graph.op_types[op].lower() in WEIGHTED and not graph.backward[op]:
+            groups.setdefault(group, []).append(op)
+    notes = []
+    for ops in groups.values():
+        paths = dict.fromkeys(graph.layer[op] for op in ops) if any(graph.layer) else {}
+        if len(ops) < 2 or len(paths) < 2:
+            continue
+        shown = [path.replace("/", ".") or graph.op_names[ops[0]] for path in paths]
+        notes.append(
+            f"one weight of {_some(shown)}: these share a device, and all stages between them in a "
+            "chain; --shared copy gives each its copy (a pipeline sums their gradients)"
         )
     return notes
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from placeopt.cli import common
-from placeopt.cli.model_notes import cost_notes, is_own_model
+from placeopt.cli.model_notes import cost_notes, is_own_model, tied_notes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class ProblemOptions:
         """
         from placeopt.api import load
         from placeopt.instances.clusters import make_cluster
+        from placeopt.instances.module_groups import group_ops, parse_group
         from placeopt.instances.sources import load_graph, with_costs
 
         choices = (
@@ -163,11 +164,14 @@ class ProblemOptions:
             "overlap",
         )
         fields = {key: given.pop(key) for key in choices if key in given}
+        group = given.pop("group", None)
+        parse_group(group)  # refused before anything is read
         graph, bundled = load_graph(self.source, **given)
+        notes = [*cost_notes(graph), *tied_notes(graph)]
+        graph = group_ops(graph, group)
         cluster = bundled if self.cluster is None else make_cluster(self.cluster)
         if cluster is None:
             return load(graph, None)  # refuses, and says what is missing
-        notes = cost_notes(graph)
         if self.costs is not None:
             graph, words = with_costs(graph, cluster, self.costs)
             notes = [words]

@@ -60,20 +60,38 @@ class ModuleDevices:
         self.moved = 0
         self.own: dict[str, list[int]] = {}  # calls by the module that makes them
         self.children: dict[str, set[str]] = {}
-        self.stored: dict[str, int] = {}  # device of the first reader of every stored tensor
+        readers: dict[str, list[int]] = {}
         for i, call in enumerate(self.program.calls):
             self.own.setdefault(call.module, []).append(i)
             for name in call.weights:
-                self.stored.setdefault(name, self.home[i])
+                readers.setdefault(name, []).append(i)
+        self.stored = self._stored(readers)
         for path in {
             *self.own,
             *self.program.modules,
-            *(name.rpartition(".")[0] for name in self.stored),
+            *(name.rpartition(".")[0] for name in readers),
         }:
             while path:
                 above = path.rpartition(".")[0]
                 self.children.setdefault(above, set()).add(path)
                 path = above
+
+    def _stored(self, readers: dict[str, list[int]]) -> dict[str, int]:
+        """Return the device of every stored tensor: that of its first reader in the module that its
+        name tells.
+
+        Exporters keep one of several equal tensors, under the name of any of them: where a module
+        does not read what bears its name, others do, and it says nothing of this module.
+        """
+        found = {}
+        for name, calls in readers.items():
+            owner = name.rpartition(".")[0]
+            inside = [
+                i for i in calls if f"{self.program.calls[i].module}.".startswith(f"{owner}.")
+            ]
+            if inside or owner not in self.own:
+                found[name] = self.home[(inside or calls)[0]]
+        return found
 
     def shortest(self) -> dict[str, int]:
         """Return the device of every module, named by the shortest paths.

@@ -57,6 +57,8 @@ RANK_OF_STAGE = {ranks!r}
 MICRO_BATCHES = {micro_batches}
 TIED = {tied!r}
 """Weights of which several stages have a copy: lists of (stage, name)."""
+BOUNDARIES = {boundaries!r}
+"""What passes into every stage, and out of the last: (shape, type, whether it has a gradient); None if not known."""
 
 _GROUPS = {{}}
 
@@ -73,10 +75,23 @@ def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=Fals
     folder = os.path.dirname(os.path.abspath(__file__)) if folder is None else folder
     device = torch.device(device)
     modules = {{s: load(f"Stage{{s}}", folder).to(device) for s, home in enumerate(RANK_OF_STAGE) if home == rank}}
-    stages = [PipelineStage(module, s, len(RANK_OF_STAGE), device, group=group) for s, module in modules.items()]
+    stages = [
+        PipelineStage(module, s, len(RANK_OF_STAGE), device, _empty(s), _empty(s + 1), group=group)
+        for s, module in modules.items()
+    ]
     runtime = _PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_fn, scale_grads=scale_grads)
     runtime._load_csv(os.path.join(folder, "schedule.csv"))
     return runtime, modules
+
+
+def _empty(boundary):
+    """Return tensors without content, like those that pass: torch then need not run the stages to learn their shapes."""
+    if BOUNDARIES is None:
+        return None
+    return tuple(
+        torch.empty(shape, dtype=getattr(torch, kind), device="meta", requires_grad=learns)
+        for shape, kind, learns in BOUNDARIES[boundary]
+    )
 
 
 def sum_tied_gradients(modules, group=None):
@@ -119,7 +134,12 @@ def export(job: Job) -> Exported:
     )
     stages = cut_stages(job.torch, numbers, len(homes))
     tied = _tied(stages)
-    extra = CODE.format(ranks=rank_of_stage, micro_batches=run.micro_batches, tied=tied)
+    extra = CODE.format(
+        ranks=rank_of_stage,
+        micro_batches=run.micro_batches,
+        tied=tied,
+        boundaries=_boundaries(stages),
+    )
     files = saved_module(
         "pipeline.py",
         "the stages of a pipeline",
@@ -291,6 +311,40 @@ def _manifest(
         "split_points": {stage.split_point: "BEGINNING" for stage in stages if stage.split_point},
         "simulated_seconds": run.seconds,
     }
+
+
+def _boundaries(stages: Sequence[Stage]) -> list[list[tuple[Any, ...]]] | None:
+    """Return what passes into every stage and out of the last, by a run on tensors without content.
+
+    None where such a run is impossible: torch then finds out by itself, on arbitrary numbers, which
+    is wrong where a stage looks them up in a table.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+        nodes = (node for node in stages[0].module.graph.nodes if node.op == "placeholder")
+        metas = [node.meta.get("val") for node in nodes]
+        if not all(isinstance(x, torch.Tensor) for x in metas):
+            return None
+        values: Any = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in metas]
+        found = [values]
+        for stage in stages:
+            try:
+                values = stage.module(*values)
+            except Exception:  # whatever an op raises that needs numbers
+                return None
+            found.append(list(values) if isinstance(values, tuple | list) else [values])
+            if not all(isinstance(x, torch.Tensor) for x in found[-1]):
+                return None
+            values = [x.detach().requires_grad_(x.requires_grad) for x in found[-1]]
+    return [
+        [
+            (tuple(map(int, x.shape)), str(x.dtype).removeprefix("torch."), x.requires_grad)
+            for x in row
+        ]
+        for row in found
+    ]
 
 
 def _tied(stages: Sequence[Stage]) -> list[list[tuple[int, str]]]:

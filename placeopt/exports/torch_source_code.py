@@ -38,17 +38,18 @@ def _fill(module, weights):
     tied = {{}}
     for path, (key, value, device, learned) in weights.items():
         if key not in tied:
-            tied[key] = torch.nn.Parameter(value.to(device)) if learned else value.to(device)
+            moved = value.to(device)
+            tied[key] = moved if learned is None else torch.nn.Parameter(moved, requires_grad=learned)
         *parents, leaf = path.split(".")
         home = module
         for name in parents:
             if not hasattr(home, name):
                 home.add_module(name, torch.nn.Module())
             home = getattr(home, name)
-        if learned:
-            home.register_parameter(leaf, tied[key])
-        else:
+        if learned is None:
             home.register_buffer(leaf, tied[key])
+        else:
+            home.register_parameter(leaf, tied[key])
 
 
 def load(name="{first}", folder=None):
@@ -203,9 +204,9 @@ def _registering(modules: Iterable[Any]) -> Iterator[str]:
         yield f"import {definition._init_fn.__module__}  # {target._schema.name}"
 
 
-def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
-    """Return (key of tied names, tensor, device, whether it is learned) by path, for what the code
-    reads.
+def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool | None]]:
+    """Return (key of tied names, tensor, device, whether it learns, None for a buffer) by path, for
+    what the code reads.
     """
     import torch
 
@@ -219,6 +220,6 @@ def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
             continue
         device = module.meta.get(STORED_DEVICES, {}).get(node.target, str(value.device))
         tensor = value.detach() if value.device.type in ("meta", "cpu") else value.detach().cpu()
-        learned = isinstance(value, torch.nn.Parameter)
+        learned = value.requires_grad if isinstance(value, torch.nn.Parameter) else None
         found[node.target] = (first.setdefault(id(value), node.target), tensor, device, learned)
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import importlib.util
 import io
 import json
@@ -55,7 +56,7 @@ NEED_BLOCK = {"device-map", "torch", "onnxruntime", "jax", "csv", "run"}
 """Cells that export or run the placement by block."""
 
 EQUAL, MIXED, PAIR = "4xA100", "2xA100+2xV100", "2xA100"
-SECONDS = 2
+SECONDS = 1
 SHARE = 0.7
 """Memory limit of a device, as a share of what one device alone holds at its peak."""
 
@@ -211,11 +212,11 @@ def grouped(subject: Subject, word: str) -> str:
 
 def exported(subject: Subject, to: str, *words: Any, placement: Path | None = None) -> Path:
     """Export the placement by block; return the folder."""
+    out = subject.folder / to
+    given = ("--model", subject.source, "--cluster", EQUAL if placement is None else PAIR)
     placement = placement or subject.placement
     if placement is None:
         raise Refused("there is no placement by block")
-    out = subject.folder / to
-    given = ("--model", subject.source, "--cluster", PAIR if "pipeline" in to else EQUAL)
     placeopt("export", placement, "--to", to, *given, "--out", out, *words)
     return out
 
@@ -298,6 +299,8 @@ def compare_gradients(module: Any, found: list[dict[str, Any]]) -> None:
     for gradients in found:
         for name, gradient in gradients.items():
             expected = names[name].grad
+            if expected is None:
+                raise ValueError(f"'{name}' has a gradient, which the unsplit module's has not")
             compare([gradient / expected.abs().max()], [expected / expected.abs().max()])
             seen.add(id(names[name]))
     for name, parameter in names.items():
@@ -447,7 +450,8 @@ def cells(name: str, way: str, wanted: tuple[str, ...] = CELLS) -> list[dict[str
             try:
                 rows.append(row(name, way, cell, "ok", ACTIONS[cell](subject)))
             except Refused as error:
-                rows.append(row(name, way, cell, "refused", str(error)))
+                told = str(error).replace(f"{folder}/", "").replace(f"{HERE}/", "")
+                rows.append(row(name, way, cell, "refused", told))
             except Exception as error:
                 rows.append(row(name, way, cell, "failed", f"{type(error).__name__}: {error}"))
                 if os.environ.get("TRACE"):
@@ -465,6 +469,12 @@ def row(name: str, way: str, cell: str, outcome: str, words: str) -> dict[str, s
 def record(rows: list[dict[str, str]]) -> None:
     """Put rows into the table, in the order of the models."""
     path = HERE / "cells.csv"
+    with (Path(tempfile.gettempdir()) / "placeopt-models.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several may run beside each other
+        _merge(path, rows)
+
+
+def _merge(path: Path, rows: list[dict[str, str]]) -> None:
     table = {(x["model"], x["way"], x["cell"]): x for x in (*read_csv(path), *rows)}
     order = {
         key: i for i, key in enumerate((m, w, c) for m in zoo.MODELS for w in WAYS for c in CELLS)
