@@ -30,7 +30,7 @@ def page() -> str:
         "Every registered solver: what it does, which objective it takes, where it comes from, "
         "when to use it, and its options.",
         "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` "
-        "prints the same.",
+        "prints the same. The [glossary](glossary.md) explains the words.",
         "",
     ]
     for kind, title in KINDS.items():

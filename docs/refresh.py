@@ -7,10 +7,12 @@ commands of README.md as they stand there and puts their output below them.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nbclient
@@ -33,23 +35,40 @@ def main() -> None:
     text = readme.read_text()
     for marker in re.findall(r"<!-- output: ((?:placeopt|python3) [^\n]*?) -->", text):
         text = replace_output(text, marker, run(marker))
+    for marker in re.findall(r"<!-- first output: (placeopt [^\n]*?) -->", text):
+        text = replace_output(text, marker, first_run(marker), label="first output")
     readme.write_text(text)
     shutil.copy(OUT / "gantt.png", PICTURES / "inception_v1.png")
     execute_notebook(ROOT / "docs" / "tour.ipynb")
 
 
-def run(command: str) -> str:
-    """Return what a command prints."""
+def run(command: str, kernel_cache: str | None = None) -> str:
+    """Return what a command prints, with the kernels of that folder, by default the usual ones."""
     print("$", command, flush=True)
     name, *words = command.split()
     arguments = [sys.executable, *(["-m", name] if name == "placeopt" else []), *words]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
+    kernels = {} if kernel_cache is None else {"NUMBA_CACHE_DIR": kernel_cache}
+    done = subprocess.run(
+        arguments,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **kernels},
+    )
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
-def replace_output(text: str, command: str, output: str) -> str:
+def first_run(command: str) -> str:
+    """Return what a command prints where no kernel is compiled yet, its files left out."""
+    with tempfile.TemporaryDirectory() as cache:
+        printed = run(command, cache)
+    return "\n".join(line for line in printed.splitlines() if not line.startswith("wrote "))
+
+
+def replace_output(text: str, command: str, output: str, label: str = "output") -> str:
     """Put `output` into the text block after the marker of `command`."""
-    pattern = re.compile(rf"(<!-- output: {re.escape(command)} -->\n```text\n).*?(```)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- {label}: {re.escape(command)} -->\n```text\n).*?(```)", re.DOTALL)
     return pattern.sub(lambda match: match[1] + output + "\n" + match[2], text, count=1)
 
 

@@ -38,7 +38,7 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     Parameters
     ----------
     source : a file, a generator, an OpGraph or a problem for a placement (see
-    `placeopt.instances.sources.load`, which
+        `placeopt.instances.sources.load`, which
         also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`);
         `stream:NAME?...` for a job stream (`load_stream`); a file of a sharding problem, in the
         contest's format or ours, plain or gzip.
@@ -122,14 +122,14 @@ def solve(
     ----------
     problem : PlacementProblem, PipelineProblem, JobStreamProblem or ShardingProblem.
     solver : a registered name or a configured solver; by default the portfolio (makespan), the
-    exact DP
+        exact DP
         (period of a chain of stages), cp-sat (period otherwise, latency), the repetend search
         (pipelines) or sharding-portfolio (sharding).
     seconds, evaluations, target : the budget; 10 seconds if nothing else limits the search.
     seed : same seed and evaluation budget, same answer.
     initial : a solution to start from; the result is never worse.
     on_progress : called with a Progress (time, evaluations, incumbent, bound) while the solver
-    runs.
+        runs.
     options : fields of the named solver, for instance `num_workers=2`.
 
     Returns

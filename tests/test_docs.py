@@ -133,3 +133,19 @@ def test_every_page_is_in_the_navigation():
         if path.suffix in (".md", ".ipynb")
     ]
     assert [page for page in pages if f": {page}" not in text] == []
+
+
+def test_the_glossary_is_linked_from_every_page_that_uses_its_words():
+    """A page with a word of the glossary in its text links to it; its words are listed once."""
+    glossary = ROOT / "docs" / "glossary.md"
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", glossary.read_text(), re.MULTILINE)
+    words = [word.strip() for row in rows for word in row.split(",") if row != "word"]
+    assert len(words) == len(set(words)) > 40
+    for word in ("tick", "ideal", "repetend", "front", "segment", "series", "slot", "core"):
+        assert word in words
+    used = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})s?\b", re.IGNORECASE)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text()
+        plain = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+        if page != glossary and used.search(plain):
+            assert re.search(r"\]\([./a-z]*glossary\.md\)", text), page.relative_to(ROOT)

@@ -47,11 +47,11 @@ def verify(
     ----------
     problem : of any type.
     solution : a solution, a Result (which names its execution), or a file of either; placements
-    also as CSV (see
+        also as CSV (see
         `placeopt.io.placement_file`).
     seconds : time for the bounds; the validity check and the value always come.
     queue : execution; None is the one that the Result or the file names, else the default of the
-    objective
+        objective
         ("priority" if a placement has priorities, else "fifo").
     num_workers : threads of the exact solver.
 

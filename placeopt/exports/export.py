@@ -34,16 +34,16 @@ def export(
     ----------
     problem, placement : which op runs where; a Result's solution is taken.
     to : "device-map" (dict of module paths), "torch" (a module that moves its tensors),
-    "torch-pipeline" (stages and
+        "torch-pipeline" (stages and
         schedule), "onnxruntime" (a runner of the model's parts), "jax" (shardings of parameters) or
         "csv".
     model : the model that was placed: an ONNX file, a .pt2 archive, `torch:FILE.py:NAME` or a torch
-    module.
+        module.
     inputs : example inputs of a torch module.
     devices : the framework's name of every device ("cuda:0", "cpu"), by index or by name.
     out : file or folder.
     options : of the target; `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or
-    micro_batches, solver and
+        micro_batches, solver and
         seconds to search for one, and stage (of every op, where a device holds several).
 
     Raises

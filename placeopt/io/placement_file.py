@@ -290,16 +290,18 @@ class _Table:
 
     def placement(self, *, with_ranks: bool) -> Placement:
         missing = self.device == -1
-        self._refuse_missing(missing, "has no device; give one to every op")
+        self._refuse_missing(missing, "has no device", "give one to every op")
         if with_ranks:
-            self._refuse_missing(~self.ranked, "has no priority (give one to every op, or to none)")
+            self._refuse_missing(
+                ~self.ranked, "has no priority", "give one to every op, or to none"
+            )
         return Placement(self.device, self.priority if with_ranks else None)
 
-    def _refuse_missing(self, missing: Any, what: str) -> None:
+    def _refuse_missing(self, missing: Any, what: str, fix: str) -> None:
         if missing.any():
             more = f", nor have {int(missing.sum()) - 1} others" if missing.sum() > 1 else ""
             name = self.problem.op_names[int(missing.argmax())]
-            raise InputError(f"{self.where}: op '{name}' {what}{more}")
+            raise InputError(f"{self.where}: op '{name}' {what}{more}; {fix}")
 
     def _find(
         self, key: Any, index: dict[str, int], names: Sequence[str], what: str, at: str

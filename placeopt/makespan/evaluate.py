@@ -43,7 +43,7 @@ class Evaluation(Shown):
     makespan : end of the last op, ticks.
     queue : the execution: "fifo", "priority" or "planned".
     peak_memory : largest number of bytes on each device (resident and live tensors), shape
-    (num_devices,).
+        (num_devices,).
     """
 
     problem: PlacementProblem
@@ -164,7 +164,7 @@ def evaluate(
     ----------
     placement : a Placement, or the device of every op.
     queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else
-    "fifo".
+        "fifo".
     check : refuse placements that break colocation or capacity (compatibility is always needed).
 
     Raises
@@ -234,7 +234,7 @@ def evaluate_batch(
     ----------
     devices : device of every op, shape (batch, num_ops).
     priorities : ranks, shape (batch, num_ops), or (num_ops,) for one order shared by all; None for
-    "fifo".
+        "fifo".
     threads : number of threads, by default one per core. The result does not depend on it.
 
     Returns

@@ -62,7 +62,7 @@ class Calibration(Shown):
     ----------
     overhead : seconds that the engine adds to every op.
     device, link : fitted constants, with the report of the fit; `device` includes the overhead.
-    None where
+        None where
         there was nothing to fit (a single device has no transfers).
     op_seconds : time of the ops of each measured graph, without overhead, by graph name.
     """
@@ -133,7 +133,7 @@ class Calibration(Shown):
         Parameters
         ----------
         mode : "none", "fitted" or "measured" (op times measured where the graph was part of the
-        calibration).
+            calibration).
         """
         cluster = self.cluster(mode)
         if mode == "measured" and graph.name in self.op_seconds:
@@ -177,7 +177,7 @@ def calibrate(
     placements : random placements per graph (see `probes`).
     repeat : executions of each.
     cluster : names, kinds, memory and channels of the devices, and their constants before
-    calibration; None for
+        calibration; None for
         the runtime's own.
     """
     rng = np.random.default_rng(seed)

@@ -76,7 +76,7 @@ class DaskRuntime:
     ----------
     num_devices : workers used, one device each.
     address : of a running scheduler, whose workers must have one thread each; None starts workers
-    here.
+        here.
     retries : executions repeated after a worker was lost, before it is an error.
     timeout : seconds that one execution may take.
 
@@ -220,7 +220,7 @@ class DaskRuntime:
         Parameters
         ----------
         check : compare the results of the first execution with those of a serial one in this
-        process.
+            process.
 
         Raises
         ------

@@ -55,12 +55,12 @@ class Measured:
     Parameters
     ----------
     problem : the simulated problem of the same graph: where neither the caller nor `ranks` orders
-    the ops,
+        the ops,
         its fifo simulation does.
     repeats : executions of a candidate that keeps up with the best; their median is its value.
     margin : a first execution slower than the best median by more than this share is a lost race.
     ranks : order of the ops for devices that come without one, typically that of the placement a
-    search begins with.
+        search begins with.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Refinement(Shown):
     placement : the start, or the candidate if it is faster with the confidence asked for.
     improved : whether it is the candidate.
     start_seconds, candidate_seconds : the pairs of final measurements; empty if the search found
-    nothing new.
+        nothing new.
     executions : of the search and of the final measurements together.
     ratio, interval : candidate over start: geometric mean, and its two-sided confidence interval.
     result : what the search returned.

@@ -40,7 +40,7 @@ class TorchRuntime(NamedDevices):
     Parameters
     ----------
     devices : names of torch devices, one per device of the placement; () for all CUDA devices. A
-    name may occur
+        name may occur
         twice: its devices then share the hardware.
 
     Raises

@@ -50,7 +50,7 @@ def run(
     Parameters
     ----------
     solver : a configured solver: ours, or any object with a `name` and the method `solve` of the
-    Solver protocol.
+        Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
 
@@ -82,7 +82,7 @@ def _run(
     Parameters
     ----------
     part_of : the tracker of the search that runs this one on a part of its budget; it is closed
-    with it, and meets the
+        with it, and meets the
         other side of the same solve where that one does.
     """
     check_accepts(solver, problem)

@@ -136,5 +136,5 @@ def test_a_schedule_of_another_cut_and_options_beside_a_schedule_are_refused(fol
     assert run(*words, "swapped.csv") == 2
     assert "its stages are on the ranks [1, 0]" in capsys.readouterr().err
     assert run(*words, "out/schedule.torch.csv", "--micro-batches", "3") == 2
-    assert "micro_batches: the schedule that is given says what runs" in capsys.readouterr().err
+    assert "--micro-batches: the schedule that is given says what runs" in capsys.readouterr().err
     assert not Path("pipeline").exists()
