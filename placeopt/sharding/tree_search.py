@@ -11,9 +11,11 @@ give up another cannot take at the same time. So the search makes attempts, each
 3. *strict*: moves within the capacity, prices of usage high and low by turns.
 
 The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core. A phase ends with a
-cycle that gains little of what its cycles gained on average, or after so many turns; the number
-doubles from attempt to attempt, so that a first good choice is there soon. The next attempt begins
-as the last one did if that found a better choice, else the other way.
+cycle that gains nothing, or so little that in as many cycles again the attempt would not become the
+best, or after so many turns; the number doubles from attempt to attempt, so that a first good
+choice is there soon. There are three ways to begin: from a decoded choice, from the best one, and
+from the best one with the strict phase alone. The next attempt begins as the last one did if that
+found a better choice, else in the next way.
 
 References
 ----------
@@ -66,8 +68,8 @@ SWEEP = 3.0
 PIECE = 20_000
 """Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
 
-LITTLE = 0.1
-"""A phase ends with a cycle that gains less than this part of the mean of its cycles."""
+DECODED, RELAXED, POLISHED, WAYS = 0, 1, 2, 3
+"""Ways in which an attempt begins, and their number."""
 
 DOUBLINGS = 64
 """A price that has doubled so often passes the cost of every choice."""
@@ -158,18 +160,19 @@ class TreeSearch:
         """
         if polished or self._decoded is None:
             yield from self._strict(DOUBLINGS * len(SCALES))
-        from_best, turns = False, 1
+        way, turns = DECODED, 1
         while True:
             known = self.best_cost
             self.attempts += 1
-            start = self.best if from_best or self._decoded is None else self._decoded
-            self.board = board_of(self.unlimited, start)
-            yield from self._free(turns)
-            yield from self._squeeze()
+            decoded = way == DECODED and self._decoded is not None
+            self.board = board_of(self.unlimited, self._decoded if decoded else self.best)
+            if way != POLISHED:
+                yield from self._free(turns)
+                yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))
             turns *= 2
             if self.best_cost >= known:
-                from_best = not from_best
+                way = (way + 1) % WAYS
 
     def _free(self, turns: int) -> Iterator[None]:
         """Make moves without a capacity at the bound's prices."""
@@ -191,7 +194,7 @@ class TreeSearch:
         ----------
         prices : by time point; None for those of the bound, as they become better.
         """
-        begun = before = self._priced(prices)
+        before, known = self._priced(prices), float(self.best_cost)
         cycle = [(scale, most) for scale in scales for most in self.sizes]
         for turn in range(turns):
             scale, most = cycle[turn % len(cycle)]
@@ -208,7 +211,8 @@ class TreeSearch:
             cycles, rest = divmod(turn + 1, len(cycle))
             if rest == 0:
                 after = self._priced(prices)
-                if before - after <= LITTLE * (begun - after) / cycles:
+                gain = before - after
+                if gain <= 0 or (prices is None and after - gain * cycles > known):
                     return
                 before = after
 
