@@ -56,8 +56,8 @@ class Family:
     "staircase" (a window of fixed length), "mixed" (each node one of these).
     limit : multiple of the smallest peak.
     follow : part of the element-wise edges that forbid all but equal layouts.
-    skips : chance of an op to read an op of an earlier layer as well. branches : ops of a layer that
-    read the same input. idle : nodes without edges per op, as copies and constants are.
+    skips : chance of an op to read an op of an earlier layer as well. branches : ops of a layer
+    that read the same input. idle : nodes without edges per op, as copies and constants are.
     rich : strategies are repeated with other costs and usages so many times. kinds : different
     layers, which take turns; 0 for layers that are all different.
     """

@@ -186,6 +186,26 @@ def least_usage(c):
 
 
 @entry
+def roots_at(f, c, over):
+    """Return the nodes, no leaves, whose usage or that of nodes that hang on them falls on marked
+    time points.
+    """
+    n = len(f.node_ptr) - 1
+    marked = np.zeros(n, dtype=np.bool_)
+    count = np.zeros(len(over) + 1, dtype=np.int64)
+    for t in range(len(over)):
+        count[t + 1] = count[t] + over[t]
+    for v in range(n):
+        marked[v] |= count[c.last[v]] > count[c.first[v]]
+        if marked[v] and v < f.core:
+            marked[f.adj_node[f.core_ptr[v]]] = True
+    for v in range(f.core):
+        if f.core_ptr[v] == f.adj_ptr[v]:
+            marked[v] = False
+    return np.flatnonzero(marked)
+
+
+@entry
 def decode(f, c, width):
     """Return a choice that fits, after sweeps: each node the cheapest by the choices before and the
     messages from behind.

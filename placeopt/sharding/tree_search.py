@@ -1,25 +1,48 @@
-"""A search by tree moves on a compact problem, in slices that others can be run between."""
+"""A search by tree moves on a compact problem that passes the capacity and comes back: strategic
+oscillation.
+
+Moves that never pass the capacity get stuck where room is scarce: what one part of the graph would
+give up another cannot take at the same time. So the search makes attempts, each in three phases:
+
+1. *free*: from a choice that the bound's messages decode, or from the best one, moves without a
+   capacity, usage at the bound's prices: at good prices the result passes the capacity little;
+2. *squeeze*: no move may add usage where the capacity is passed, and prices there double until it
+   is passed nowhere;
+3. *strict*: moves within the capacity, prices of usage high and low by turns.
+
+The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core. A phase ends with a
+cycle that gains nothing, or so little that in as many cycles again the attempt would not become the
+best, or after so many turns; the number doubles from attempt to attempt, so that a first good
+choice is there soon. There are three ways to begin: from a decoded choice, from the best one, and
+from the best one with the strict phase alone. The next attempt begins as the last one did if that
+found a better choice, else in the next way.
+
+References
+----------
+F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations Research 183, 2011.
+"""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.random_bits import random_states
+from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.tree_moves import Manner, board_of, improve
+from placeopt.sharding.compact import over_time
+from placeopt.sharding.tree_moves import Manner, board_of, improve, least_usage, roots_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placeopt.sharding.compact import Compact
 
     Ints = NDArray[np.int64]
-
-TREE_SIZES = (3, 10, 30, 100, 300)
-"""Most nodes of a tree, by turns."""
+    Floats = NDArray[np.float64]
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
 """Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
@@ -42,6 +65,15 @@ SKIP = 0.05
 SWEEP = 3.0
 """Nodes that the trees of one turn have together, as a multiple of all nodes."""
 
+PIECE = 20_000
+"""Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
+
+DECODED, RELAXED, POLISHED, WAYS = 0, 1, 2, 3
+"""Ways in which an attempt begins, and their number."""
+
+DOUBLINGS = 64
+"""A price that has doubled so often passes the cost of every choice."""
+
 
 class TreeSearch:
     """A choice and the moves that improve it.
@@ -49,88 +81,204 @@ class TreeSearch:
     Attributes
     ----------
     best, best_cost : the cheapest choice so far and what it costs in the compact problem.
-    prices : of usage, by node. urgent : whether the best choice uses what is all but forbidden.
+    attempts : begun so far. urgent : whether the best choice uses what is all but forbidden.
     """
 
     def __init__(self, compact: Compact, choice: Ints, rng: np.random.Generator) -> None:
         self.compact, self.rng = compact, rng
         self.factors = factors_of(compact)
         self.state = random_states(rng, 1)[0]
-        self.prices = np.zeros(compact.num_nodes)
+        self._prices = np.zeros(len(compact.capacity))
+        self._decoded: Ints | None = None
         self.best, self.best_cost = choice, self.cost_of(choice)
         self.urgent = False
-        self._turn, self._left, self._jitter = 0, 0, 1.0
         inner = np.flatnonzero(
             np.diff(self.factors.adj_ptr)[: compact.core] > 1
         )  # leaves move with their parents
         self._roots = np.concatenate([inner, np.arange(compact.core, compact.num_nodes)])
         self._inner = len(inner)
-        self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
-        self.restart(choice)
+        self.sizes = tree_sizes(compact.num_nodes - compact.core)
+        most = np.maximum.reduceat(compact.usage, compact.node_ptr[:-1])
+        peak = over_time(compact.first, compact.last, most, len(compact.capacity))
+        self.unlimited = compact._replace(capacity=np.maximum(peak, 0))
+        self.attempts = 0
+        self._made, self._limit = 0, 1
+        self.board = board_of(compact, choice)
+        self._work = self._attempts(polished=False)
 
-    @property
-    def cycles(self) -> int:
-        """Times that all sizes and scales have gone by."""
-        return self._turn // (len(TREE_SIZES) * len(SCALES))
+    def guide(self, prices: Floats, decoded: Ints) -> None:
+        """Take note of the bound's prices by time point, and of a choice that its messages decode
+        without a capacity.
+        """
+        self._prices, self._decoded = prices, decoded
 
     def restart(self, choice: Ints) -> None:
-        """Go on from another choice."""
+        """Go on from another choice, which keeps the capacity."""
         self.board = board_of(self.compact, choice)
         self._keep_best()
+        self._work = self._attempts(polished=True)
+
+    def offer(self, choice: Ints) -> None:
+        """Take note of a choice, which keeps the capacity."""
+        if self.cost_of(choice) < self.best_cost:
+            self.board = board_of(self.compact, choice)
+            self._keep_best()
+
+    def round(self, limit: int) -> int:
+        """Do the next piece of work: at most `limit` moves; return their number, at least 1."""
+        self._made, self._limit = 0, max(1, limit)
+        next(self._work)
+        return max(1, self._made)
 
     def cost_of(self, choice: Ints) -> int:
         """Return what a choice costs, edges and nodes that were decided before left out."""
-        c = self.compact
-        low, high = c.edge[:, 0], c.edge[:, 1]
-        pairs = c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]
-        return int(c.cost[c.node_ptr[:-1] + choice].sum()) + int(c.table[pairs].sum())
+        nodes, edges = self._costs(choice)
+        return int(nodes.sum()) + int(edges.sum())
 
     def cost_below(self, choice: Ints, most: int) -> int:
         """Return what a choice costs, costs of `most` or more left out."""
-        c = self.compact
-        low, high = c.edge[:, 0], c.edge[:, 1]
-        nodes = c.cost[c.node_ptr[:-1] + choice]
-        edges = c.table[c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]]
+        nodes, edges = self._costs(choice)
         return int(nodes[nodes < most].sum()) + int(edges[edges < most].sum())
 
-    def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
-        """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the
-        prices.
-        """
-        at = self.rng.integers(
-            0 if most <= LOCAL_SIZE else self._inner, len(self._roots), size=count
-        )
-        roots = self._roots[at]
-        manner = Manner(most, SKIP, float(heat))
-        started = time.perf_counter()
-        price = scale * self.prices
+    def _costs(self, choice: Ints) -> tuple[Ints, Ints]:
+        c = self.compact
+        low, high = c.edge[:, 0], c.edge[:, 1]
+        pairs = c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]
+        return c.cost[c.node_ptr[:-1] + choice], c.table[pairs]
+
+    def moves(self, roots: Ints, most: int, prices: Floats, compact: Compact) -> None:
+        """Make a move of a tree of up to `most` nodes at each root, usage priced by time point."""
+        manner = Manner(most, SKIP, 0.0)
+        price = prices_of_nodes(compact, prices)
         lift_trees(self.factors, price)
-        improve(self.factors, self.compact, self.board, roots, price, manner, self.state)
-        self._rates[most] = count / max(1e-6, time.perf_counter() - started)
-        self._keep_best()
+        improve(self.factors, compact, self.board, roots, price, manner, self.state)
+        self._made += len(roots)
 
-    def moves_in(self, seconds: float) -> int:
-        """Return about how many moves of the next size can be made in `seconds`."""
-        return max(1, int(seconds * self._rates[TREE_SIZES[self._turn % len(TREE_SIZES)]]))
-
-    def round(self, limit: int) -> int:
-        """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their
-        number.
+    def _attempts(self, *, polished: bool) -> Iterator[None]:
+        """Make attempts without end; first descend from the choice on the board, if asked to or if
+        nothing has been decoded yet.
         """
-        most = TREE_SIZES[self._turn % len(TREE_SIZES)]
-        scale = SCALES[self._turn // len(TREE_SIZES) % len(SCALES)]
-        if self.urgent and scale == 1.0:
-            scale = URGENT_SCALE
-        if self._left == 0:
-            self._left = max(1, int(SWEEP * (self.compact.num_nodes - self.compact.core)) // most)
-            self._jitter = 1.0 + JITTER * (2.0 * self.rng.random() - 1.0)
-        count = min(limit, self._left)
-        self.moves(count, most, scale * self._jitter)
-        self._left -= count
-        self._turn += self._left == 0
-        return count
+        if polished or self._decoded is None:
+            yield from self._strict(DOUBLINGS * len(SCALES))
+        way, turns = DECODED, 1
+        while True:
+            known = self.best_cost
+            self.attempts += 1
+            decoded = way == DECODED and self._decoded is not None
+            self.board = board_of(self.unlimited, self._decoded if decoded else self.best)
+            if way != POLISHED:
+                yield from self._free(turns)
+                yield from self._squeeze()
+            yield from self._strict(turns * len(SCALES))
+            turns *= 2
+            if self.best_cost >= known:
+                way = (way + 1) % WAYS
+
+    def _free(self, turns: int) -> Iterator[None]:
+        """Make moves without a capacity at the bound's prices."""
+        prices = self._prices * self._jitter()
+        yield from self._phase(self.unlimited, prices, (1.0,), turns)
+
+    def _strict(self, turns: int) -> Iterator[None]:
+        """Make moves within the capacity."""
+        self.board = board_of(self.compact, self.board.choice)
+        self._keep_best()
+        yield from self._phase(self.compact, None, SCALES, turns)
+
+    def _phase(
+        self, compact: Compact, prices: Floats | None, scales: tuple[float, ...], turns: int
+    ) -> Iterator[None]:
+        """Make turns of all sizes at all scales until a cycle gains little, at most `turns`.
+
+        Parameters
+        ----------
+        prices : by time point; None for those of the bound, as they become better.
+        """
+        before, known = self._priced(prices), float(self.best_cost)
+        cycle = [(scale, most) for scale in scales for most in self.sizes]
+        for turn in range(turns):
+            scale, most = cycle[turn % len(cycle)]
+            if prices is None:
+                urgent = self.urgent and scale == 1.0
+                now = self._prices * (self._jitter() * (URGENT_SCALE if urgent else scale))
+            else:
+                now = scale * prices
+            for roots in self._turn(most):
+                self.moves(roots, most, now, compact)
+                if prices is None:
+                    self._keep_best()
+                yield
+            cycles, rest = divmod(turn + 1, len(cycle))
+            if rest == 0:
+                after = self._priced(prices)
+                gain = before - after
+                if gain <= 0 or (prices is None and after - gain * cycles > known):
+                    return
+                before = after
+
+    def _priced(self, prices: Floats | None) -> float:
+        """Return what the choice on the board costs, its usage as well if there are prices."""
+        cost = float(self.cost_of(self.board.choice))
+        return cost if prices is None else cost + float(prices @ self._usage())
+
+    def _usage(self) -> Ints:
+        """Return the usage of the choice on the board at every time point."""
+        c = self.compact
+        amounts = c.usage[c.node_ptr[:-1] + self.board.choice]
+        return over_time(c.first, c.last, amounts, len(c.capacity))
+
+    def _turn(self, most: int) -> Iterator[Ints]:
+        """Yield the roots of a turn's moves, piece by piece."""
+        left = max(1, int(SWEEP * (self.compact.num_nodes - self.compact.core)) // most)
+        while left > 0:
+            count = min(left, self._limit, max(1, PIECE // most))
+            low = 0 if most <= LOCAL_SIZE else self._inner
+            yield self._roots[self.rng.integers(low, len(self._roots), size=count)]
+            left -= count
+
+    def _squeeze(self) -> Iterator[None]:
+        """Lower the usage where it passes the capacity until it does so nowhere."""
+        c = self.compact
+        prices, extra = self._prices.copy(), 0.0
+        for turn in range(DOUBLINGS):
+            usage = self._usage()
+            over = usage > c.capacity
+            if not over.any():
+                return
+            if turn == 0:
+                worth = float(self.cost_of(self.board.choice)) / float(usage[over].sum())
+                extra = max(float(prices.max(initial=0.0)) / 4, worth / 16, 2.0**-20)
+            prices[over] += extra
+            extra *= 2.0
+            within = c._replace(capacity=np.maximum(c.capacity, usage))
+            self.board = board_of(within, self.board.choice)
+            roots = self.rng.permutation(roots_at(self.factors, c, over))
+            most = self.sizes[turn % min(3, len(self.sizes))]
+            while len(roots):
+                count = min(self._limit, max(1, PIECE // most))
+                self.moves(roots[:count], most, prices, within)
+                roots = roots[count:]
+                yield
+        choice = self.board.choice.copy()
+        live = np.array([self._over_in(v, over) for v in range(c.num_nodes)])
+        choice[live] = least_usage(c)[live]
+        self.board = board_of(c, choice)
+
+    def _over_in(self, v: int, over: NDArray[np.bool_]) -> bool:
+        return bool(over[self.compact.first[v] : self.compact.last[v]].any())
+
+    def _jitter(self) -> float:
+        return 1.0 + JITTER * (2.0 * float(self.rng.random()) - 1.0)
 
     def _keep_best(self) -> None:
         cost = self.cost_of(self.board.choice)
         if cost < self.best_cost:
             self.best, self.best_cost = self.board.choice.copy(), cost
+
+
+def tree_sizes(core: int) -> tuple[int, ...]:
+    """Return the sizes of trees: 3, 30, 300, ... up to the core."""
+    sizes = [3]
+    while 10 * sizes[-1] <= core:
+        sizes.append(10 * sizes[-1])
+    return tuple(sizes)

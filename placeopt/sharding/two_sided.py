@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
+from placeopt.sharding.bounds.exact_pass import survivors
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of, usage_unit
 from placeopt.sharding.exact_rest import solve_rest
@@ -45,13 +45,6 @@ CP-SAT."""
 GUESS = 4
 """The best cost is guessed to be at most this multiple of a choice's costs that are not all but
 forbidden."""
-
-TRIAL_GAIN, TRIAL_CYCLES = 0.05, 2
-"""A trial from better prices starts after this part of the gap has been closed, and takes so many
-cycles of moves, and always while the known cost is far from the bound."""
-
-TRIAL_REACH = 1.3
-"""A known cost above this multiple of the bound says nothing about the gap."""
 
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
@@ -147,7 +140,6 @@ class TwoSided:
         self.compact = self.condensed.compact
         self._bound = max(self._bound, remainder.bound)
         self.trivial = self.compact.num_nodes == 0
-        self._trial_bound, self._trial_end = 0.0, 0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self._tried = np.inf
         if self.trivial:
@@ -169,6 +161,7 @@ class TwoSided:
         self._aim(self.search.best)
         for _ in range(FIRST_STEPS):
             self.dual.step()
+        self.search.offer(decode(self.dual.factors, self.compact, self.dual.width))
         self.exchange()
 
     def solution(self) -> Ints:
@@ -194,7 +187,7 @@ class TwoSided:
         stepping = pool.submit(self._steps_until, end)
         try:
             while self.search is not None and time.perf_counter() < end:
-                self.moves += self.search.round(self.search.moves_in(min(0.3, seconds)))
+                self.moves += self.search.round(TURN_MOVES)
         finally:
             stepping.result()
         self.exchange()
@@ -205,31 +198,9 @@ class TwoSided:
         """
         if self.search is None:
             return
-        self.search.prices = prices_of_nodes(self.compact, self.dual.prices)
-        self._choose(self.search, self._decoded())
-        self._aim(self.search.board.choice)
-
-    def _choose(self, search: TreeSearch, decoded: Ints) -> None:
-        """Let the search go on from where it is, from a choice decoded with better prices, or from
-        its best.
-
-        Better prices lead elsewhere: once the bound has closed a part of the gap, the search tries
-        from there, for some rounds, though the choice costs more at first.
-        """
-        now, known = search.cost_of(search.board.choice), search.best_cost
-        search.urgent = known >= self._forbidden
-        goal = min(float(known), TRIAL_REACH * self.dual.bound)
-        closed = (
-            self.dual.bound - self._trial_bound > TRIAL_GAIN * (goal - self._trial_bound)
-            or known > goal
-        )
-        if search.cost_of(decoded) < now:
-            search.restart(decoded)
-        elif search.cycles >= self._trial_end and now > known:
-            search.restart(search.best)
-        elif search.cycles >= self._trial_end and closed:
-            self._trial_bound, self._trial_end = self.dual.bound, search.cycles + TRIAL_CYCLES
-            search.restart(decoded)
+        self.search.guide(self.dual.prices, self._decoded(self.search))
+        self.search.urgent = self.search.best_cost >= self._forbidden
+        self._aim(self.search.best)
 
     def _aim(self, choice: Ints) -> None:
         """Aim the bound at the best cost, or at a guess: what a choice costs without what is all
@@ -317,6 +288,7 @@ class TwoSided:
             if 2 * time.perf_counter() - started > end:
                 return
 
-    def _decoded(self) -> Ints:
-        choice: Ints = decode(self.dual.factors, self.compact, self.dual.width)
+    def _decoded(self, search: TreeSearch) -> Ints:
+        """Return the choice that the bound's messages decode without a capacity."""
+        choice: Ints = decode(self.dual.factors, search.unlimited, self.dual.width)
         return choice

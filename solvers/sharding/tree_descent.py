@@ -9,7 +9,7 @@ from placeopt.sharding.compact import condense, draft_of
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.tree_moves import least_usage
-from placeopt.sharding.tree_search import TREE_SIZES, TreeSearch
+from placeopt.sharding.tree_search import TreeSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TreeDescent(SearchSolver):
-    """Tree moves of all sizes by turns until a round brings nothing."""
+    """Attempts of the search by tree moves, without prices, until they bring nothing."""
 
     name: ClassVar[str] = "tree-descent"
     kernels: ClassVar[tuple[str, ...]] = ("sharding",)
-    patience: int = option(2, low=1, meaning="rounds without an improvement after which it ends")
+    patience: int = option(2, low=1, meaning="attempts without an improvement after which it ends")
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve the initial solution, or the one of the least usage."""
@@ -50,12 +50,8 @@ class TreeDescent(SearchSolver):
         search = TreeSearch(compact, start, tracker.rng())
         idle = 0
         while idle < self.patience and not tracker.stop():
-            before = search.best_cost
-            for most in TREE_SIZES:
-                count = min(2000, max(1, 2 * compact.num_nodes // most), tracker.evaluations_left)
-                if tracker.stop():
-                    break
-                tracker.count(count)
-                search.moves(count, most, 0.0)
-                offer(search.best)
+            before, attempt = search.best_cost, search.attempts
+            while search.attempts == attempt and not tracker.stop():
+                tracker.count(min(search.round(tracker.evaluations_left), tracker.evaluations_left))
+            offer(search.best)
             idle = idle + 1 if search.best_cost == before else 0
