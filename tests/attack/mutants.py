@@ -71,16 +71,12 @@ class Group:
     ----------
     share : of all mutants of its files that are made. tests : files of tests.
     always : tests that start processes, tried last whatever lines they are seen to run.
-    warm : tests that the server runs once, so that its children find what they keep. compiled :
-    whether kernels are compiled, as they can be where none is in these files.
     """
 
     files: tuple[str, ...]
     share: float
     tests: tuple[str, ...]
     always: tuple[str, ...] = ()
-    warm: tuple[str, ...] = ()
-    compiled: bool = False
 
 
 ATTACK = "tests/attack/test_attack.py"
@@ -88,25 +84,13 @@ GROUPS = {
     "checker": Group(
         ("tools/proof_checker/*.py",),
         0.2,
-        ("tests/proofs/*.py",),
+        ("tests/proofs/test_check*.py", "tests/proofs/test_adversary.py"),
         ("tests/proofs/test_checker_package.py::*",),
-        (
-            "tests/proofs/test_segment_proof.py::test_the_bound_of_a_recurrent_network_is_derived",
-            "tests/proofs/test_segment_proof.py::test_the_bound_of_experts_is_derived",
-            "tests/proofs/test_check_proof.py::test_witnesses_*",
-        ),
-        compiled=True,
     ),
     "run and plug-ins": Group(
         ("placeopt/solving/run.py", "placeopt/solving/plugin.py"),
         0.2,
-        (
-            "tests/solving/*.py",
-            "tests/search/test_registered_objective.py",
-            "tests/test_serialize.py",
-        ),
-        warm=("tests/solving/test_lying_plugins.py::*",),
-        compiled=True,
+        ("tests/solving/test_lying_plugins.py", "tests/solving/test_run*.py"),
     ),
     "makespan": Group(
         ("placeopt/makespan/bounds/*.py", "placeopt/makespan/coarsening.py"),
@@ -256,9 +240,6 @@ class Server:
         self.items = {
             item.nodeid: item for item in session.items if matches(item.nodeid, self.only)
         }
-        for name, item in self.items.items():
-            if any(fnmatch.fnmatch(name, pattern) for pattern in self.group.warm):
-                outcomes(item, None)
         gc.collect()
         gc.freeze()
         self._map()
@@ -646,7 +627,7 @@ def answers(
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
-        "NUMBA_DISABLE_JIT": "0" if GROUPS[group].compiled else "1",
+        "NUMBA_DISABLE_JIT": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
