@@ -342,7 +342,7 @@ class Server:
         def child(say: Any) -> None:
             replace_code(functions, source, mutated, str(path))
             if mutant.where == "<module>":
-                replace_value(source, mutated, str(path))
+                replace_value(functions, source, mutated, str(path))
             items = [item for _, item in tests]
             for number, (item, follower) in enumerate(zip(items, [*items[1:], None], strict=True)):
                 say(number)
@@ -462,8 +462,12 @@ def replace_code(
             function.__code__ = new[key]
 
 
-def replace_value(source: bytes, mutated: bytes, path: str) -> None:
-    """Give every module that holds a number of a file the one that the mutated file has."""
+def replace_value(
+    functions: list[types.FunctionType], source: bytes, mutated: bytes, path: str
+) -> None:
+    """Give every module that holds a number of a file, and functions of whose defaults it is one,
+    the number that the mutated file has.
+    """
     changed = {}
     first, second = (
         {node.targets[0].id: ast_text(node) for node in assignments(text)}  # type: ignore[attr-defined]
@@ -485,6 +489,11 @@ def replace_value(source: bytes, mutated: bytes, path: str) -> None:
         for old, name, value in known:
             if vars(module).get(name) is old:
                 setattr(module, name, value)
+    for function in functions:
+        for old, _, value in known:
+            if any(default is old for default in function.__defaults__ or ()):
+                defaults = (value if d is old else d for d in function.__defaults__ or ())
+                function.__defaults__ = tuple(defaults)
 
 
 def assignments(text: bytes) -> list[Any]:
