@@ -55,7 +55,7 @@ RESULTS = Path("results/reliability")
 NAMES = ["file", "where", "operator", "before", "after", "number"]
 """The columns that name a mutant (`Mutant.key`)."""
 COLUMNS = ["group", "line", *NAMES, "outcome", "killer", "seconds"]
-SLOWEST = 20.0
+SLOWEST = 8.0
 """Processor seconds of a test above which it is left out."""
 MOST = 90.0
 """Seconds of tests that a mutant gets, by their times without a fault; the fastest come first."""
@@ -69,7 +69,7 @@ class Group:
 
     Attributes
     ----------
-    share : of all mutants of its files that are made. tests : files of tests.
+    share : of all mutants of its files that are made. tests : files of tests, or FILE::GLOB.
     always : tests that start processes, tried last whatever lines they are seen to run.
     """
 
@@ -79,7 +79,7 @@ class Group:
     always: tuple[str, ...] = ()
 
 
-ATTACK = "tests/attack/test_attack.py"
+SLICES = "tests/attack/mutant_slices.py"
 GROUPS = {
     "checker": Group(
         ("tools/proof_checker/*.py",),
@@ -94,29 +94,39 @@ GROUPS = {
     ),
     "makespan": Group(
         ("placeopt/makespan/bounds/*.py", "placeopt/makespan/coarsening.py"),
-        0.05,
+        0.04,
         (
-            ATTACK,
+            f"{SLICES}::*[[]makespan*",
             "tests/attack/test_segments.py",
-            "tests/bounds/*.py",
-            "tests/proofs/*.py",
+            "tests/bounds/test_*.py",
             "tests/exact/test_coarsening.py",
         ),
     ),
     "period": Group(
         ("placeopt/period/bounds/*.py", "placeopt/period/contracted.py"),
-        0.05,
-        (ATTACK, "tests/period/*.py", "tests/splits/*.py"),
+        0.04,
+        (
+            f"{SLICES}::*[[]period*",
+            f"{SLICES}::*-dp-*",
+            "tests/period/test_*.py",
+            "tests/splits/test_every_split.py",
+        ),
     ),
     "latency": Group(
         ("placeopt/latency/bounds/*.py",),
-        0.05,
-        (ATTACK, "tests/exact/test_latency_warm_start.py"),
+        0.04,
+        (f"{SLICES}::*[[]latency*", "tests/bounds/test_latency*.py"),
     ),
     "splits and pipelines": Group(
         ("placeopt/splits/bounds.py", "schedules/bounds.py"),
-        0.2,
-        (ATTACK, "tests/splits/*.py", "tests/schedules/*.py"),
+        0.15,
+        (
+            f"{SLICES}::*[[]split*",
+            f"{SLICES}::*[[]pipeline*",
+            "tests/splits/test_*.py",
+            "tests/schedules/test_known.py",
+            "tests/schedules/test_joint.py",
+        ),
     ),
     "sharding": Group(
         (
@@ -124,21 +134,20 @@ GROUPS = {
             "placeopt/sharding/reduction.py",
             "placeopt/sharding/compact.py",
         ),
-        0.05,
-        (ATTACK, "tests/sharding/*.py", "tests/proofs/test_sharding_proof.py"),
+        0.04,
+        (f"{SLICES}::*[[]sharding*", "tests/sharding/test_*.py"),
     ),
     "judges": Group(
         ("schedules/judge.py", "placeopt/*/judge.py", "placeopt/plans/*_judge.py"),
         0.06,
         (
-            ATTACK,
-            "tests/schedules/*.py",
-            "tests/streams/*.py",
-            "tests/plans/*.py",
-            "tests/splits/*.py",
-            "tests/sharding/*.py",
-            "tests/period/*.py",
+            f"{SLICES}::test_family*",
             "tests/test_evaluation.py",
+            "tests/schedules/test_judge.py",
+            "tests/streams/test_judge.py",
+            "tests/plans/test_step*.py",
+            "tests/splits/test_splits.py",
+            "tests/sharding/test_problem.py",
         ),
     ),
     "exact dynamic programs": Group(
@@ -149,7 +158,12 @@ GROUPS = {
             "solvers/exact/linear_dp.py",
         ),
         0.06,
-        (ATTACK, "tests/splits/*.py", "tests/period/*.py"),
+        (
+            f"{SLICES}::*[[]split*",
+            f"{SLICES}::*-dp-*",
+            "tests/splits/test_*.py",
+            "tests/period/test_brute_force.py",
+        ),
     ),
 }
 """Of what decides truth, files and the tests of them."""
@@ -237,8 +251,11 @@ class Server:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Note what tests run, then try the mutants."""
+        globs = [p if "::" in p else f"{p}::*" for p in self.group.tests]
         self.items = {
-            item.nodeid: item for item in session.items if matches(item.nodeid, self.only)
+            item.nodeid: item
+            for item in session.items
+            if matches(item.nodeid, globs) and matches(item.nodeid, self.only)
         }
         gc.collect()
         gc.freeze()
@@ -275,7 +292,7 @@ class Server:
             watch = coverage.Coverage(
                 data_file=None, config_file=False, include=list(self.files), messages=False
             )
-            allow(2 * SLOWEST)
+            allow(SLOWEST + 1)
             began = time.process_time()
             watch.start()
             passed = outcomes(item, None) == {"passed"}
@@ -290,7 +307,7 @@ class Server:
             }
             say({"seconds": seconds, "lines": {self.files[p]: x for p, x in found.items() if x}})
 
-        answers, _ = in_child(child, [20 * SLOWEST])
+        answers, _ = in_child(child, [40 * SLOWEST])
         if answers and answers[0]["seconds"] <= SLOWEST:
             return answers[0]
         return {"seconds": None, "lines": {}}
@@ -524,8 +541,8 @@ def serve(name: str, jobs: Path, log: Path, known: Path, only: list[str]) -> int
         {
             str(p)
             for pattern in group.tests
-            for p in ROOT.glob(pattern)
-            if p.name.startswith("test_") and matches(p.name, [o.partition("::")[0] for o in only])
+            for p in ROOT.glob(pattern.partition("::")[0])
+            if matches(p.name, [o.partition("::")[0] for o in only])
         }
     )
     wanted = [Mutant(**entry) for entry in json.loads(jobs.read_text())]
