@@ -55,7 +55,7 @@ RESULTS = Path("results/reliability")
 NAMES = ["file", "where", "operator", "before", "after", "number"]
 """The columns that name a mutant (`Mutant.key`)."""
 COLUMNS = ["group", "line", *NAMES, "outcome", "killer", "seconds"]
-SLOWEST = 20.0
+SLOWEST = 8.0
 """Processor seconds of a test above which it is left out."""
 MOST = 90.0
 """Seconds of tests that a mutant gets, by their times without a fault; the fastest come first."""
@@ -69,70 +69,64 @@ class Group:
 
     Attributes
     ----------
-    share : of all mutants of its files that are made. tests : files of tests.
+    share : of all mutants of its files that are made. tests : files of tests, or FILE::GLOB.
     always : tests that start processes, tried last whatever lines they are seen to run.
-    warm : tests that the server runs once, so that its children find what they keep. compiled :
-    whether kernels are compiled, as they can be where none is in these files.
     """
 
     files: tuple[str, ...]
     share: float
     tests: tuple[str, ...]
     always: tuple[str, ...] = ()
-    warm: tuple[str, ...] = ()
-    compiled: bool = False
 
 
-ATTACK = "tests/attack/test_attack.py"
+SLICES = "tests/attack/mutant_slices.py"
 GROUPS = {
     "checker": Group(
         ("tools/proof_checker/*.py",),
         0.2,
-        ("tests/proofs/*.py",),
+        ("tests/proofs/test_check*.py", "tests/proofs/test_adversary.py"),
         ("tests/proofs/test_checker_package.py::*",),
-        (
-            "tests/proofs/test_segment_proof.py::test_the_bound_of_a_recurrent_network_is_derived",
-            "tests/proofs/test_segment_proof.py::test_the_bound_of_experts_is_derived",
-            "tests/proofs/test_check_proof.py::test_witnesses_*",
-        ),
-        compiled=True,
     ),
     "run and plug-ins": Group(
         ("placeopt/solving/run.py", "placeopt/solving/plugin.py"),
         0.2,
-        (
-            "tests/solving/*.py",
-            "tests/search/test_registered_objective.py",
-            "tests/test_serialize.py",
-        ),
-        warm=("tests/solving/test_lying_plugins.py::*",),
-        compiled=True,
+        ("tests/solving/test_lying_plugins.py", "tests/solving/test_run*.py"),
     ),
     "makespan": Group(
         ("placeopt/makespan/bounds/*.py", "placeopt/makespan/coarsening.py"),
-        0.05,
+        0.04,
         (
-            ATTACK,
+            f"{SLICES}::*[[]makespan*",
             "tests/attack/test_segments.py",
-            "tests/bounds/*.py",
-            "tests/proofs/*.py",
+            "tests/bounds/test_*.py",
             "tests/exact/test_coarsening.py",
         ),
     ),
     "period": Group(
         ("placeopt/period/bounds/*.py", "placeopt/period/contracted.py"),
-        0.05,
-        (ATTACK, "tests/period/*.py", "tests/splits/*.py"),
+        0.04,
+        (
+            f"{SLICES}::*[[]period*",
+            f"{SLICES}::*-dp-*",
+            "tests/period/test_*.py",
+            "tests/splits/test_every_split.py",
+        ),
     ),
     "latency": Group(
         ("placeopt/latency/bounds/*.py",),
-        0.05,
-        (ATTACK, "tests/exact/test_latency_warm_start.py"),
+        0.04,
+        (f"{SLICES}::*[[]latency*", "tests/bounds/test_latency*.py"),
     ),
     "splits and pipelines": Group(
         ("placeopt/splits/bounds.py", "schedules/bounds.py"),
-        0.2,
-        (ATTACK, "tests/splits/*.py", "tests/schedules/*.py"),
+        0.15,
+        (
+            f"{SLICES}::*[[]split*",
+            f"{SLICES}::*[[]pipeline*",
+            "tests/splits/test_*.py",
+            "tests/schedules/test_known.py",
+            "tests/schedules/test_joint.py",
+        ),
     ),
     "sharding": Group(
         (
@@ -140,21 +134,20 @@ GROUPS = {
             "placeopt/sharding/reduction.py",
             "placeopt/sharding/compact.py",
         ),
-        0.05,
-        (ATTACK, "tests/sharding/*.py", "tests/proofs/test_sharding_proof.py"),
+        0.04,
+        (f"{SLICES}::*[[]sharding*", "tests/sharding/test_*.py"),
     ),
     "judges": Group(
         ("schedules/judge.py", "placeopt/*/judge.py", "placeopt/plans/*_judge.py"),
         0.06,
         (
-            ATTACK,
-            "tests/schedules/*.py",
-            "tests/streams/*.py",
-            "tests/plans/*.py",
-            "tests/splits/*.py",
-            "tests/sharding/*.py",
-            "tests/period/*.py",
+            f"{SLICES}::test_family*",
             "tests/test_evaluation.py",
+            "tests/schedules/test_judge.py",
+            "tests/streams/test_judge.py",
+            "tests/plans/test_step*.py",
+            "tests/splits/test_splits.py",
+            "tests/sharding/test_problem.py",
         ),
     ),
     "exact dynamic programs": Group(
@@ -165,7 +158,12 @@ GROUPS = {
             "solvers/exact/linear_dp.py",
         ),
         0.06,
-        (ATTACK, "tests/splits/*.py", "tests/period/*.py"),
+        (
+            f"{SLICES}::*[[]split*",
+            f"{SLICES}::*-dp-*",
+            "tests/splits/test_*.py",
+            "tests/period/test_brute_force.py",
+        ),
     ),
 }
 """Of what decides truth, files and the tests of them."""
@@ -253,12 +251,12 @@ class Server:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Note what tests run, then try the mutants."""
+        globs = [p if "::" in p else f"{p}::*" for p in self.group.tests]
         self.items = {
-            item.nodeid: item for item in session.items if matches(item.nodeid, self.only)
+            item.nodeid: item
+            for item in session.items
+            if matches(item.nodeid, globs) and matches(item.nodeid, self.only)
         }
-        for name, item in self.items.items():
-            if any(fnmatch.fnmatch(name, pattern) for pattern in self.group.warm):
-                outcomes(item, None)
         gc.collect()
         gc.freeze()
         self._map()
@@ -294,7 +292,7 @@ class Server:
             watch = coverage.Coverage(
                 data_file=None, config_file=False, include=list(self.files), messages=False
             )
-            allow(2 * SLOWEST)
+            allow(SLOWEST + 1)
             began = time.process_time()
             watch.start()
             passed = outcomes(item, None) == {"passed"}
@@ -309,7 +307,7 @@ class Server:
             }
             say({"seconds": seconds, "lines": {self.files[p]: x for p, x in found.items() if x}})
 
-        answers, _ = in_child(child, [20 * SLOWEST])
+        answers, _ = in_child(child, [40 * SLOWEST])
         if answers and answers[0]["seconds"] <= SLOWEST:
             return answers[0]
         return {"seconds": None, "lines": {}}
@@ -361,7 +359,7 @@ class Server:
         def child(say: Any) -> None:
             replace_code(functions, source, mutated, str(path))
             if mutant.where == "<module>":
-                replace_value(source, mutated, str(path))
+                replace_value(functions, source, mutated, str(path))
             items = [item for _, item in tests]
             for number, (item, follower) in enumerate(zip(items, [*items[1:], None], strict=True)):
                 say(number)
@@ -481,8 +479,12 @@ def replace_code(
             function.__code__ = new[key]
 
 
-def replace_value(source: bytes, mutated: bytes, path: str) -> None:
-    """Give every module that holds a number of a file the one that the mutated file has."""
+def replace_value(
+    functions: list[types.FunctionType], source: bytes, mutated: bytes, path: str
+) -> None:
+    """Give every module that holds a number of a file, and functions of whose defaults it is one,
+    the number that the mutated file has.
+    """
     changed = {}
     first, second = (
         {node.targets[0].id: ast_text(node) for node in assignments(text)}  # type: ignore[attr-defined]
@@ -504,6 +506,11 @@ def replace_value(source: bytes, mutated: bytes, path: str) -> None:
         for old, name, value in known:
             if vars(module).get(name) is old:
                 setattr(module, name, value)
+    for function in functions:
+        for old, _, value in known:
+            if any(default is old for default in function.__defaults__ or ()):
+                defaults = (value if d is old else d for d in function.__defaults__ or ())
+                function.__defaults__ = tuple(defaults)
 
 
 def assignments(text: bytes) -> list[Any]:
@@ -534,8 +541,8 @@ def serve(name: str, jobs: Path, log: Path, known: Path, only: list[str]) -> int
         {
             str(p)
             for pattern in group.tests
-            for p in ROOT.glob(pattern)
-            if p.name.startswith("test_") and matches(p.name, [o.partition("::")[0] for o in only])
+            for p in ROOT.glob(pattern.partition("::")[0])
+            if matches(p.name, [o.partition("::")[0] for o in only])
         }
     )
     wanted = [Mutant(**entry) for entry in json.loads(jobs.read_text())]
@@ -646,7 +653,7 @@ def answers(
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
-        "NUMBA_DISABLE_JIT": "0" if GROUPS[group].compiled else "1",
+        "NUMBA_DISABLE_JIT": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -63,7 +63,7 @@ def test_functions_get_the_code_of_the_edited_file(tmp_path):
     """Whoever holds a function meets the fault, closures and methods too; numbers of the module
     change wherever they are held.
     """
-    text = "N = 3\n\ndef outer(k):\n    def inner(x):\n        return x + k\n    return inner\n"
+    text = "N = 3\n\ndef outer(k=N):\n    def inner(x):\n        return x + k\n    return inner\n"
     path = tmp_path / "held.py"
     path.write_text(text)
     module = type(sys)("held")
@@ -76,11 +76,14 @@ def test_functions_get_the_code_of_the_edited_file(tmp_path):
     sys.modules["held"] = module
     try:
         mutants.replace_value(
-            text.encode(), text.replace("N = 3", "N = 4").encode(), str(path.resolve())
+            [module.outer],
+            text.encode(),
+            text.replace("N = 3", "N = 4").encode(),
+            str(path.resolve()),
         )
     finally:
         del sys.modules["held"]
-    assert module.N == 4
+    assert (module.N, module.outer()(1)) == (4, -3)
 
 
 def test_a_sample_of_the_checker_is_killed(tmp_path):

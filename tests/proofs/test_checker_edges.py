@@ -72,6 +72,26 @@ def test_indices_are_distinct_and_at_least_one():
             distinct(wrong, 3)
 
 
+def test_a_name_is_a_text():
+    """Nothing else is taken for one."""
+    name = sys.modules["proof_checker.reading"].name
+    assert name("a-B.9_+") == "a-B.9_+"
+    for wrong in (3, None, ["a"], "", "-a", "a" * 65):
+        with pytest.raises(UNREADABLE):
+            name(wrong)
+
+
+def test_a_problem_has_a_device():
+    """Without one there is no solution, and no optimum to speak of."""
+
+    def change(data):
+        data.update(compute=[[], []], capacity=[], channel=[], link_class=[], io_class=[])
+        data.update(device_names=[])
+
+    with pytest.raises(UNREADABLE, match="at least one op and one device"):
+        read(change=change)
+
+
 def test_all_bytes_of_a_problem_stay_below_no_limit():
     """A capacity of 2^62 is none because nothing adds up to it: resident bytes, and every tensor on
     every device.

@@ -135,6 +135,32 @@ def test_ops_apart_pay_and_cannot_be_joined():
     assert state.closed
 
 
+def test_what_is_apart_contradicts_sharing():
+    """Pairs that are apart, and edges between ops whose bytes fit on no device together."""
+    state = state_of(problem_of([[5, 5]] * 3), 50)
+    state.separate(0, 2)
+    state.join(0, 1)
+    assert not state.closed
+    state.join(0, 2)
+    assert state.closed
+    bytes_apart = {"resident": [2, 3], "capacity": [4, 3]}
+    state = state_of(problem_of([[3, 3], [5, 5]], [(0, 1, 4)], **bytes_apart), 50)
+    state.join(0, 1)
+    assert state.closed
+
+
+def test_a_period_supposes_independent_ops():
+    """No edge delays anything, and every op is swept."""
+    for most, closed in ((4, True), (5, False)):
+        for compute in ([[5, 5], [3, 3]], [[3, 3], [5, 5]]):
+            state = state_of(
+                problem_of(compute, [(0, 1, 9)], objective="period"), most, edges=False
+            )
+            assert state.edges == {}
+            checker.follow(state, ["sweep", 0, []])
+            assert state.closed == closed
+
+
 def test_copies_are_changed_alone():
     """What is found in a case holds in it alone."""
     state = state_of(problem_of([[3, 4]] * 3, [(0, 1, 7)]), 50)
@@ -227,6 +253,53 @@ def test_a_lemma_counts_the_devices_that_others_can_use():
     assert follows(["sweep", 0, [[4, 0, 6, [0, 1, 2, 3]]]], 50, *given).head[4] == [6]
     with pytest.raises(FALSE):
         follows(["sweep", 0, [[4, 0, 7, [0, 1, 2, 3]]]], 50, *given)
+
+
+def late_reader(times, more=(), most=21):
+    """Return whether a reader on the first device is as late as `most` + 1: what it reads is
+    fast there, but waits for 20 ticks, and runs as long as `times` on the second one.
+    """
+    compute = [[-1, 1], *[[1, ticks] for ticks in times], *more, [1, 1]]
+    last = len(compute) - 1
+    edges = [(0, v, 20) for v in range(1, last)] + [(v, last, 2) for v in range(1, last)]
+    step = ["sweep", 0, [[last, 0, most + 1, list(range(1, last))]]]
+    try:
+        return follows(step, 90, compute, edges).head[last][0] == most + 1
+    except FALSE:
+        return False
+
+
+def test_a_lemma_counts_where_an_op_is_in_time():
+    """On the first device from 21 + 1 on; on the second one 20 ticks do not fit between 1 and
+    21 - 2.
+    """
+    assert late_reader([10, 10])
+    assert late_reader([10, 9])
+    assert not late_reader([9, 9])
+    assert not late_reader([10, 10], most=22)
+    assert late_reader([10, 9], [[0, -1]])  # an op without length on the first device
+    assert not late_reader([9, 9], [[0, -1]])
+
+
+def test_a_lemma_takes_the_earliest_of_other_devices():
+    """Three ops of 4 ticks start at 2 on the second device or at 7 on the third one, and are sent
+    within 3: from 12 on they fit.
+    """
+    compute = [[-1, 2, -1], *[[-1, 4, 4]] * 3, [1, 1, 1]]
+    edges = [(0, v, 5) for v in (1, 2, 3)] + [(v, 4, 3) for v in (1, 2, 3)]
+    for ticks, late in ((11, True), (12, False), (15, False)):
+        step = ["sweep", 0, [[4, 0, ticks, [1, 2, 3]]]]
+        if late:
+            assert follows(step, 90, compute, edges).head[4][0] == ticks
+        else:
+            with pytest.raises(FALSE):
+                follows(step, 90, compute, edges)
+
+
+def test_a_lemma_is_of_ops_before_another():
+    """What no path leads from says nothing of the op, and does not end the reading."""
+    with pytest.raises(FALSE):
+        follows(["sweep", 0, [[2, 0, 9, [0, 1]]]], 50, [[5, 5]] * 3, [(0, 2, 1)])
 
 
 def delays(compute, edges, v, share=(), split=()):
@@ -511,20 +584,42 @@ def test_what_passes_in_a_segment_counts_in_sweeps():
 
 
 def test_a_segment_runs_between_its_first_and_its_last_op():
-    """Ops without an edge from one before them, or to one after them, are not between."""
+    """Ops without an edge from one before them, or to one after them, are not between, although
+    the steps refute what is left of them.
+    """
+    sweep = [["sweep", 0, []]]
+    assert after_segment(50, 1, steps=sweep).waits == {(0, 4): 1}
     for ops in (
         (0, 1, 2, 3),
         (1, 2, 3, 4),
         (4, 1, 2, 3, 0),
-        (0, 4),
         (0, 1, 2, 4, 3),
         (1, 0, 2, 3, 4),
+        (0, 2, 1),
+        (0, 4),
+        (0,),
     ):
         with pytest.raises(FALSE):
-            after_segment(50, 1, ops, [["pigeons", [0], 1]])
-    for ops in ((0,), (0, 1)):
-        with pytest.raises(FALSE):
-            after_segment(50, 5, ops, [["sweep", 0, []]])
+            after_segment(50, 1, ops, sweep)
+    edges = [(0, 1, 0), (0, 2, 0), (2, 1, 0), (1, 3, 0), (2, 3, 0)]
+    for ops, between in (((0, 2, 1, 3), True), ((0, 1, 2, 3), False)):
+        state = state_of(problem_of([[4, 4]] * 4, edges), 50)
+        try:
+            checker.follow(state, ["segment", [list(ops)], 1, sweep])
+        except FALSE:
+            assert not between
+        else:
+            assert between
+    with pytest.raises(FALSE):  # the second op has an edge from the first, and none to the last
+        checker.follow(
+            state_of(problem_of([[4, 4]] * 3, [(0, 1, 0), (0, 2, 0)]), 50),
+            ["segment", [[0, 1, 2]], 1, sweep],
+        )
+    with pytest.raises(FALSE):
+        checker.follow(
+            state_of(problem_of([[4, 4]] * 3, [(0, 2, 0), (1, 2, 0)]), 50),
+            ["segment", [[0, 1, 2]], 1, sweep],
+        )
 
 
 def test_in_a_segment_the_ends_take_no_time_and_nothing_else_is_known():
@@ -573,7 +668,7 @@ def test_alike_segments_need_their_steps_once():
     "change",
     [
         {"name": 3},
-        {"node_ptr": [0]},
+        {"node_ptr": [0], "cost": [], "usage": [], "interval": []},
         {"node_ptr": []},
         {"node_ptr": [1, 2]},
         {"node_ptr": [0, 2, 2]},
