@@ -29,9 +29,9 @@ PROOFS = {
 }
 """By objective: what runs the tactics of such a search that prove."""
 
-WORK, WORK_A_CONFLICT = 5.0, 0.05
-"""Deterministic CP-SAT time (about seconds) that a limit of evaluations alone allows: at first, and
-for each of them."""
+WORK_A_CONFLICT = 0.05
+"""Deterministic CP-SAT time (about seconds) that counts as an evaluation, like a conflict: some
+models have no conflicts for long."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,17 @@ def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float 
     if tracker.budget.evaluations is not None:
         conflicts = max(1, int(share * tracker.evaluations_left))
         parameters.max_number_of_conflicts = conflicts
-        parameters.max_deterministic_time = (
-            WORK + WORK_A_CONFLICT * conflicts
-        )  # some models have no conflicts for long
+        parameters.max_deterministic_time = WORK_A_CONFLICT * conflicts
         parameters.interleave_search = (
             settings.num_workers > 1
         )  # the same answer whatever the threads
+
+
+def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:
+    """Return what a run of CP-SAT counts: its conflicts, or its work where evaluations are the
+    limit and that is more.
+    """
+    if tracker.budget.evaluations is None:
+        return max(1, int(solver.num_conflicts))
+    work = int(solver.response_proto.deterministic_time / WORK_A_CONFLICT)
+    return max(1, int(solver.num_conflicts), work)
