@@ -560,3 +560,13 @@ def test_a_signal_in_a_finalizer_is_not_lost():
         [sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (143, "told", "")
+
+
+def test_solve_explains_its_tactics(capsys, problem_file):
+    """--explain shows what each tactic of a search did, beside the usual outcome."""
+    words = ("solve", problem_file, "--solver", "cp-sat", "--evaluations", 50)
+    plain = run(capsys, *words)
+    code, out, _ = run(capsys, *words, "--explain")
+    assert (code, plain[0]) == (0, 0)
+    assert "tactics of cp-sat" not in plain[1]
+    assert "best: cp-sat" in out

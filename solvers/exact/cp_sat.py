@@ -29,9 +29,9 @@ PROOFS = {
 }
 """By objective: what runs the tactics of such a search that prove."""
 
-WORK, WORK_A_CONFLICT = 5.0, 0.05
-"""Deterministic CP-SAT time (about seconds) that a limit of evaluations alone allows: at first, and
-for each of them."""
+WORK_A_CONFLICT = 0.05
+"""Deterministic CP-SAT time (about seconds) that counts as an evaluation, like a conflict: some
+models have no conflicts for long."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ def configured(settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> An
         conflicts = max(1, int(share * tracker.evaluations_left))
         limits = {
             "max_number_of_conflicts": conflicts,
-            # some models have no conflicts for long
-            "effort": WORK + WORK_A_CONFLICT * conflicts,
+            "effort": WORK_A_CONFLICT * conflicts,
             # the same answer whatever the threads
             "interleave_search": settings.num_workers > 1,
         }
@@ -117,3 +116,13 @@ def configured(settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> An
         symmetry_level=2,
         **limits,
     )
+
+
+def evaluations_of(solver: Any, tracker: Tracker[Any]) -> int:
+    """Return what a run of CP-SAT counts: its conflicts, or its work where evaluations are the
+    limit and that is more.
+    """
+    if tracker.budget.evaluations is None:
+        return max(1, int(solver.num_conflicts))
+    work = int(solver.response_proto.deterministic_time / WORK_A_CONFLICT)
+    return max(1, int(solver.num_conflicts), work)

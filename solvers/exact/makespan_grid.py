@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import common_unit
 from placeopt.model.cp_sat import solve_interruptibly
-from placeopt.solvers.exact.cp_sat import configured
+from placeopt.solvers.exact.cp_sat import configured, evaluations_of
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint, decode
 from placeopt.solvers.exact.tight_horizon import TightHorizon
@@ -132,7 +132,7 @@ def solve_on_grid(
     solver.best_bound_callback = on_bound
     with nullcontext() if tracker.exchange is None else tracker.exchange.ending(solver.stop_search):
         outcome = solve_interruptibly(solver, model.model, watch := Watch())
-    tracker.count(max(1, int(solver.num_conflicts)))
+    tracker.count(evaluations_of(solver, tracker))
     if outcome == cp_model.INFEASIBLE:
         record_infeasible(tracker, upper, scale)
         return GridRun(finished=True, closed=tracker.solution is None)

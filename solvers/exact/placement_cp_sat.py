@@ -86,7 +86,9 @@ class PlacementModel(ABC):
         if tracker.budget.evaluations is not None:
             # CP-SAT looks at its limit between restarts: conflicts beyond the budget are its own;
             # the last evaluation is that of its solution
-            tracker.count(min(int(solver.num_conflicts), max(0, tracker.evaluations_left - 1)))
+            work = int(solver.response_proto.deterministic_time * _EVALUATIONS_PER_UNIT)
+            spent = max(int(solver.num_conflicts), work)
+            tracker.count(min(spent, max(0, tracker.evaluations_left - 1)))
         if code == cp_model.INFEASIBLE:
             tracker.infeasible(
                 "no placement fits the devices' memory, compatibility, colocation and contiguity"

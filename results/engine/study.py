@@ -1,0 +1,392 @@
+"""The engine against every single tactic, and against an older version.
+
+Run `python results/engine/study.py STAGE... [--few]` with stages of
+
+problems    write the problems to FOLDER (the default of all: 88 problems in 22 families)
+run         the engine and every tactic alone on all of them, through `placeopt bench`
+old PATH    the same problems by the default solvers of an older checkout
+table       regret.csv (a line per problem), tactics.csv (what each is worth alone) and pairs.csv
+
+Every stage goes on where it was ended: a run that has a result is not repeated. `--few` takes one
+problem of each family and a fifth of the time. FOLDER is results/engine/runs, which is not kept.
+
+Regret of a run: its gap minus that of the best single tactic with the same time, in points. Two
+thirds of the families may be looked at while something is chosen; the others (APART) only at the
+end. Parameters are drawn at random, from the family's name alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+import placeopt as po
+from placeopt.experiments.runner import run_study
+from placeopt.experiments.store import latest, read_rows
+from placeopt.experiments.studies import write_csv
+from placeopt.experiments.study import Study
+from placeopt.instances.sources import load_graph
+from placeopt.io.serialize import save
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.latency_tactics import TACTICS as LATENCY
+from placeopt.solvers.exact.latency_tactics import run_tactics
+from placeopt.solvers.exact.makespan_tactics import PROVERS
+from placeopt.solvers.portfolio import Portfolio
+from placeopt.solvers.portfolio_tactics import SEARCHES, improve
+from placeopt.solving.options import option
+from placeopt.solving.registry import register
+
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE / "runs"
+PER_FAMILY = 4
+SECONDS = {"makespan": 15.0, "latency": 60.0, "period": 60.0}
+DEFAULT = {"makespan": "portfolio", "latency": "cp-sat", "period": "cp-sat"}
+CLUSTERS = ("2xA100", "4xV100", "8xA100", "2xA100+2xV100", "4xP100?contention=pair", "uniform:6")
+
+MAKESPAN = {
+    "llama-layer": "gen:llama-layer?shards={4,9,16}&heads=48&hidden={1536,3072,6144}&ffn={6912,8640}",
+    "llama-block": "gen:llama-block?shards={4,9}&heads=48&hidden={1536,3072}&layers={1,2}",
+    "nasnet": "gen:nasnet-cell?cells={2,3,4}&filters={24,40,48}",
+    "inception": "gen:inception-v3?batch={2,8,32}",
+    "densenet": "gen:densenet121?batch={2,8,16}&growth={16,24}",
+    "bert": "gen:bert?layers={2,3}&hidden={256,512}&heads={4,8}",
+    "nmt": "gen:nmt?source={6,9,12}&target={5,8,11}",
+    "fork-join": "gen:fork-join?stages={4,7,9}&branches={5,6,11}&ccr={1,2}&seed={1,2,3}",
+    "layered": "gen:layered?layers={8,12,15}&width={6,9,14}&ccr={0.3,2}&seed={1,2,3}",
+    "series-parallel": "gen:series-parallel?ops={70,130,190}&ccr={0.2,1.5}&seed={1,2,3}",
+    "cholesky": "gen:cholesky?tiles={5,7,8}",
+    "in-tree": "gen:in-tree?depth={5,6}&ccr={1,3}&seed={1,2,3}",
+    "montage": "",
+    "genome": "",
+}
+"""Family -> source; {a,b} are the values that are drawn from."""
+
+LAYERS = {
+    "latency-inception": "gen:inception-v3",
+    "latency-densenet": "gen:densenet121",
+    "latency-resnet": "gen:resnet{50,101}",
+    "latency-nasnet": "gen:nasnet-cell?cells={4,6,8}",
+    "latency-bert": "gen:bert?layers={6,12}",
+}
+"""Families of layer graphs on 14 to 24 accelerators and a pool of CPUs."""
+
+PERIOD = {
+    "period-inception": "gen:inception-v3?batch={2,8}",
+    "period-bert": "gen:bert?layers={4,6}&hidden={256,512}&heads={4,8}",
+    "period-layered": "gen:layered?layers={8,12}&width={6,9}&seed={4,5,6}",
+}
+
+APART = (
+    "llama-layer",
+    "nasnet",
+    "montage",
+    "series-parallel",
+    "cholesky",
+    "latency-inception",
+    "latency-nasnet",
+    "period-bert",
+)
+"""Families that are not looked at while something is chosen."""
+
+
+@register("one-tactic", summary="a single tactic, after the heuristics and quick bounds")
+@dataclass(frozen=True)
+class OneTactic(po.SearchSolver):
+    """The default solver with one of its tactics only."""
+
+    tactic: str = option("annealing", meaning="name of the tactic")
+
+    name: ClassVar[str] = "one-tactic"
+    kernels: ClassVar[tuple[str, ...]] = (*Portfolio.kernels, *CpSat.kernels)
+
+    def search(self, problem: Any, tracker: Any) -> None:
+        """Search with it."""
+        if problem.objective == "latency":
+            chosen = [t for t in LATENCY if t.name in (self.tactic, "starts")]
+            run_tactics(chosen, CpSat(), tracker)
+        else:
+            known = (*SEARCHES, *PROVERS)
+            stages = Portfolio().begin(tracker)
+            improve(stages, [t for t in known if t.name == self.tactic], Portfolio().walks)
+
+
+def drawn(text: str, rng: np.random.Generator) -> str:
+    """Return a source with one of the values in each pair of braces."""
+    while "{" in text:
+        first, _, rest = text.partition("{")
+        values, _, last = rest.partition("}")
+        text = first + str(rng.choice(values.split(","))) + last
+    return text
+
+
+def problems() -> dict[str, Any]:
+    """Return the problems by name, FAMILY-NUMBER."""
+    found = {}
+    for family in (*MAKESPAN, *LAYERS, *PERIOD):
+        rng = np.random.default_rng(zlib.crc32(family.encode()))
+        for number in range(PER_FAMILY):
+            found[f"{family}-{number}"] = problem_of(family, rng)
+    return found
+
+
+def problem_of(family: str, rng: np.random.Generator) -> Any:
+    """Draw a problem of a family."""
+    if family == "montage":
+        return montage(int(rng.integers(12, 45)), int(rng.choice([4, 8])), rng)
+    if family == "genome":
+        return genome(
+            int(rng.integers(2, 8)), int(rng.integers(6, 16)), int(rng.choice([4, 8])), rng
+        )
+    if family in LAYERS:
+        return layers(drawn(LAYERS[family], rng), int(rng.integers(14, 25)), rng)
+    cluster = str(rng.choice(CLUSTERS))
+    if family in PERIOD:
+        source, cluster = drawn(PERIOD[family], rng), cluster.partition("?")[0]
+        contiguity = str(rng.choice(["convex", "none"]))
+        return po.load(source, cluster, objective="period", contiguity=contiguity)
+    return po.load(drawn(MAKESPAN[family], rng), cluster)
+
+
+def montage(images: int, devices: int, rng: np.random.Generator) -> Any:
+    """A workflow shaped as Montage: project, compare neighbours, fit, correct all, add up."""
+    ticks: list[int] = []
+    edges: list[tuple[int, int, int]] = []
+
+    def op(mean: float) -> int:
+        ticks.append(int(1000 * rng.lognormal(mean, 0.4)))
+        return len(ticks) - 1
+
+    def join(u: int, v: int, mean: float) -> None:
+        edges.append((u, v, int(1000 * rng.lognormal(mean, 0.5))))
+
+    images_at = [op(2.5) for _ in range(images)]
+    fit = op(2.0)
+    for i in range(images):
+        for j in range(i + 1, min(images, i + 3)):
+            compare = op(1.5)
+            join(images_at[i], compare, 1.0)
+            join(images_at[j], compare, 1.0)
+            join(compare, fit, 0.0)
+    model, table = op(2.5), op(1.0)
+    join(fit, model, 0.0)
+    for image in images_at:
+        correct = op(1.8)
+        join(image, correct, 1.0)
+        join(model, correct, 0.0)
+        join(correct, table, 1.0)
+    add = op(3.0)
+    join(table, add, 1.0)
+    return _workflow("montage", ticks, edges, devices)
+
+
+def genome(chromosomes: int, width: int, devices: int, rng: np.random.Generator) -> Any:
+    """A workflow shaped as 1000-genome: per chromosome many readers, a merge, and analyses."""
+    ticks: list[int] = []
+    edges: list[tuple[int, int, int]] = []
+
+    def op(mean: float) -> int:
+        ticks.append(int(1000 * rng.lognormal(mean, 0.4)))
+        return len(ticks) - 1
+
+    for _ in range(chromosomes):
+        merge, sift = op(2.5), op(1.0)
+        for _ in range(width):
+            edges.append((op(3.0), merge, int(1000 * rng.lognormal(1.5, 0.5))))
+        for _ in range(10):
+            analysis = op(2.3)
+            edges.append((merge, analysis, int(1000 * rng.lognormal(1.5, 0.5))))
+            edges.append((sift, analysis, int(1000 * rng.lognormal(0.0, 0.5))))
+    return _workflow("genome", ticks, edges, devices)
+
+
+def _workflow(name: str, ticks: list[int], edges: list[tuple[int, int, int]], devices: int) -> Any:
+    return po.PlacementProblem.from_edges([[t] * devices for t in ticks], edges, name=name)
+
+
+def layers(source: str, accelerators: int, rng: np.random.Generator) -> Any:
+    """The latency of a layer graph in the form of the published ones: CPUs ten times slower,
+    transfers through the host dear, memory that about two thirds of the accelerators would hold.
+    """
+    graph, _ = load_graph(source)
+    n = graph.num_ops
+    work = np.asarray(graph.flops, float) + 3.0 * np.asarray(graph.bytes_moved, float)
+    ticks = np.maximum(1, 2e8 * work / work.sum()).astype(np.int64)
+    sent = np.zeros(n)
+    np.add.at(sent, graph.producer, np.asarray(graph.tensor_bytes, float))
+    transfer = np.asarray(graph.tensor_bytes, float)
+    scale = rng.uniform(5.0, 50.0) * 2e8 / sent[graph.producer[graph.edge_tensor]].sum()
+    resident = (np.asarray(graph.resident, float) + 2.0 * sent).astype(np.int64)
+    room = int(max(resident.max(), resident.sum() / accelerators / rng.uniform(0.4, 0.8)))
+    k = accelerators + 1
+    return po.PlacementProblem(
+        name=source.removeprefix("gen:"),
+        compute=np.repeat(ticks[:, None], k, axis=1) * np.where(np.arange(k) < k - 1, 1, 10),
+        producer=np.asarray(graph.producer, np.int64),
+        consumer_ptr=np.asarray(graph.consumer_ptr, np.int64),
+        consumer=np.asarray(graph.consumer, np.int64),
+        transfer=(scale * transfer).astype(np.int64)[:, None],
+        io_class=np.array([0] * accelerators + [-1]),
+        resident=resident,
+        capacity=np.array([room] * accelerators + [int(resident.sum())]),
+        objective="latency",
+    )
+
+
+def write(few: bool) -> dict[str, list[Path]]:
+    """Write the problems; return the files by objective."""
+    files: dict[str, list[Path]] = {}
+    for name, problem in problems().items():
+        if not few or name.endswith("-0"):
+            path = FOLDER / "problems" / f"{name}.json"
+            if not path.exists():
+                save(problem, path)
+            files.setdefault(problem.objective, []).append(path)
+    return files
+
+
+def tactics(objective: str) -> list[str]:
+    """Names of the tactics of an objective."""
+    known = {"makespan": (*SEARCHES, *PROVERS), "latency": LATENCY}.get(objective, ())
+    return [tactic.name for tactic in known if tactic.name != "starts"]
+
+
+def study(objective: str, files: list[Path], few: bool, *, alone: bool) -> dict[str, Any]:
+    """The definition of the study of one objective."""
+    solvers: list[dict[str, Any]] = [{"name": DEFAULT[objective], "label": "engine"}]
+    if alone:
+        solvers += [
+            {"name": "one-tactic", "label": name, "options": {"tactic": name}}
+            for name in tactics(objective)
+        ]
+    return {
+        "name": f"engine-{objective}",
+        "instances": [str(path) for path in files],
+        "objectives": [objective],
+        "seconds": SECONDS[objective] / (5 if few else 1),
+        "solvers": solvers,
+    }
+
+
+def run(few: bool) -> None:
+    """Run the engine and every tactic alone; one at a time, on two cores."""
+    for objective, files in write(few).items():
+        definition = Study.model_validate(study(objective, files, few, alone=True))
+        summary = run_study(
+            definition, FOLDER / "new", jobs=1, backend="threading", allow_oversubscription=True
+        )
+        print(objective, summary.done, "runs,", summary.failed, "failed", *summary.errors[:3])
+
+
+def run_old(checkout: Path, few: bool) -> None:
+    """Run the default solvers of another checkout on the same problems."""
+    for objective, files in write(few).items():
+        path = FOLDER / f"old-{objective}.json"
+        path.write_text(json.dumps(study(objective, files, few, alone=False)))
+        code = (
+            "import json, sys; from placeopt.experiments.study import Study; "
+            "from placeopt.experiments.runner import run_study; "
+            "study = Study.model_validate(json.load(open(sys.argv[1]))); "
+            "run_study(study, sys.argv[2], jobs=1, backend='threading', "
+            "allow_oversubscription=True)"
+        )
+        subprocess.run(
+            [sys.executable, "-c", code, str(path), str(FOLDER / "old")],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            check=True,
+        )
+
+
+def rows(folder: str, objective: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows of finished runs by problem and label."""
+    path = FOLDER / folder / f"engine-{objective}" / "runs.jsonl"
+    found = latest(read_rows(path)).values() if path.exists() else ()
+    return {
+        (Path(row["instance"]).stem, row["label"]): row
+        for row in found
+        if row.get("value") is not None
+    }
+
+
+def gap(row: dict[str, Any]) -> float:
+    """Gap of a run in points."""
+    return 100.0 * (row["value"] - row["lower_bound"]) / max(1, row["value"])
+
+
+def table() -> None:
+    """Write the tables and print their means."""
+    regret, alone, pairs = [], [], []
+    for objective in SECONDS:
+        new, old = rows("new", objective), rows("old", objective)
+        for name in dict.fromkeys(problem for problem, _ in new):
+            family = name.rpartition("-")[0]
+            head = {"problem": name, "objective": objective, "apart": int(family in APART)}
+            mine = {label: gap(row) for (at, label), row in new.items() if at == name}
+            engine = mine.pop("engine", None)
+            if engine is None:
+                continue
+            if mine:
+                best = min(mine, key=lambda label: mine[label])
+                regret.append(
+                    {
+                        **head,
+                        "engine_gap": round(engine, 4),
+                        "best_tactic": best,
+                        "best_gap": round(mine[best], 4),
+                        "regret": round(engine - mine[best], 4),
+                    }
+                )
+                alone += [
+                    {**head, "tactic": label, "gap": round(value, 4)}
+                    for label, value in mine.items()
+                ]
+            if (name, "engine") in old:
+                then, now = old[name, "engine"], new[name, "engine"]
+                pairs.append(
+                    {
+                        **head,
+                        "old_gap": round(gap(then), 4),
+                        "new_gap": round(engine, 4),
+                        "value_ratio": round(now["value"] / max(1, then["value"]), 5),
+                        "bound_ratio": round(now["lower_bound"] / max(1, then["lower_bound"]), 5),
+                    }
+                )
+    for stem, lines in (("regret", regret), ("tactics", alone), ("pairs", pairs)):
+        if lines:
+            write_csv(HERE / f"{stem}.csv", lines)
+    for apart in (0, 1):
+        some = [line["regret"] for line in regret if line["apart"] == apart]
+        if some:
+            print(
+                f"{'apart' if apart else 'chosen on'}: {len(some)} problems, regret mean "
+                f"{np.mean(some):.3f}, most {max(some):.3f}; better than the best single tactic on "
+                f"{sum(x < 0 for x in some)}"
+            )
+    for line in pairs:
+        print(line)
+
+
+def main(words: list[str]) -> None:
+    """Run the stages."""
+    few = "--few" in words
+    stages = [word for word in words if word != "--few"]
+    if "problems" in stages:
+        print({objective: len(files) for objective, files in write(few).items()})
+    if "run" in stages:
+        run(few)
+    if "old" in stages:
+        run_old(Path(stages[stages.index("old") + 1]).resolve(), few)
+    if "table" in stages:
+        table()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

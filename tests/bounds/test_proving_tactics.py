@@ -1,0 +1,78 @@
+"""`bound` runs the tactics that prove in a solve: what it says holds, and it knows what they know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from random_problems import random_problem
+
+import placeopt as po
+from placeopt.io.serialize import from_dict, to_dict
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.makespan_tactics import PROVERS
+from placeopt.solving import bound as bounding
+from placeopt.solving.bound import BoundTracker
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("seed", range(6))
+def test_bound_is_the_optimum_of_small_problems(seed):
+    """With time, `bound` proves what the exact solver proves, and no more."""
+    problem = random_problem(np.random.default_rng(seed), max_ops=6)
+    best = po.solve(problem, "cp-sat", seconds=60, num_workers=1)
+    report = po.bound(problem, seconds=20)
+    assert best.status in ("optimal", "infeasible")
+    assert report.value == (best.value or 0)
+    assert bool(report.infeasible) == (best.status == "infeasible")
+    assert all(value <= report.value for value in report.bounds.values())
+
+
+def test_a_known_value_ends_the_bound():
+    """No more is proved than that the known value is the best."""
+    problem = po.load("gen:planted?seed=3", cluster="uniform:3")
+    best = po.solve(problem, seconds=5)
+    tracker = BoundTracker("cp-sat", problem, Budget(1000.0), best.lower_bound)
+    tracker.raise_bound(best.lower_bound, "known")
+    assert tracker.stop()
+    assert tracker.found == {"known": best.lower_bound}
+
+
+def test_nobody_elses_proof_is_taken(monkeypatch):
+    """A prover that is not ours, or has an option more than ours, is not asked."""
+
+    class Liar(CpSat):
+        def prove(self, problem, tracker):
+            tracker.raise_bound(10**9, "lie")
+
+    monkeypatch.setattr(bounding, "make_solver", lambda *_: Liar())
+    problem = random_problem(np.random.default_rng(1), max_ops=6)
+    assert po.bound(problem, seconds=1.0).value < 10**9
+
+
+@pytest.mark.parametrize("name", [tactic.name for tactic in PROVERS])
+def test_each_proof_alone_holds(name, monkeypatch):
+    """Whatever a tactic proves alone is no more than the optimum."""
+    from placeopt.solvers.exact import makespan_cp_sat
+
+    alone = tuple(tactic for tactic in PROVERS if tactic.name == name)
+    for seed in range(3):
+        problem = random_problem(np.random.default_rng(seed), max_ops=6)
+        best = po.solve(problem, "cp-sat", seconds=60, num_workers=1)
+        with monkeypatch.context() as patched:
+            patched.setattr(makespan_cp_sat, "PROVERS", alone)
+            report = po.bound(problem, seconds=1.0)
+        if best.value is not None:
+            assert report.value <= best.value
+
+
+def test_results_keep_their_tactics():
+    """What each tactic did is written and read again; what is none is refused."""
+    result = po.solve(po.load("gen:fork-join", cluster="uniform:3"), "cp-sat", evaluations=60)
+    assert result.tactics
+    data = to_dict(result)
+    assert from_dict(data).tactics == result.tactics
+    data["tactics"][0]["turns"] = "many"
+    with pytest.raises(InputError, match="tactics"):
+        from_dict(data)
