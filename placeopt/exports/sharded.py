@@ -26,11 +26,14 @@ DTENSOR = '''\
     result = call(module, mesh, *inputs)     # whole tensors in, whole tensors out
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.utils._pytree as pytree
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MESH, AXES = {mesh!r}, {axes!r}
 
@@ -73,7 +76,8 @@ def call(module, mesh, *inputs, **named):
         return distribute_tensor(value, mesh, INPUTS if fits else [Replicate()] * len(MESH))
 
     inputs, named = pytree.tree_map(cut, (inputs, named))
-    with implicit_replication():
+    plain = sdpa_kernel(SDPBackend.MATH) if mesh.device_type == "cpu" else nullcontext()
+    with implicit_replication(), plain:  # torch cannot cut the fused attention of the CPU
         results = module(*inputs, **named)
     return pytree.tree_map(lambda x: x.full_tensor() if isinstance(x, DTensor) else x, results)
 '''
