@@ -3,6 +3,8 @@ ARGUMENT...
 
 exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all
 micro-batches, every rank saves the gradients of its stages.
+sharded FOLDER MODEL.py:NAME : distribute a module by the dtensor_plan.py of a folder, and compare its
+results with those of the whole module; prints "same" and the number of collectives that ran.
 schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per
 schedule when all gradients of the rank's stages are those of the unpipelined model.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,13 +43,41 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     )
 
 
-def exported(rank: int, folder: Path, data: Path) -> None:
-    """Run one step of an exported pipeline."""
-    spec = importlib.util.spec_from_file_location("pipeline", folder / "pipeline.py")
+def imported(path: Path) -> Any:
+    """Import a Python file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    pipeline = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pipeline)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sharded(folder: Path, source: str) -> None:
+    """Run a distributed module."""
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.utils._pytree import tree_leaves
+
+    path, _, name = source.rpartition(":")
+    module, inputs, *rest = getattr(imported(Path(path)), name)()
+    named = rest[0] if rest else {}
+    plan = imported(folder / "dtensor_plan.py")
+    counted = CommDebugMode()
+    with torch.no_grad():
+        expected = tree_leaves(module(*inputs, **named))
+        mesh = plan.make_mesh()
+        plan.distribute(module, mesh)
+        with counted:
+            found = tree_leaves(plan.call(module, mesh, *inputs, **named))
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    cut = sum(any(p.is_shard() for p in value.placements) for value in module.state_dict().values())
+    print(f"same {counted.get_total_counts()} {cut}", flush=True)
+
+
+def exported(rank: int, folder: Path, data: Path) -> None:
+    """Run one step of an exported pipeline."""
+    pipeline = imported(folder / "pipeline.py")
     given = torch.load(data)
     runtime, modules = pipeline.build(rank, cross_entropy)
     losses = step(
@@ -106,6 +137,8 @@ if __name__ == "__main__":
     )
     if JOB == "exported":
         exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
+    elif JOB == "sharded":
+        sharded(Path(ARGUMENTS[0]), ARGUMENTS[1])
     else:
         for csv_path in ARGUMENTS[1:]:
             scheduled(int(RANK), int(ARGUMENTS[0]), csv_path)

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.exports.sharded import FILES
+from placeopt.model.errors import InputError
 from placeopt.model.sizes import parse_bytes
+from placeopt.sharding.from_model_parameters import input_layouts, parameter_layouts, summarised
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.sharding.from_model import ShardingModel
+    from placeopt.sharding.from_model_parameters import ParameterLayout
 
 DEFAULT_CLUSTER = "8xA100"
+
+MOST_ROWS = 40
+"""Most rows on the screen; `--out` writes all of them."""
 
 
 def shard_command(
@@ -40,6 +47,10 @@ def shard_command(
     format: common.Format = None,
     dim: common.Dim = None,
     trip_count: common.TripCount = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Write layouts that run: dtensor (torch) or jax; with --out."),
+    ] = None,
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
@@ -54,6 +65,11 @@ def shard_command(
     from placeopt.sharding.layout_table import layout_rows, megatron_layout
     from placeopt.sharding.layouts import parse_mesh
 
+    if to is not None and (to not in FILES or out is None):
+        raise InputError(
+            f"--to: expected {' or '.join(FILES)}, and --out FOLDER, received --to {to}"
+            f"{'' if out else ' without --out'}"
+        )
     folder = common.out_folder(out)
     graph, _ = common.load_graph(
         source, format=format, training=False, dim=dim, trip_count=trip_count
@@ -68,14 +84,69 @@ def shard_command(
         announce("sharding")
         result = solve(model.problem, seconds=seconds, seed=seed, on_progress=show)
     rows = [] if result.solution is None else layout_rows(model, result.solution)
+    layouts = None if result.solution is None else _parameters(source, model, result.solution)
+    if to is not None and layouts is None:
+        raise InputError(
+            f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive or an "
+            "ONNX file"
+        )
     data = _summary(model, result, megatron_layout(model), rows)
+    data["parameters"] = [row.row() for row in layouts or ()]
     if folder is not None:
         data["files"] = _write(folder, model, result, rows)
+        data["files"] += _write_parameters(folder, model, result, layouts, to)
     if json:
         common.print_json(data)
     else:
         _print(model, result, data)
     raise typer.Exit(0 if result.solution is not None else 1)
+
+
+def _parameters(source: str, model: ShardingModel, solution: Any) -> list[ParameterLayout] | None:
+    """Return the layout of every parameter by its name, None where the source tells no names."""
+    from placeopt.programs.onnx_program import is_onnx_program
+    from placeopt.programs.torch_program import is_torch_program
+
+    if is_torch_program(source):
+        from placeopt.programs.torch_program import attribute, torch_program
+
+        given = torch_program(source)
+        tensors = {name: attribute(given.graph_module, name) for name in given.program.weights}
+        stored = {
+            name: (tuple(map(int, x.shape)), x.numel() * x.element_size())
+            for name, x in tensors.items()
+        }
+        return parameter_layouts(model, solution, given.program, stored)
+    if is_onnx_program(source):
+        from placeopt.programs.onnx_program import onnx_program, stored_sizes
+
+        found = onnx_program(source)
+        return parameter_layouts(model, solution, found.program, stored_sizes(found))
+    return None
+
+
+def _write_parameters(
+    folder: Path,
+    model: ShardingModel,
+    result: Result[Any],
+    layouts: list[ParameterLayout] | None,
+    to: str | None,
+) -> list[str]:
+    """Write the layouts by parameter, and the file that a framework runs."""
+    from placeopt.experiments.studies import write_csv
+    from placeopt.model.files import write_text
+
+    if layouts is None:
+        return []
+    path = folder / "parameters.csv"
+    write_csv(path, [row.row() for row in layouts])
+    if to is None:
+        return [str(path)]
+    name, text = FILES[to]
+    mesh = [axis.size for axis in model.axes]
+    assert result.solution is not None
+    words = text(layouts, input_layouts(model, result.solution), mesh)
+    return [str(path), str(write_text(folder / name, words))]
 
 
 def _summary(
@@ -126,8 +197,6 @@ def _write(
 
 
 def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from placeopt.model.objective import objective_of
 
     say, problem = common.console().print, model.problem
@@ -135,25 +204,7 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     if result.solution is None:
         say(f"{result.status}: {result.message}", markup=False)
         return
-    view = Table(
-        "op",
-        "type",
-        "strategy per axis",
-        "torch placements",
-        "jax",
-        "per device",
-        box=None,
-        pad_edge=False,
-    )
-    for row in data["table"]:
-        view.add_row(
-            *(
-                str(row[key]).replace("[", "\\[")
-                for key in ("op", "type", "strategy", "torch", "jax")
-            ),
-            common.bytes_text(row["bytes"]),
-        )
-    say(view)
+    say(_table(data))
     word = "step" if model.training else "forward pass"
     say(
         f"\n{word}: {text(problem, result.value)}, proven lower bound "
@@ -179,6 +230,19 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     )
     for path in data.get("files", []):
         say(f"wrote {path}")
+
+
+def _table(data: dict[str, Any]) -> Any:
+    """Return the layouts by parameter, else by op and weight, equal ones of all layers in a row."""
+    from rich.table import Table
+
+    view = Table("", "layouts", "torch placements", "jax", "per device", box=None, pad_edge=False)
+    for row in summarised(data["parameters"] or data["table"], MOST_ROWS):
+        view.add_row(
+            *(str(row[key]).replace("[", "\\[") for key in ("name", "count", "torch", "jax")),
+            common.bytes_text(row["bytes"]),
+        )
+    return view
 
 
 def describe_problem(source: str, *, json: bool) -> None:

@@ -6,6 +6,7 @@ result's. Calls of the model's own functions are inlined first, as the reader do
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,6 +184,18 @@ def onnx_program(source: str | Path) -> OnnxProgram:
         tuple(tensor.name for tensor in proto.graph.initializer),
     )
     return OnnxProgram(program, proto, nodes, types, path)
+
+
+def stored_sizes(program: OnnxProgram) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return shape and bytes of every stored tensor by name."""
+    from onnx import helper
+
+    found = {}
+    for tensor in program.proto.graph.initializer:
+        shape = tuple(int(d) for d in tensor.dims)
+        width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        found[tensor.name] = shape, math.prod(shape) * width
+    return found
 
 
 def _is_constant(node: Any) -> bool:

@@ -138,8 +138,8 @@ def torch_placements(layout: Layout) -> str:
 
 
 def partition_spec(layout: Layout, rank: int) -> str:
-    """Return a layout as JAX writes it: P('x', None); partial sums, which it has no word for, are
-    named behind it.
+    """Return a layout as JAX writes it: P('x', None). Partial sums, which are no sharding, are left
+    out: JAX adds them up where it has to.
     """
     entries = []
     for dimension in range(rank):
@@ -148,5 +148,4 @@ def partition_spec(layout: Layout, rank: int) -> str:
         entries.append("None" if not names else shown if len(names) == 1 else f"({shown})")
     while entries and entries[-1] == "None":
         entries.pop()
-    partial = [AXIS_NAMES[i] for i, place in enumerate(layout) if place == PARTIAL]
-    return f"P({', '.join(entries)})" + (f" partial over {', '.join(partial)}" if partial else "")
+    return f"P({', '.join(entries)})"

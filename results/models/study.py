@@ -441,7 +441,9 @@ def cells(name: str, way: str, wanted: tuple[str, ...] = CELLS) -> list[dict[str
             subject = Subject(name, way, Path(folder))
         except Exception as error:
             why = f"torch's exporter: {type(error).__name__}: {error}"
-            return [row(name, way, cell, "no file", why) for cell in CELLS]
+            rows = [row(name, way, cell, "no file", why) for cell in CELLS]
+            record(rows)
+            return rows
         for cell in CELLS:
             if cell not in wanted and (
                 cell not in ("limit", "block") or not set(wanted) & NEED_BLOCK
@@ -457,6 +459,8 @@ def cells(name: str, way: str, wanted: tuple[str, ...] = CELLS) -> list[dict[str
                 if os.environ.get("TRACE"):
                     traceback.print_exc()
             print(" | ".join(rows[-1].values()), flush=True)
+            if tuple(wanted) == CELLS:
+                record(rows[-1:])  # what is killed has left what it knew
     return rows
 
 
@@ -511,7 +515,5 @@ if __name__ == "__main__":
     given = parser.parse_args()
     for model in given.model or zoo.MODELS:
         for way in given.way or WAYS:
-            rows = cells(model, way, tuple(given.cell or CELLS))
-            if not given.cell:
-                record(rows)
+            cells(model, way, tuple(given.cell or CELLS))
     (HERE / "tables.md").write_text(draw())

@@ -38,11 +38,18 @@ def _decoder() -> dict[str, Any]:
     }
 
 
+def _masked() -> dict[str, Any]:
+    """Return what a tokenizer gives beside the ids."""
+    import torch
+
+    return {"attention_mask": torch.ones(BATCH, TOKENS, dtype=torch.int64)}
+
+
 def llama() -> Source:
     """Return a Llama with its head."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return _made(LlamaForCausalLM, LlamaConfig(**_decoder()), (_tokens(),))
+    return _made(LlamaForCausalLM, LlamaConfig(**_decoder()), (_tokens(),), **_masked())
 
 
 def qwen() -> Source:
@@ -50,7 +57,7 @@ def qwen() -> Source:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(**_decoder(), head_dim=WIDTH // HEADS, tie_word_embeddings=True)
-    return _made(Qwen3ForCausalLM, config, (_tokens(),))
+    return _made(Qwen3ForCausalLM, config, (_tokens(),), **_masked())
 
 
 def mixtral() -> Source:
@@ -58,7 +65,7 @@ def mixtral() -> Source:
     from transformers import MixtralConfig, MixtralForCausalLM
 
     config = MixtralConfig(**_decoder(), num_local_experts=4, num_experts_per_tok=2)
-    return _made(MixtralForCausalLM, config, (_tokens(),))
+    return _made(MixtralForCausalLM, config, (_tokens(),), **_masked())
 
 
 def gpt2() -> Source:
@@ -75,7 +82,7 @@ def gpt2() -> Source:
         bos_token_id=0,
         eos_token_id=1,
     )
-    return _made(GPT2LMHeadModel, config, (_tokens(),))
+    return _made(GPT2LMHeadModel, config, (_tokens(),), **_masked())
 
 
 def bert() -> Source:
