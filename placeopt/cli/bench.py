@@ -12,7 +12,7 @@ from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.experiments.progress import Summary
+    from placeopt.experiments.progress import StudySummary
 
 
 def bench_command(
@@ -74,7 +74,7 @@ def bench_command(
     finally:
         if live is not None:
             live.close()
-    _tell(summary, grid.name, out / grid.name, json=json)
+    _print_summary(summary, grid.name, out / grid.name, json=json)
     if summary.contradiction:
         raise InputError(f"'{out / grid.name}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
@@ -82,9 +82,9 @@ def bench_command(
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
 
 
-def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
+def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool) -> None:
     """Print what a run of a study did."""
-    interrupt.say_once()
+    interrupt.claim_output()
     if json:
         common.print_json(
             {

@@ -84,13 +84,13 @@ def jobs_command(
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
-    found = _Comparison(problem, episodes, threads)
+    found = _PolicyComparison(problem, episodes, threads)
 
     def tell() -> None:
         if found.summaries:
             data = found.report(lookahead)
             files = [] if folder is None else _write(folder, found, data)
-            if interrupt.say_once() or not interrupt.received():
+            if interrupt.claim_output() or not interrupt.received():
                 common.print_json(data) if json else _print(problem, data, files)
 
     interrupted = False
@@ -114,7 +114,7 @@ def jobs_command(
 
 
 @dataclass
-class _Comparison:
+class _PolicyComparison:
     """What is known of the policies so far, also where the command is interrupted."""
 
     problem: JobStreamProblem
@@ -214,7 +214,7 @@ def _report(
     }
 
 
-def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
+def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list[str]:
     """Write a trace and a picture of the first episode of each policy, and the results; return the
     paths.
     """

@@ -48,12 +48,13 @@ def cost_notes(graph: OpGraph) -> list[str]:
         many = "s" if len(loops) > 1 else ""
         notes.append(
             f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): "
-            f"{_some(loops)}"
+            f"{_first_names(loops)}"
         )
     if others:
         many = "s have" if len(others) > 1 else " has"
         notes.append(
-            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}"
+            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): "
+            f"{_first_names(others)}"
         )
     return notes
 
@@ -158,5 +159,5 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     )
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -91,7 +91,7 @@ def profile_command(
             }
         )
         return
-    _say(graph, costs)
+    _print_costs(graph, costs)
     print(f"wrote {out}")
 
 
@@ -133,7 +133,7 @@ def _measure(
     )
 
 
-def _say(graph: OpGraph, costs: OpCosts) -> None:
+def _print_costs(graph: OpGraph, costs: OpCosts) -> None:
     """Print the dearest ops and what is known of all."""
     from rich.table import Table
 

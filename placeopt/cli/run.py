@@ -104,7 +104,7 @@ def run_command(
 
         hosts = make_cluster(cluster)
     elif hosts is None and not placement.startswith("solver:"):
-        hosts = cluster_told(Path(placement), graph)
+        hosts = cluster_of_file(Path(placement), graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
         with (
@@ -128,7 +128,7 @@ def run_command(
     if json:
         common.print_json(data)
     else:
-        _say(data)
+        _print_run(data)
 
 
 @dataclass
@@ -201,7 +201,7 @@ class _PartsExecution(_Execution):
         self.measurement = runtime.run(cut["nominal"], repeat=repeat, check=check)
 
 
-def cluster_told(placement: Path, graph: OpGraph) -> Cluster:
+def cluster_of_file(placement: Path, graph: OpGraph) -> Cluster:
     """Return the cluster that a placement file was made for."""
     from placeopt.cli.export import cluster_of
 
@@ -338,7 +338,7 @@ def _write(
     return names
 
 
-def _say(data: dict[str, Any]) -> None:
+def _print_run(data: dict[str, Any]) -> None:
     """Print the outcome for people."""
     from rich.table import Table
 

@@ -14,7 +14,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
-    from placeopt.cli.comparison import Comparison
+    from placeopt.cli.comparison import SolverComparison
 
 MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
 """Time for the bound before the searches: seconds at most, and the share of a search's time; the
@@ -71,9 +71,9 @@ def solve_command(
     """
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
-    from placeopt.cli.comparison import Comparison, chosen_solvers, compare
+    from placeopt.cli.comparison import SolverComparison, chosen_solvers, compare
     from placeopt.cli.first_table import first_table
-    from placeopt.cli.outcome import Outcome
+    from placeopt.cli.outcome import SolveReport
     from placeopt.model.budget import Budget
 
     folder = common.out_folder(out)
@@ -97,16 +97,18 @@ def solve_command(
             if seconds is None
             else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
         )
-    comparison = Comparison(problem, failures=broken)
-    outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
+    comparison = SolverComparison(problem, failures=broken)
+    report = SolveReport(
+        folder, single=len(names) == 1, json=json, own=is_own_model(options.source)
+    )
     with (
-        interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
+        interrupt.rescued_by(lambda: report.write_and_print(comparison.snapshot(), pictures=False)),
         common.search_progress(problem, json) as (announce, show),
     ):
 
-        def tell(stage: str) -> None:
+        def announce_stage(stage: str) -> None:
             if solvers and stage == solvers[-1][0]:
-                outcome.prepare()
+                report.preload_plotting()
             announce(stage)
 
         compare(
@@ -116,20 +118,20 @@ def solve_command(
             seed=seed,
             initial=start,
             bound_seconds=bound_seconds,
-            announce=tell,
+            announce=announce_stage,
             on_progress=show,
-            keep=outcome.keep,
+            keep=report.save_result,
             meanwhile=lambda found: first_table(found, solvers, quiet=json),
         )
-    with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
-        outcome.tell(
+    with interrupt.rescued_by(lambda: report.write_and_print(comparison, pictures=False)):
+        report.write_and_print(
             comparison, pictures=not comparison.interrupted
         )  # they take longer than a signal leaves
     code = _exit_code(comparison)
-    raise typer.Exit(1 if outcome.unwritten and code == 0 else code)
+    raise typer.Exit(1 if report.unwritten and code == 0 else code)
 
 
-def _exit_code(comparison: Comparison) -> int:
+def _exit_code(comparison: SolverComparison) -> int:
     """0 with a solution, 1 without, 3 where a solver contradicts itself or all failed, 130 or 143
     interrupted.
     """

@@ -97,7 +97,7 @@ def _check_again(
 
 def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: bool) -> None:
     """Print a certificate, then write it: a full disk does not hide the outcome."""
-    if not interrupt.say_once() and interrupt.received():
+    if not interrupt.claim_output() and interrupt.received():
         return
     data = certificate.to_dict()
     if json:
