@@ -30,8 +30,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry
 from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Nodes(NamedTuple):
     heavy: NDArray[np.bool_]  # (num_nodes,) two heavy nodes are never matched
 
 
-@njit(cache=True, nogil=True)
+@entry
 def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
     """Whether the classes of two ops may be joined."""
     a, b = find_root(classes.parent, a), find_root(classes.parent, b)
@@ -80,7 +80,7 @@ def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@entry
 def share(classes: Any, a: int, b: int) -> None:
     """Join the classes of two ops; the smaller root stays."""
     a, b = find_root(classes.parent, a), find_root(classes.parent, b)
@@ -95,7 +95,7 @@ def share(classes: Any, a: int, b: int) -> None:
         classes.compatible[a, device] &= classes.compatible[b, device]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def roots(parent: Any) -> Any:
     """Return the root of every op."""
     result = np.empty(len(parent), dtype=np.int64)
@@ -104,7 +104,7 @@ def roots(parent: Any) -> Any:
     return result
 
 
-@njit(cache=True, nogil=True)
+@entry
 def join_colocated(classes: Any, colocation: Any) -> None:
     """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
     if len(colocation) == 0:
@@ -119,7 +119,7 @@ def join_colocated(classes: Any, colocation: Any) -> None:
                 share(classes, first[group], op)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
     waiting = np.bincount(target, minlength=num_nodes)
@@ -147,7 +147,7 @@ def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
     return level
 
 
-@njit(cache=True, nogil=True)
+@entry
 def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
     """Return the start of every op with as many devices as ops and free communication."""
     start = np.zeros(len(order))
@@ -158,7 +158,7 @@ def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
     return start
 
 
-@njit(cache=True, nogil=True)
+@entry
 def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return a topological order that follows one branch to its end before the next."""
     waiting = np.bincount(target, minlength=num_nodes)
@@ -184,7 +184,7 @@ def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     return order
 
 
-@njit(cache=True, nogil=True)
+@entry
 def match_edges(
     ranked: Any,
     source: Any,
@@ -240,7 +240,7 @@ def match_edges(
     return mate
 
 
-@njit(cache=True, nogil=True)
+@entry
 def match_siblings(
     ranked: Any,
     key: Any,
@@ -281,7 +281,7 @@ def match_siblings(
     return merges
 
 
-@njit(cache=True, nogil=True)
+@entry
 def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, limits: Any) -> Any:
     """Give the ops of each label a group, opening another one where an op does not fit.
 
@@ -302,7 +302,7 @@ def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, 
     return group
 
 
-@njit(cache=True, nogil=True)
+@entry
 def cut_order(
     order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool
 ) -> Any:
@@ -328,7 +328,7 @@ def cut_order(
     return group
 
 
-@njit(cache=True, nogil=True)
+@entry
 def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) -> Any:
     """Count, on the worst path to every op, how often it changes the label within a strong
     component.

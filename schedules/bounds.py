@@ -25,8 +25,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import csr_array
+
+from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -148,12 +149,8 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
     time_unit = float(max(1, *(gap for _, _, gap in edges)))
     gaps = np.array([-gap for _, _, gap in edges]) / time_unit
-    answer = linprog(
-        -memory / float(np.abs(memory).max()),
-        A_ub=matrix,
-        b_ub=gaps,
-        bounds=(0, None),
-        method="highs-ds",
+    answer = linear_program(
+        -memory / float(np.abs(memory).max()), below=(matrix, gaps), method="highs-ds"
     )
     if answer.status != 0:
         return 0

@@ -53,7 +53,7 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import freed_while_running
 from placeopt.schedules.solution import Repetend
 
@@ -258,11 +258,9 @@ class CyclicModel:
         self, seconds: float, *, num_workers: int, seed: int, first_only: bool = True
     ) -> tuple[str, Repetend | None]:
         """Return ("feasible" | "optimal" | "infeasible" | "unknown", pattern or None)."""
-        solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, min(1e6, seconds))
-        solver.parameters.num_workers = num_workers
-        solver.parameters.random_seed = seed
-        solver.parameters.stop_after_first_solution = first_only
+        solver = cp_solver(
+            workers=num_workers, seconds=seconds, seed=seed, stop_after_first_solution=first_only
+        )
         status = solve_interruptibly(solver, self.model)
         if status == cp_model.INFEASIBLE:
             return "infeasible", None

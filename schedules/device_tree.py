@@ -48,8 +48,8 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def undominated(
     return np.sort(order[kept])
 
 
-@njit(cache=True)
+@entry
 def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
     row comes before it.
@@ -389,7 +389,7 @@ def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) ->
     return kept[:count]
 
 
-@njit(cache=True)
+@entry
 def agree(
     above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

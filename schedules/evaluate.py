@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
     )
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _compact(
     arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int
 ) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ class Dispatch(NamedTuple):
     held: NDArray[np.int64]  # memory that each device holds
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _dispatch(
     arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
 ) -> tuple[NDArray[np.int64], np.int64]:
@@ -147,7 +147,7 @@ def _dispatch(
     return state.start, done
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _best_ready(
     arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
 ) -> tuple[int, np.int64]:
@@ -174,7 +174,7 @@ def _best_ready(
     return best, wake
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num_ready: int) -> int:
     """Start an instance: take its devices and memory, release its successors; return how many are
     ready.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,9 +85,7 @@ def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
                 terms.append(int(problem.memory[i, d]) * before[i, c])
             model.add(sum(terms) + int(problem.memory[c, d]) <= int(problem.capacity[d]) + excess)
     model.minimize(excess)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = max(0.01, seconds)
+    solver = cp_solver(workers=1, seconds=seconds)
     if solve_interruptibly(solver, model) != cp_model.OPTIMAL:
         return None
     return int(solver.value(excess))

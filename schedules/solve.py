@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError
-from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
@@ -105,4 +105,4 @@ def warm_up() -> None:
     justify(problem, compact(problem, problem.heads[None, :]))
     best_bound(shape("V", devices=2).with_capacity(2))
     DeviceTree(shape("V", devices=2).with_capacity(2)).decide(8)
-    solve_interruptibly(cp_model.CpSolver(), cp_model.CpModel())
+    solve_interruptibly(cp_solver(workers=1), cp_model.CpModel())

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.completion import complete
 from placeopt.schedules.incumbent import offer_pattern, prove_first
 from placeopt.schedules.solution import Repetend
@@ -146,10 +146,7 @@ class _AssignmentModel:
 
     def solve(self, seconds: float, num_workers: int, seed: int) -> Repetend | None:
         """Return the repetend of least period, or None."""
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = num_workers
-        solver.parameters.random_seed = seed
-        solver.parameters.max_time_in_seconds = max(0.01, min(1e6, seconds))
+        solver = cp_solver(workers=num_workers, seconds=seconds, seed=seed)
         if solve_interruptibly(solver, self.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         period = int(solver.value(self.period))

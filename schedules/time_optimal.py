@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.completion import affordable_passes, justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
@@ -228,10 +228,7 @@ class _MakespanModel:
 
     def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:
         """Offer every schedule that is found; return the proven lower bound on the makespan."""
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = num_workers
-        solver.parameters.random_seed = tracker.seed
-        solver.parameters.max_time_in_seconds = max(0.01, min(1e6, tracker.seconds_left))
+        solver = cp_solver(workers=num_workers, seconds=tracker.seconds_left, seed=tracker.seed)
         solve_interruptibly(solver, self.model, _OfferEach(self, tracker))
         tracker.count()
         bound = solver.best_objective_bound

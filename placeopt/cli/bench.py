@@ -26,9 +26,7 @@ def bench_command(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")
     ] = None,
-    backend: Annotated[
-        str, typer.Option("--backend", help="loky, threading, dask or ray.")
-    ] = "loky",
+    backend: Annotated[str, typer.Option("--backend", help="loky, threading or dask.")] = "loky",
     address: Annotated[
         str | None, typer.Option("--address", help="Dask scheduler, for instance tcp://host:8786.")
     ] = None,

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import threading
 import time
 import traceback
@@ -226,12 +227,35 @@ def _solve(cell: Cell) -> dict[str, Any]:
 
 
 def _where() -> dict[str, Any]:
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     return {
         "version": __version__,
+        "commit": commit(),
         "host": platform.node(),
         "python": platform.python_version(),
+        "load": load,
         "finished": time.time(),
     }
+
+
+@lru_cache(maxsize=1)
+def commit() -> str:
+    """Return the commit of the tree that placeopt is imported from, with a plus sign where its
+    tracked files differ from it; empty outside of a git checkout.
+    """
+    tree = Path(__file__).resolve().parents[2]
+    if not (tree / ".git").exists():
+        return ""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True, timeout=10)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!results")
+        return git("rev-parse", "--short=9", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def thin(trace: list[Any]) -> list[Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from placeopt.model.errors import InputError, MissingExtraError, SolverError, ch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BACKENDS = ("loky", "threading", "dask", "ray")
+BACKENDS = ("loky", "threading", "dask")
 
 
 def run_study(
@@ -43,8 +44,8 @@ def run_study(
     ----------
     results : folder; the study's store is results/<name>/runs.jsonl.
     jobs : cells at a time, by default one per core.
-    backend : joblib back end: "loky", "threading", "dask" (a LocalCluster, or the scheduler at
-    `address`) or "ray".
+    backend : joblib back end: "loky", "threading" or "dask" (a LocalCluster, or the scheduler at
+        `address`).
     retry_failed : run failed cells again.
     allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
     reporter : told about every finished cell.
@@ -131,9 +132,7 @@ def _execute(
                 yield row
         except (KeyboardInterrupt, GeneratorExit, InputError):
             raise
-        except (
-            Exception
-        ) as error:  # a worker died: joblib, dask and ray each have their own errors for that
+        except Exception as error:  # a worker died: joblib and dask have their own errors for it
             broken = True
             reason = f"{type(error).__name__}"
         if not broken:
@@ -172,13 +171,11 @@ def _pool(
     if own_processes:
         threading.excepthook = _report_thread
     with ExitStack() as stack:
-        if backend in ("dask", "ray"):
-            stack.enter_context(_engine(backend, address, jobs))
+        if backend == "dask":
+            stack.enter_context(_dask(address, jobs))
         stack.enter_context(parallel_config(backend=backend, **settings))
-        # Small tasks are sent to a Ray cluster together: each message costs more than a small cell.
-        size: Any = "auto" if backend == "ray" else 1
         parallel = Parallel(
-            n_jobs=jobs, return_as="generator_unordered", batch_size=size, pre_dispatch="3 * n_jobs"
+            n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="3 * n_jobs"
         )
         # Elsewhere a worker that ends takes others along, or is started again and again.
         run = [
@@ -208,20 +205,18 @@ def _leave_signals() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _engine(backend: str, address: str | None, jobs: int) -> AbstractContextManager[Any]:
-    """Connect to, or start, the engine of a joblib back end."""
-    if backend == "ray":
-        try:
-            from ray.util.joblib import register_ray
-        except ImportError as error:
-            raise MissingExtraError("ray", "ray", "--backend ray") from error
-        register_ray()
-        return nullcontext()
+def _dask(address: str | None, jobs: int) -> AbstractContextManager[Any]:
+    """Connect to the Dask scheduler at an address, or start a local cluster."""
     try:
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise MissingExtraError("distributed", "dask", "--backend dask") from error
     stack = ExitStack()
+    for name in ("distributed", "tornado.application"):
+        # A scheduler that goes away is told in one line, not in a page of tracebacks per worker.
+        logger = logging.getLogger(name)
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
     if address is None:
         cluster = stack.enter_context(
             LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 
@@ -106,7 +106,7 @@ class Scratch(NamedTuple):
     next_op: NDArray[np.int64]  # (n,) next op of the same unit, -1 for none
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _scratch(a: LatencyArrays) -> Scratch:
     n, k = a.compute.shape
     units = n + k * a.slots
@@ -122,7 +122,7 @@ def _scratch(a: LatencyArrays) -> Scratch:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _fill_units(
     a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
 ) -> None:
@@ -161,7 +161,7 @@ def _fill_units(
             w.waiting[n + d * a.slots + s] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def latency_of(
     a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
 ) -> int:
@@ -202,7 +202,7 @@ def latency_of(
     return latest if reached == n else INFEASIBLE
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _fits(
     a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], used: NDArray[np.int64]
 ) -> bool:
@@ -224,7 +224,7 @@ def _fits(
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def latency_rows(
     a: LatencyArrays, devices: NDArray[np.int64], slots: NDArray[np.int64], value: NDArray[np.int64]
 ) -> None:
@@ -241,7 +241,7 @@ def latency_rows(
 # --------------------------------------------------------------------------------------
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     """Latency plus the weighted durations of all slots of the placement that was evaluated last."""
     energy = float(value)
@@ -250,7 +250,7 @@ def _energy(a: LatencyArrays, w: Scratch, value: int, serial: float) -> float:
     return energy
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _connected(
     groups: Groups,
     x: int,
@@ -279,7 +279,7 @@ def _connected(
     return size
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _move(
     a: LatencyArrays,
     groups: Groups,
@@ -302,7 +302,7 @@ def _move(
     return runs
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def anneal_slots(
     a: LatencyArrays,
     groups: Groups,

@@ -84,3 +84,7 @@ inlined = partial(
     _kernel, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True
 )
 """A piece of a hot loop, which becomes a part of its caller; it makes no array and returns none."""
+
+pasted = partial(_kernel, inline="always")
+"""A helper whose source becomes a part of its caller before compilation: passing long tuples to a
+call would copy them each time."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placeopt.model.linear_program import linear_program
+
 SHIFT = 40
 """Multipliers are rounded to multiples of 2^-SHIFT (relative to the row's own unit)."""
 
@@ -68,7 +70,6 @@ class IntegerProgram:
         return None if multipliers is None else self.evaluate(multipliers)
 
     def _multipliers(self, cost_unit: float, seconds: float) -> list[float] | None:
-        from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
         unit, row_unit = np.array(self.unit), np.array(self.row_unit)
@@ -85,15 +86,12 @@ class IntegerProgram:
         bounds = np.column_stack(
             [np.array(self.low, dtype=np.float64), np.array(self.high, dtype=np.float64)]
         )
-        solution = linprog(
+        solution = linear_program(
             cost,
-            A_ub=-matrix[~equal] if (~equal).any() else None,
-            b_ub=-right[~equal] if (~equal).any() else None,
-            A_eq=matrix[equal] if equal.any() else None,
-            b_eq=right[equal] if equal.any() else None,
+            below=(-matrix[~equal], -right[~equal]) if (~equal).any() else None,
+            equal=(matrix[equal], right[equal]) if equal.any() else None,
             bounds=bounds / unit[:, None],
-            method="highs",
-            options={"time_limit": max(0.1, seconds)},
+            seconds=max(0.1, seconds),
         )
         if solution.status != 0:
             return None

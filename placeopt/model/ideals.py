@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
+from placeopt.model.compiled import entry
 from placeopt.model.interruptible import call_interruptibly
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Lattice:
         return found
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
     """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is
     new.
@@ -96,7 +96,7 @@ def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
     return slot
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untyped-def]
     """Grow all ideals breadth first; stop with one more than `limit` when there are more.
 

@@ -8,7 +8,7 @@ even takes SIGINT for itself and returns as if its time were over.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,13 +49,3 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
     if failure:
         raise failure[0]
     return answer[0]
-
-
-def solve_interruptibly(cp_solver: Any, model: Any, callback: Any = None) -> Any:
-    """Return `cp_solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise
-    KeyboardInterrupt.
-    """
-    cp_solver.parameters.catch_sigint_signal = (
-        False  # after CP-SAT's own handler, SIGINT would end the process
-    )
-    return call_interruptibly(lambda: cp_solver.solve(model, callback), cp_solver.stop_search)

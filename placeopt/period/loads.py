@@ -7,10 +7,10 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from placeopt.model.arrays import frozen
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 
@@ -113,7 +113,7 @@ def order_edges(
     return frozen(pairs[:, 0]), frozen(pairs[:, 1])
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def loads_of(
     a: PeriodArrays, device: NDArray[np.int32], load: NDArray[np.int64], seen: NDArray[np.int64]
 ) -> None:
@@ -139,7 +139,7 @@ def loads_of(
             load[part, home] += a.io_ticks[t, home]
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     """Whether the devices can be ordered so that no order edge goes back."""
     k = a.compute.shape[1]
@@ -166,7 +166,7 @@ def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np.bool_]) -> bool:
     """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
     k = a.compute.shape[1]
@@ -186,7 +186,7 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _feasible(
     a: PeriodArrays, device: NDArray[np.int32], used: NDArray[np.int64], left: NDArray[np.bool_]
 ) -> bool:
@@ -207,7 +207,7 @@ def _feasible(
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: NDArray[np.int64]) -> None:
     """Fill value[b] with the period of row b, INFEASIBLE where a constraint is broken."""
     n, k = a.compute.shape

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,14 +71,8 @@ def solve_rest(
     objective = sum(cost * literal for literal, cost in terms if cost)
     model.add(objective <= upper - 1)
     model.minimize(objective)
-    solver = cp_model.CpSolver()
-    if deterministic:
-        solver.parameters.max_deterministic_time = seconds
-    else:
-        solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    solver.parameters.linearization_level = 2
+    limit = {"effort" if deterministic else "seconds": seconds}
+    solver = cp_solver(workers=workers, seed=seed, linearization_level=2, **limit)
     status = solve_interruptibly(solver, model)
     if status == cp_model.INFEASIBLE:
         return Rest(None, upper)

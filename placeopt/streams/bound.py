@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.interruptible import call_interruptibly, solve_interruptibly
+from placeopt.model.linear_program import linear_program
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -152,7 +153,6 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDAr
     """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS
     has none in time.
     """
-    from scipy.optimize import linprog
     from scipy.sparse import csr_matrix, vstack
 
     count, size = len(options.job), problem.num_jobs
@@ -162,15 +162,9 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDAr
     capacity = csr_matrix((options.width[column].astype(float), (row, column)), shape=(size, count))
     once = csr_matrix((np.ones(count), (options.job, np.arange(count))), shape=(size, count))
     servers = problem.jobs.topology.num_servers
-    answer = call_interruptibly(
-        lambda: linprog(
-            -np.ones(count),
-            A_ub=vstack([capacity, once]),
-            b_ub=np.concatenate([np.full(size, float(servers)), np.ones(size)]),
-            bounds=(0, None),
-            method="highs",
-            options={"time_limit": max(0.1, seconds)},
-        )
+    right = np.concatenate([np.full(size, float(servers)), np.ones(size)])
+    answer = linear_program(
+        -np.ones(count), below=(vstack([capacity, once]), right), seconds=max(0.1, seconds)
     )
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
@@ -241,10 +235,7 @@ def _integer(
         for literals_of_server in held.values():
             model.add_at_most_one(literals_of_server)
     model.maximize(sum(literals))
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = num_workers
-    solver.parameters.random_seed = seed
+    solver = cp_solver(workers=num_workers, seconds=seconds, seed=seed)
     status = solve_interruptibly(solver, model)
     bound = -int(
         solver.response_proto.inner_objective_lower_bound

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import models
 import numpy as np
+from agreement import Comparison, agreement, simulate
 from study import placements
 
 import placeopt as po
@@ -34,7 +35,6 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
 from placeopt.programs.onnx_program import onnx_program
 from placeopt.programs.torch_program import torch_program
-from placeopt.runtime.agreement import Comparison, agreement, simulate
 from placeopt.runtime.calibration import Calibration, calibrate, learn, probes
 from placeopt.runtime.module_runtime import ModuleRuntime
 from placeopt.runtime.onnx_sessions import OnnxSessions

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from agreement import Comparison, agreement, simulate
 
 import placeopt as po
 from placeopt.experiments.studies import write_csv
@@ -38,7 +39,6 @@ from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure
 from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
-from placeopt.runtime.agreement import Comparison, agreement, simulate
 from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
 from placeopt.runtime.refinement import judge
 from placeopt.runtime.simulation import timeline, with_ranks

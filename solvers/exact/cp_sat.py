@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from placeopt.model.cp_sat import cp_solver
 from placeopt.model.errors import Refused
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -76,23 +76,25 @@ class CpSat(SearchSolver):
         getattr(importlib.import_module(module), function)(self, problem, tracker)
 
 
-def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> None:
-    """Set limits, workers and seed of a CP-SAT solver from `share` of what is left of the tracker's
-    budget.
+def configured(settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> Any:
+    """Return a CP-SAT solver with limits, workers and seed from `share` of what is left of the
+    tracker's budget.
     """
-    parameters = solver.parameters
-    parameters.num_workers = settings.num_workers
-    parameters.random_seed = tracker.seed % 2**31
-    parameters.log_search_progress = settings.log
-    parameters.symmetry_level = 2
-    if math.isfinite(tracker.seconds_left):
-        parameters.max_time_in_seconds = max(0.01, share * tracker.seconds_left)
+    limits: dict[str, Any] = {}
     if tracker.budget.evaluations is not None:
         conflicts = max(1, int(share * tracker.evaluations_left))
-        parameters.max_number_of_conflicts = conflicts
-        parameters.max_deterministic_time = (
-            WORK + WORK_A_CONFLICT * conflicts
-        )  # some models have no conflicts for long
-        parameters.interleave_search = (
-            settings.num_workers > 1
-        )  # the same answer whatever the threads
+        limits = {
+            "max_number_of_conflicts": conflicts,
+            # some models have no conflicts for long
+            "effort": WORK + WORK_A_CONFLICT * conflicts,
+            # the same answer whatever the threads
+            "interleave_search": settings.num_workers > 1,
+        }
+    return cp_solver(
+        workers=settings.num_workers,
+        seconds=share * tracker.seconds_left,
+        seed=tracker.seed,
+        log_search_progress=settings.log,
+        symmetry_level=2,
+        **limits,
+    )

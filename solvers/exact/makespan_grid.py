@@ -12,8 +12,8 @@ from ortools.sat.python import cp_model
 
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import common_unit
-from placeopt.model.interruptible import solve_interruptibly
-from placeopt.solvers.exact.cp_sat import configure
+from placeopt.model.cp_sat import solve_interruptibly
+from placeopt.solvers.exact.cp_sat import configured
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint, decode
 from placeopt.solvers.exact.tight_horizon import TightHorizon
@@ -107,8 +107,7 @@ def solve_on_grid(
     model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
     if horizon is None:
         _hint_incumbent(model, tracker)
-    solver = cp_model.CpSolver()
-    configure(solver, settings, tracker, share)
+    solver = configured(settings, tracker, share)
     target = tracker.lower_bound // scale
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]

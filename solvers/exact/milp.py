@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.linear_program import integer_program
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
@@ -244,7 +244,6 @@ class PeriodProgram:
 
     def solve(self, tracker: Tracker[Placement], *, log: bool = False) -> None:
         """Run HiGHS for the rest of the budget."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_matrix
 
         rows, width = self.rows, len(self.upper)
@@ -262,14 +261,12 @@ class PeriodProgram:
             left = min(left, float(tracker.evaluations_left))
         if np.isfinite(left):
             options["time_limit"] = max(0.01, left)
-        answer = call_interruptibly(
-            lambda: milp(
-                cost,
-                constraints=LinearConstraint(matrix, np.array(rows.low), np.array(rows.high)),
-                bounds=Bounds(np.zeros(width), np.array(self.upper)),
-                integrality=np.array(self.integer),
-                options=options,
-            )
+        answer = integer_program(
+            cost,
+            np.array(self.integer),
+            [(matrix, np.array(rows.low), np.array(rows.high))],
+            (np.zeros(width), np.array(self.upper)),
+            **options,
         )
         tracker.count(max(1, int(getattr(answer, "mip_node_count", None) or 0)))
         if answer.x is not None:

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InfeasibleProblemError
-from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.bounds.prices import PriceBound
@@ -131,11 +131,12 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
         model = PeriodCpModel(problem, limit, 0)
     except InfeasibleProblemError:
         return True
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = num_workers
-    solver.parameters.linearization_level = 2
-    solver.parameters.stop_after_first_solution = True
-    solver.parameters.max_time_in_seconds = max(0.01, seconds)
+    solver = cp_solver(
+        workers=num_workers,
+        seconds=seconds,
+        linearization_level=2,
+        stop_after_first_solution=True,
+    )
     return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
 
 

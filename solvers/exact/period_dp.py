@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class Tables(NamedTuple):
     viable: NDArray[np.bool_]  # (I, S)
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _outside(
     a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]
 ) -> None:
@@ -93,7 +93,7 @@ def _outside(
                 outside[t] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
     """Let a device stay empty where that is better, and note whether any state is reached."""
     row = tables.value[ideal]
@@ -108,7 +108,7 @@ def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
             tables.alive[ideal] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def fill_rows(
     a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
 ) -> int:
@@ -221,7 +221,7 @@ def fill_rows(
     return pairs
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def ideal_sums(lattice: LatticeArrays, amount: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
     count = len(lattice.child_ptr) - 1

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
+
+from placeopt.model.compiled import uncounted, uncounted_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,14 +105,7 @@ def make_walk(a: SearchArrays) -> Walk:
     )
 
 
-# Without reference counting: counting every array of a record at each call takes longer than the
-# work.
-_inner = numba.njit(
-    cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False
-)
-
-
-@_inner
+@uncounted
 def _move(a, w, v, b):
     """Move node v to device b; the counts, loads and bytes follow."""
     device, count, load = w.device, w.readers, w.load
@@ -151,7 +145,7 @@ def _move(a, w, v, b):
     device[v] = b
 
 
-@_inner
+@uncounted
 def _settle(a, w, start):
     """Put every node where `start` has it."""
     # Everything begins on device 0 and is moved from there, so that the bookkeeping exists once.
@@ -174,7 +168,7 @@ def _settle(a, w, start):
             _move(a, w, v, start[v])
 
 
-@_inner
+@uncounted
 def _energy(a, w, cycle):
     """Return the excess of loads over the targets and of bytes over the capacities, ticks."""
     total = 0.0
@@ -187,7 +181,7 @@ def _energy(a, w, cycle):
     return total
 
 
-@_inner
+@uncounted
 def _grow(a, w):
     """Grow a connected block around `w.block[0]` on its device; return its size."""
     wanted = 1 + np.random.randint(_BLOCK)
@@ -209,7 +203,7 @@ def _grow(a, w):
     return size
 
 
-@_inner
+@uncounted
 def _partner(w, b):
     """Put a random node of device b, if one is met soon, into the proposal; return its size."""
     for _ in range(8):
@@ -220,7 +214,7 @@ def _partner(w, b):
     return 1
 
 
-@_inner
+@uncounted
 def _propose(a, w):
     """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing
     would change.
@@ -246,7 +240,7 @@ def _propose(a, w):
     return size, b
 
 
-@_inner
+@uncounted
 def _apply(a, w, size, b):
     """Move the proposal's nodes to device b, and a node of b to where the first one was."""
     home = w.device[w.block[0]]
@@ -255,14 +249,14 @@ def _apply(a, w, size, b):
         _move(a, w, w.block[i], b if w.came[i] == home else home)
 
 
-@_inner
+@uncounted
 def _undo(a, w, size):
     """Take the proposal's nodes back."""
     for i in range(size - 1, -1, -1):
         _move(a, w, w.block[i], w.came[i])
 
 
-@_inner
+@uncounted
 def _largest(row):
     """Return the largest load of a pass."""
     largest = row[0]
@@ -271,7 +265,7 @@ def _largest(row):
     return largest
 
 
-@_inner
+@uncounted
 def _keep_best(a, w, best_value):
     """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best
     value.
@@ -289,7 +283,7 @@ def _keep_best(a, w, best_value):
     return value
 
 
-@_inner
+@uncounted
 def _lower_target(w, cycle, value):
     """Aim below the loads if `value` reaches the target; return whether it does."""
     total = 0
@@ -302,7 +296,7 @@ def _lower_target(w, cycle, value):
     return True
 
 
-@numba.njit(cache=True, nogil=True, _nrt=False)
+@uncounted_entry
 def _anneal(a, w, cycle, start, seed):
     """Walk one cooling cycle from `start`; leave the best placement in `w.best`, return its value
     (-1: none).

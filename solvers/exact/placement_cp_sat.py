@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import SolverError
-from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,7 @@ class PlacementModel(ABC):
                 if tracker.stop():
                     self.stop_search()
 
-        solver = cp_model.CpSolver()
-        _configure(solver.parameters, settings, tracker, seconds)
+        solver = _configured(settings, tracker, seconds)
         if tracker.solution is not None:
             self.hint(tracker.solution)
         code = solve_interruptibly(solver, self.cp, Watch())
@@ -91,16 +90,19 @@ class PlacementModel(ABC):
             tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
 
 
-def _configure(
-    parameters: Any, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float
-) -> None:
-    parameters.num_workers = settings.num_workers
-    parameters.random_seed = tracker.seed % 2**31
-    parameters.linearization_level = 2
-    parameters.symmetry_level = 2
-    parameters.log_search_progress = settings.log
-    if np.isfinite(seconds):
-        parameters.max_time_in_seconds = max(0.01, seconds)
+def _configured(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> Any:
+    limits: dict[str, Any] = {}
     if tracker.budget.evaluations is not None:
-        parameters.max_number_of_conflicts = tracker.evaluations_left
-        parameters.max_deterministic_time = 1.0 + tracker.evaluations_left / _EVALUATIONS_PER_UNIT
+        limits = {
+            "max_number_of_conflicts": tracker.evaluations_left,
+            "effort": 1.0 + tracker.evaluations_left / _EVALUATIONS_PER_UNIT,
+        }
+    return cp_solver(
+        workers=settings.num_workers,
+        seconds=seconds,
+        seed=tracker.seed,
+        linearization_level=2,
+        symmetry_level=2,
+        log_search_progress=settings.log,
+        **limits,
+    )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortools.sat.python import cp_model
 
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.solvers.exact.makespan_solution import decode
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class TightHorizon:
 
     def _end_all(self) -> None:
         with self._lock:
-            for cp_solver in self._running:
-                cp_solver.stop_search()
+            for solver in self._running:
+                solver.stop_search()
 
     def _work(self) -> None:
         try:
@@ -83,27 +84,26 @@ class TightHorizon:
             self._over.set()
 
     def _one_run(self) -> None:
-        cp_solver = cp_model.CpSolver()
         with self._lock:
             self._turn += 1
             turn = self._turn
-            self._running.append(cp_solver)
-        parameters = cp_solver.parameters
-        parameters.num_workers = 1
-        parameters.catch_sigint_signal = False
-        parameters.random_seed = (self.seed + 7919 * turn) % 2**31
-        parameters.linearization_level = turn % 2  # with and without the linear relaxation
-        parameters.symmetry_level = 2
-        parameters.max_deterministic_time = WORK * luby((turn + 1) // 2)
-        code = cp_solver.solve(self.built.model)
+            solver = cp_solver(
+                workers=1,
+                seed=self.seed + 7919 * turn,
+                effort=WORK * luby((turn + 1) // 2),
+                linearization_level=turn % 2,  # with and without the linear relaxation
+                symmetry_level=2,
+            )
+            self._running.append(solver)
+        code = solve_interruptibly(solver, self.built.model)
         with self._lock:
-            self._running.remove(cp_solver)
-            self.conflicts += int(cp_solver.num_conflicts)
+            self._running.remove(solver)
+            self.conflicts += int(solver.num_conflicts)
             if code == cp_model.UNKNOWN:
                 return
             self.outcome = code
             if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-                self.placement = decode(self.built, cp_solver.value)
+                self.placement = decode(self.built, solver.value)
             self._over.set()
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.linear_program import linear_program
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import CAUTIOUS, Heuristic
 from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
@@ -156,7 +157,6 @@ def favourite_children(
     <= x <= 1, s >= 0. An x below `threshold` makes a favourite. The interior-point method needs a
     fifth of the simplex's time; if it does not end within `seconds`, the greedy choice stands in.
     """
-    from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
     problem = context.problem
@@ -206,13 +206,8 @@ def favourite_children(
     cost[-1] = 1.0
     bounds = np.zeros((count + n + 1, 2))
     bounds[:count, 1], bounds[count:, 1] = 1.0, np.inf
-    answer = linprog(
-        cost,
-        A_ub=matrix,
-        b_ub=limit,
-        bounds=bounds,
-        method="highs-ipm",
-        options={} if seconds is None else {"time_limit": seconds},
+    answer = linear_program(
+        cost, below=(matrix, limit), bounds=bounds, seconds=seconds, method="highs-ipm"
     )
     if answer.x is None or answer.status != 0:
         return greedy_children(context)

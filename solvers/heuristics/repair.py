@@ -7,9 +7,11 @@ decreasing, then to an integer program, which also proves when nothing fits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from placeopt.model.linear_program import integer_program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +101,6 @@ def _best_fit(units: Units) -> NDArray[np.int64] | None:
 
 def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
     num_units, k = units.allowed.shape
@@ -113,12 +114,12 @@ def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     limit = np.minimum(units.capacity.astype(np.float64), float(units.bytes.sum())) / scale
     one = csr_array((np.ones(len(column)), (unit, column)), shape=(num_units, len(column)))
     fit = csr_array((units.bytes[unit] / scale, (device, column)), shape=(k, len(column)))
-    answer: Any = milp(
+    answer = integer_program(
         np.zeros(len(column)),
-        integrality=np.ones(len(column)),
-        bounds=Bounds(0, units.allowed.ravel().astype(np.float64)),
-        constraints=[LinearConstraint(one, 1, 1), LinearConstraint(fit, -np.inf, limit)],
-        options={"node_limit": MILP_NODES},
+        np.ones(len(column)),
+        [(one, 1, 1), (fit, -np.inf, limit)],
+        (0, units.allowed.ravel().astype(np.float64)),
+        node_limit=MILP_NODES,
     )
     if answer.x is None:
         return None, answer.status == 2

@@ -12,8 +12,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, pasted
 from placeopt.model.random_bits import split_uniform
 from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
@@ -112,7 +112,7 @@ class Devices(NamedTuple):
     score: Floats  # (k,) then probability
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
     """Join the ops of each unit."""
     first = np.full(graph.unit.max() + 1, -1, np.int64)
@@ -126,7 +126,7 @@ def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
                 parent[max(x, y)] = min(x, y)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _draw(score: Floats, count: int, how: Sampling) -> int:
     """Turn scores[:count] into probabilities in place and pick one; -inf is never picked."""
     top = -np.inf
@@ -148,7 +148,7 @@ def _draw(score: Floats, count: int, how: Sampling) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@entry
 def parse(
     graph: GroupingGraph,
     parser: Parser,
@@ -193,7 +193,7 @@ def parse(
     return number_sets(parent, label)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def assign(
     graph: GroupingGraph, logits: Floats, how: Sampling, label: Ints, gradient: Floats
 ) -> int:
@@ -219,7 +219,7 @@ def assign(
     return groups
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _sum_up(graph: GroupingGraph, label: Ints, groups: int) -> Groups:
     """Add up the ops of every group, and list what it communicates with each other group."""
     n, k = graph.compute.shape
@@ -260,7 +260,7 @@ def _sum_up(graph: GroupingGraph, label: Ints, groups: int) -> Groups:
     return Groups(work, mean, size, depth, pointer, other, cost)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@pasted
 def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, share: float) -> None:
     """Fill the features of group g on every device, and mark where it may go: where it fits, if it
     fits anywhere.
@@ -297,7 +297,7 @@ def _describe(graph: GroupingGraph, groups: Groups, devices: Devices, g: int, sh
         devices.feature[d, Place.SHARED_LEVELS] = clash / max(1e-300, groups.mean[g])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@pasted
 def _choose(
     placer: Placer, devices: Devices, g: int, how: Sampling, gradient: Floats, bias_gradient: Floats
 ) -> int:
@@ -320,7 +320,7 @@ def _choose(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@entry
 def place(
     graph: GroupingGraph,
     placer: Placer,
@@ -371,7 +371,7 @@ def place(
         device[v] = devices.home[label[v]]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def parse_and_place(
     graph: GroupingGraph,
     parser: Parser,
@@ -391,7 +391,7 @@ def parse_and_place(
         place(graph, placer, how, label, count, samples.devices[b], samples.place[b], none)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def assign_and_place(
     graph: GroupingGraph,
     logits: Floats,

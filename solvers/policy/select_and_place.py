@@ -23,9 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
-from placeopt.model.compiled import entry, uncounted
+from placeopt.model.compiled import entry, pasted, uncounted
 from placeopt.model.random_bits import split_uniform
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 
@@ -47,11 +46,8 @@ NUM_SEL, NUM_PLC = len(Sel), len(Plc)
 SAMPLE, GREEDY, REPLAY = 0, 1, 2
 """What an episode does: draw actions, take the best, or repeat given ones and credit them."""
 
-_inlined = njit(cache=True, nogil=True, inline="always")
-"""For helpers of an episode: passing the tuples to a call would copy a hundred words each time."""
 
-
-@_inlined
+@pasted
 def _hidden_score(
     features: Floats, linear: Floats, inside: Floats, context: Floats, out: Floats, hidden: Floats
 ) -> float:
@@ -71,7 +67,7 @@ def _hidden_score(
     return score
 
 
-@_inlined
+@pasted
 def _credit_features(
     pull: float,
     features: Floats,
@@ -96,7 +92,7 @@ def _credit_features(
                 inside[f, h] += back[h] * features[f]
 
 
-@_inlined
+@pasted
 def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, kept: bool) -> None:
     """Give an op that became ready its features, score and mass: fixed from now on."""
     moment = 0.0
@@ -127,7 +123,7 @@ def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, k
     state.mass[op] = np.exp(min(300.0, state.score[op] - state.reference[0]))
 
 
-@_inlined
+@pasted
 def _credit_op(policy: Weights, gradient: Gradient, state: State, op: int) -> None:
     """Take what pulls on the score of an op back to the parameters."""
     pull = state.pull_on_score[op]
@@ -146,7 +142,7 @@ def _credit_op(policy: Weights, gradient: Gradient, state: State, op: int) -> No
             gradient.sel_residual[op] += pull
 
 
-@_inlined
+@pasted
 def _total_mass(state: State, count: int, top: float) -> float:
     """Sum of the masses of the ready ops; where it leaves the safe range, they are scaled anew."""
     total = 0.0
@@ -162,7 +158,7 @@ def _total_mass(state: State, count: int, top: float) -> float:
     return total
 
 
-@_inlined
+@pasted
 def _best_ready(state: State, count: int) -> int:
     """Place in the list of the ready op with the highest score; ties go to the first in topological
     order.
@@ -177,7 +173,7 @@ def _best_ready(state: State, count: int) -> int:
     return best
 
 
-@_inlined
+@pasted
 def _select(
     policy: Weights, state: State, rows: Rows, b: int, count: int, mode: int, forced: int
 ) -> int:
@@ -211,7 +207,7 @@ def _select(
     return chosen
 
 
-@_inlined
+@pasted
 def _find_candidates(graph: Graph, state: State, v: int) -> int:
     """Mark the devices that op v may go to: its unit's, else all compatible ones with room. Return
     it if it is one, else -1.
@@ -236,7 +232,7 @@ def _find_candidates(graph: Graph, state: State, v: int) -> int:
     return last if count < 2 else -1
 
 
-@_inlined
+@pasted
 def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
     """Fill the PLC features of op v on device d, but for those of the guide."""
     arrival = 0.0
@@ -274,7 +270,7 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
     row[Plc.STAYING] = 0.0
 
 
-@_inlined
+@pasted
 def _describe(
     graph: Graph,
     guide: Guide,
@@ -312,7 +308,7 @@ def _describe(
     return only
 
 
-@_inlined
+@pasted
 def _score_devices(policy: Weights, state: State, v: int) -> int:
     """Put the scores of the candidates into `mass_on` (0 for others); return the best device."""
     best = -1
@@ -335,7 +331,7 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
     return best
 
 
-@_inlined
+@pasted
 def _credit_device(
     policy: Weights, gradient: Gradient, state: State, v: int, d: int, pull: float
 ) -> None:
@@ -354,7 +350,7 @@ def _credit_device(
         gradient.plc_residual[v, d] += pull
 
 
-@_inlined
+@pasted
 def _place(
     policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int, v: int, mode: int
 ) -> int:
@@ -397,7 +393,7 @@ def _place(
     return chosen
 
 
-@_inlined
+@pasted
 def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) -> int:
     """Empty the devices and list the ops of the window without inputs; return how many are
     ready.
@@ -430,7 +426,7 @@ def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) 
     return count
 
 
-@_inlined
+@pasted
 def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
     """Run op v on device d, after what is there already."""
     begin = state.free_at[d]
@@ -449,7 +445,7 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
     state.placed[v] = True
 
 
-@_inlined
+@pasted
 def _release(
     graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int
 ) -> int:

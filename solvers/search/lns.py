@@ -10,7 +10,6 @@ surroundings are folded into release times and tails, so that a step does not gr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +19,7 @@ from ortools.sat.python import cp_model
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.window_model import Incumbent, Window, WindowModel
@@ -230,12 +229,12 @@ class WindowSearch:
         )
         if model.infeasible:
             return None, True
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.settings.num_workers
-        solver.parameters.random_seed = int(self.rng.integers(2**31 - 1))
-        solver.parameters.max_deterministic_time = self.settings.effort
-        if math.isfinite(self.tracker.seconds_left):
-            solver.parameters.max_time_in_seconds = max(0.01, self.tracker.seconds_left)
+        solver = cp_solver(
+            workers=self.settings.num_workers,
+            seed=int(self.rng.integers(2**31 - 1)),
+            effort=self.settings.effort,
+            seconds=self.tracker.seconds_left,
+        )
         outcome = solve_interruptibly(solver, model.model)
         solved = outcome in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         if outcome not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -20,11 +20,11 @@ from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.budget import Budget
+from placeopt.model.cp_sat import solve_interruptibly
 from placeopt.model.errors import InputError
-from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.exact.cp_sat import CpSat, configure
+from placeopt.solvers.exact.cp_sat import CpSat, configured
 from placeopt.solvers.exact.makespan_grid import record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint
@@ -266,11 +266,8 @@ def test_ends_rounded_down_are_a_coarse_schedule():
 
 def test_evaluations_alone_limit_the_search():
     """Without a time limit, a limit of conflicts bounds CP-SAT's deterministic time as well."""
-    solver, tracker = (
-        cp_model.CpSolver(),
-        Tracker("cp-sat", PlacementProblem.from_edges([[1]], []), Budget(evaluations=100)),
-    )
-    configure(solver, CpSat(), tracker)
+    problem = PlacementProblem.from_edges([[1]], [])
+    solver = configured(CpSat(), Tracker("cp-sat", problem, Budget(evaluations=100)))
     assert solver.parameters.max_number_of_conflicts == 100
     assert solver.parameters.max_deterministic_time <= 10
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import solve_interruptibly
 
 
 class FakeSolver:
@@ -60,7 +60,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from test_interruptible import FakeSolver
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import solve_interruptibly
 solver = FakeSolver("searches")
 try:
     solve_interruptibly(solver, None)
@@ -84,7 +84,7 @@ def test_a_signal_stops_the_search():
 REAL = """
 import os, signal, sys, threading
 from ortools.sat.python import cp_model
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import solve_interruptibly
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +14,12 @@ import placeopt as po
 from placeopt.instances.sources import load_graph
 from placeopt.model.cluster import Link
 from placeopt.model.errors import InputError
-from placeopt.runtime.agreement import Comparison, agreement, simulate
 from placeopt.runtime.calibration import calibrate, learn, probes, trimmed_mean
 from placeopt.runtime.serial_runtime import SerialRuntime, worker_cluster
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "real_execution"))
+
+from agreement import Comparison, agreement, simulate
 
 OVERHEAD = 2e-3
 

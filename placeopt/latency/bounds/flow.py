@@ -55,6 +55,7 @@ from placeopt.latency.bounds.slot_program import (
 )
 from placeopt.model.arrays import NO_VALUE, touching_tensors
 from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +248,6 @@ class FlowBound:
 
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
-        from scipy.optimize import linprog
         from scipy.sparse import coo_matrix
 
         n, ends = len(self.nodes.ops), self._ends
@@ -270,19 +270,13 @@ class FlowBound:
         cost = np.zeros(width)
         if self._cuts:
             cost[-1] = -1.0
-            answer = linprog(
-                cost,
-                A_ub=np.array(self._cuts),
-                b_ub=np.zeros(len(self._cuts)),
-                A_eq=balance,
-                b_eq=right,
-                method="highs",
-            )
+            cuts = np.array(self._cuts), np.zeros(len(self._cuts))
+            answer = linear_program(cost, below=cuts, equal=(balance, right))
         else:  # a longest path by the fastest times
             fast = self._fast / self._scale
             cost[:n] = -fast
             cost[2 * n : -1] = -fast[ends[:, 1]] if len(e) else 0.0
-            answer = linprog(cost, A_eq=balance, b_eq=right, method="highs")
+            answer = linear_program(cost, equal=(balance, right))
         if answer.x is None:
             return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
         found = answer.x[:-1]

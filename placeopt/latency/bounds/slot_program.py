@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,7 +86,7 @@ class SlotTables(NamedTuple):
     num_live: NDArray[np.int64]  # (I,)
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _pool_steps(
     a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int
 ) -> None:
@@ -121,7 +121,7 @@ def _pool_steps(
                     tables.back_held[ideal, s, to] = b
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _leave_unused(tables: SlotTables, ideal: int) -> None:
     """Let a slot stay empty where that is better."""
     row = tables.value[ideal]
@@ -134,7 +134,7 @@ def _leave_unused(tables: SlotTables, ideal: int) -> None:
                 tables.back_held[ideal, s + 1, b] = b
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before`
     crossed before it.
@@ -148,7 +148,7 @@ def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     return holders if count == before else UNKNOWN
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def fill_rows(
     a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, first: int, last: int
 ) -> None:
@@ -305,7 +305,7 @@ def fill_rows(
                 tables.num_live[ideal] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def ideal_sums(lattice: LatticeArrays, amount: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum of `amount` (N,) over each ideal."""
     total = np.zeros(len(lattice.child_ptr) - 1, dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from placeopt.makespan.bounds.head_tail import class_energy
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -157,7 +157,7 @@ class FrontModel:
 
         model = self.cp.clone()
         model.maximize(sum(self.gained))
-        solver = self._solver(seconds)
+        solver = cp_solver(workers=self.front.num_workers, seconds=seconds)
         if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return 0, self.known
         self.known = min(self.known, int(np.floor(solver.best_objective_bound + 0.5)))
@@ -171,8 +171,7 @@ class FrontModel:
 
         model = self.cp.clone()
         model.add(sum(self.gained) >= energy)
-        solver = self._solver(seconds)
-        solver.parameters.linearization_level = 2
+        solver = cp_solver(workers=self.front.num_workers, seconds=seconds, linearization_level=2)
         status = solve_interruptibly(solver, model)
         if status == cp_model.INFEASIBLE:
             return False
@@ -181,14 +180,6 @@ class FrontModel:
             if status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
             else None
         )
-
-    def _solver(self, seconds: float) -> cp_model.CpSolver:
-        from ortools.sat.python import cp_model
-
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.front.num_workers
-        solver.parameters.max_time_in_seconds = max(0.01, seconds)
-        return solver
 
     def _place(self) -> None:
         """At most one device runs an op, from its head on; what is before the end of the window

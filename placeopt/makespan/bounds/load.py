@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
+from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,7 +192,6 @@ def _linear_program(
     rows: _Rows, end: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
-    from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
     compute, resident, count, size, capacity = rows
@@ -227,15 +227,11 @@ def _linear_program(
     equal = coo_array((np.ones(last), (v, column)), shape=(num_ops, last + 1)).tocsr()
     cost = np.zeros(last + 1)
     cost[last] = 1.0
-    solution = linprog(
+    solution = linear_program(
         cost,
-        A_ub=upper,
-        b_ub=np.concatenate(limit),
-        A_eq=equal,
-        b_eq=np.ones(num_ops),
-        bounds=(0, None),
-        method="highs",
-        options={"time_limit": min(LP_SECONDS, max(0.01, end - time.perf_counter()))},
+        below=(upper, np.concatenate(limit)),
+        equal=(equal, np.ones(num_ops)),
+        seconds=min(LP_SECONDS, end - time.perf_counter()),
     )
     if solution.status != 0:
         return None

@@ -29,7 +29,7 @@ from placeopt.makespan.bounds.communication import communication_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.bounds.segment_graph import MOST_BETWEEN, Delay, SegmentGraph, too_large
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
@@ -196,10 +196,7 @@ class _Model:
             else:
                 model.add(start[v] >= start[u] + self.ticks[u] + pay).only_enforce_if(~same)
         model.minimize(start[-1])
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.max_deterministic_time = EFFORT
-        solver.parameters.max_time_in_seconds = max(0.01, end - time.perf_counter())
+        solver = cp_solver(workers=1, effort=EFFORT, seconds=end - time.perf_counter())
         status = solve_interruptibly(solver, model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return self.longest_path

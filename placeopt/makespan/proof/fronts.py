@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.proof.supposition import INFINITE
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.witness import Belief
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ def has_no_solution(model: Model, seconds: float, num_workers: int = 2) -> bool 
                 for start, ticks, name in lane
             ]
         )
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = num_workers, seconds
+    solver = cp_solver(workers=num_workers, seconds=seconds)
     status = solve_interruptibly(solver, cp)
     if status == cp_model.INFEASIBLE:
         return True

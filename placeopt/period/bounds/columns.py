@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
+from placeopt.model.linear_program import integer_program, linear_program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,8 +148,6 @@ class ColumnBound:
         """Dual prices of covering the nodes by known sets; None if they cover (T cannot be
         refuted).
         """
-        from scipy.optimize import linprog
-
         n, num_types = self.model.num_nodes, self.model.num_types
         usable = [i for i in range(len(self.sets)) if self._loads[i] <= limit * (1 + _MARGIN)]
         cover = np.zeros((n, len(usable)))
@@ -162,7 +161,7 @@ class ColumnBound:
             [np.hstack([-cover, -np.eye(n)]), np.hstack([budget, np.zeros((num_types, n))])]
         )
         right = np.concatenate([-np.ones(n), self.model.type_counts.astype(np.float64)])
-        answer = linprog(cost, A_ub=matrix, b_ub=right, method="highs")
+        answer = linear_program(cost, below=(matrix, right))
         if answer.status != 0 or answer.fun <= 1e-7:
             return None
         prices = np.maximum(0.0, -answer.ineqlin.marginals[:n])
@@ -275,17 +274,18 @@ class ColumnBound:
         worth = sum(int(price[v]) * x[v] for v in range(model.num_nodes) if price[v])
         cp.add(int(counts[g]) * worth >= int(price.sum()) - others)
         cp.maximize(worth)
-        cp_solver = cp_model.CpSolver()
-        cp_solver.parameters.num_workers = 1
-        cp_solver.parameters.relative_gap_limit = 0.02
-        cp_solver.parameters.linearization_level = 2
-        cp_solver.parameters.max_time_in_seconds = min(2 * _ROOT_SECONDS, self._left())
-        code = solve_interruptibly(cp_solver, cp)
+        solver = cp_solver(
+            workers=1,
+            seconds=min(2 * _ROOT_SECONDS, self._left()),
+            relative_gap_limit=0.02,
+            linearization_level=2,
+        )
+        code = solve_interruptibly(solver, cp)
         if code == cp_model.INFEASIBLE:
             return None
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             raise _UndecidedError
-        return np.array([bool(cp_solver.value(var)) for var in x])
+        return np.array([bool(solver.value(var)) for var in x])
 
     def _above(
         self, g: int, limit: int, prices: NDArray[np.float64], threshold: float
@@ -327,16 +327,12 @@ class ColumnBound:
         upper: NDArray[np.float64],
     ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
-        from scipy.optimize import linprog
-
         matrix, right = _with_limit(part, limit)
-        answer = linprog(
+        answer = linear_program(
             -_pad(prices, part.width),
-            A_ub=matrix,
-            b_ub=right,
+            below=(matrix, right),
             bounds=np.stack([lower, upper], axis=1),
-            method="highs",
-            options={"time_limit": self._left()},
+            seconds=self._left(),
         )
         if answer.status == 2:
             return -np.inf
@@ -357,7 +353,6 @@ class ColumnBound:
         """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too
         short.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_matrix, vstack
 
         n = self.model.num_nodes
@@ -366,14 +361,13 @@ class ColumnBound:
         row = csr_matrix(-_pad(prices, part.width) * scale)
         integrality = np.zeros(part.width)
         integrality[:n] = 1
-        answer = milp(
+        answer = integer_program(
             -_pad(prices, part.width) * scale,
-            constraints=LinearConstraint(
-                vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0)
-            ),
-            bounds=Bounds(lower, upper),
-            integrality=integrality,
-            options={"time_limit": min(seconds, self._left()), "mip_rel_gap": 0.01},
+            integrality,
+            [(vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0))],
+            (lower, upper),
+            time_limit=min(seconds, self._left()),
+            mip_rel_gap=0.01,
         )
         if answer.status == 2:
             return None

@@ -1,0 +1,76 @@
+"""Linear and mixed-integer programs by HiGHS (through scipy): the one place that calls it.
+
+HiGHS works in floating point, so nothing that it says is a proof: callers round its multipliers and
+evaluate their bound in integers, or check its solution exactly. Ctrl-C ends a call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.interruptible import call_interruptibly
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def linear_program(
+    cost: NDArray[np.float64],
+    *,
+    below: tuple[Any, NDArray[np.float64]] | None = None,
+    equal: tuple[Any, NDArray[np.float64]] | None = None,
+    bounds: Any = (0, None),
+    seconds: float | None = None,
+    method: str = "highs",
+) -> Any:
+    """Minimise cost x subject to A x <= b (`below`), A x = b (`equal`) and `bounds` on x.
+
+    Returns scipy's answer: `status` (0 optimal, 1 out of time, 2 infeasible), `x` or None, `fun`,
+    and the marginals of `ineqlin` and `eqlin`.
+    """
+    from scipy.optimize import linprog
+
+    upper, limit = below if below is not None else (None, None)
+    matrix, right = equal if equal is not None else (None, None)
+    options = {} if seconds is None else {"time_limit": max(0.01, seconds)}
+    return call_interruptibly(
+        lambda: linprog(
+            cost,
+            A_ub=upper,
+            b_ub=limit,
+            A_eq=matrix,
+            b_eq=right,
+            bounds=bounds,
+            method=method,
+            options=options,
+        )
+    )
+
+
+def integer_program(
+    cost: NDArray[np.float64],
+    integral: NDArray[Any],
+    rows: Sequence[tuple[Any, Any, Any]],
+    bounds: tuple[Any, Any],
+    **options: Any,
+) -> Any:
+    """Minimise cost x subject to low <= A x <= high for each (A, low, high) of `rows`.
+
+    `integral` says which columns are integers, `bounds` are the least and largest values of x,
+    `options` those of HiGHS (time_limit, node_limit, mip_rel_gap, disp). Returns scipy's answer.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    constraints = [LinearConstraint(matrix, low, high) for matrix, low, high in rows]
+    return call_interruptibly(
+        lambda: milp(
+            cost,
+            integrality=integral,
+            bounds=Bounds(*bounds),
+            constraints=constraints,
+            options=options,
+        )
+    )
