@@ -76,8 +76,8 @@ def export_command(
     trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
-    """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings
-    or CSV.
+    """Export a placement: device map, torch module, pipeline stages, ONNX parts, JAX shardings or
+    CSV.
 
     Example: `placeopt export torch:model.py:make out/placement.json --to device-map --out
     device_map.json`

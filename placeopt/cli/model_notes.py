@@ -64,11 +64,12 @@ def control_note(graph: OpGraph) -> str:
     kinds = sorted({kind for kind in graph.op_types if kind in (*LOOPS, *BRANCHES)})
     if not kinds:
         return ""
-    return f"{', '.join(kinds)}: a branch costs its dearest body, a loop its body times its turns"
+    rule = "a branch costs its most expensive body, a loop its body times its turns"
+    return f"{', '.join(kinds)}: {rule}"
 
 
 def link_note(problem: Any, result: Result[Any] | None) -> str:
-    """Say what the best placement takes on the links as the hardware shares them, where its
+    """Say how long the best placement takes on links shared as in the hardware, where its
     cluster's name leaves it open.
     """
     from placeopt.instances.clusters import make_cluster
@@ -102,8 +103,7 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
         return ""  # a file's own cluster, which says itself what is shared
     change = found.makespan / int(result.value) - 1
     return (
-        f"links: transfers never wait for each other on {cluster}; on links shared as the hardware "
-        "shares them this placement "
+        f"links: {cluster} has no contention; with links shared as in the hardware, this placement "
         f"takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
         f'--cluster "{wanted}"'
     )

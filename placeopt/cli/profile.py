@@ -34,7 +34,7 @@ def profile_command(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions that count; the median does.")
+        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
     ] = 10,
     threads: Annotated[
         int, typer.Option("--threads", min=1, help="Threads inside an operator.")
@@ -44,7 +44,7 @@ def profile_command(
         str | None,
         typer.Option(
             "--device-kind",
-            help="Kind of device the times are of, as clusters name it: cpu, A100, ...",
+            help="Kind of device that was measured, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
     inputs: Annotated[

@@ -59,12 +59,12 @@ def run_command(
         str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions; the median counts.")
+        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
     ] = 5,
     calibrate: Annotated[
         bool,
         typer.Option(
-            "--calibrate", help="Measure op times and transfers first; simulate with them too."
+            "--calibrate", help="First measure op times and transfers, then simulate with them too."
         ),
     ] = False,
     check: Annotated[
@@ -78,8 +78,7 @@ def run_command(
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
-    """Execute a placement on real workers: measured and simulated makespan, and the timeline of
-    every op.
+    """Run a placement on real workers, and compare the measured times with the simulated ones.
 
     A torch module or an ONNX model runs its own operators, and its results are compared with the
     unsplit model's.

@@ -70,7 +70,7 @@ def schedule_command(
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option("--micro-batches", "-n", min=1, help="Micro-batches of the finite schedule."),
+        typer.Option("--micro-batches", "-n", min=1, help="Number of micro-batches to schedule."),
     ] = None,
     memory: Annotated[
         str | None,
@@ -112,7 +112,7 @@ def schedule_command(
     joint: Annotated[
         bool,
         typer.Option(
-            "--joint", help="Model: choose stages, shape, micro-batch size and recomputation, too."
+            "--joint", help="Model: also choose stages, shape, micro-batch size and recomputation."
         ),
     ] = False,
     batch: Annotated[
@@ -125,12 +125,15 @@ def schedule_command(
     transfers: Annotated[
         str | None,
         typer.Option(
-            "--transfers", help="How schedules do where transfers take a channel, or are blocking."
+            "--transfers",
+            help="Also evaluate with transfers that take a channel, or block both devices.",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
+        typer.Option(
+            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
+        ),
     ] = None,
     initial: Annotated[
         Path | None,
@@ -151,8 +154,7 @@ def schedule_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Schedule micro-batches on pipeline stages: shortest repeating pattern, proved; or a known
-    schedule.
+    """Schedule a pipeline: find and prove the shortest repeating pattern, or use a known one.
 
     A model is cut into stages first; the cut is written beside the schedule. With --joint the time
     of a step over a batch decides, and the runner-up is named with the reason why it lost.

@@ -407,11 +407,9 @@ def print_choice(chosen: JointResult) -> None:
         )
     console.print(table)
     console.print(
-        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); no "
-        "schedule of the cuts "
-        f"that were tried saves more than {chosen.gap_of_cuts:.2%} of its step, no cut at all more "
-        "than "
-        f"{chosen.gap:.2%}",
+        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); a better "
+        f"schedule of these cuts could save {chosen.gap_of_cuts:.2%} of the step at most, another "
+        f"cut {chosen.gap:.2%}",
         markup=False,
     )
     console.print(f"runner-up: {chosen.why}", markup=False)

@@ -34,13 +34,15 @@ def solve_command(
         ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of each search.")
+        float | None,
+        typer.Option("--seconds", "-t", min=0, help="Time limit of each search, in seconds."),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option("--evaluations", min=1, help="Evaluations of each search.")
+        int | None,
+        typer.Option("--evaluations", min=1, help="Limit of each search, in evaluations."),
     ] = None,
     target: Annotated[
-        int | None, typer.Option("--target", help="Stop at this objective (ticks).")
+        int | None, typer.Option("--target", help="Stop when the value is at most this (ticks).")
     ] = None,
     seed: common.Seed = 0,
     initial: Annotated[
@@ -51,7 +53,9 @@ def solve_command(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
+        typer.Option(
+            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
+        ),
     ] = None,
     out: common.OutFolder = None,
     bound_seconds: Annotated[
@@ -65,7 +69,7 @@ def solve_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Place a model on a cluster, compare solvers, prove a bound.
+    """Place a model on a cluster: compare solvers, and prove a lower bound.
 
     Example: `placeopt solve onnx:inception_v1 --cluster 4xA100 --out out/`
     """

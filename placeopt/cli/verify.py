@@ -40,8 +40,8 @@ def verify_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Verify a placement made elsewhere: violations, or a certificate with its gap to the proven
-    bound.
+    """Check a placement made elsewhere: list its violations, or prove how far it is from the
+    optimum.
 
     Exit code 1 if the placement is not valid. Example:
     `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out
