@@ -103,8 +103,8 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
         return ""  # a file's own cluster, which says itself what is shared
     change = found.makespan / int(result.value) - 1
     return (
-        f"links: {cluster} has no contention; with links shared as in the hardware, this placement "
-        f"takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
+        f"links: {cluster} has no contention; on the shared links of the hardware this takes "
+        f"{common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
         f'--cluster "{wanted}"'
     )
 

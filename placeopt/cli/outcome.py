@@ -195,7 +195,7 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
     if objective.baseline and not comparison.interrupted:
         say(_alone(comparison, winner))
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
-        say(line, markup=False)
+        say(line, markup=False, soft_wrap=True)  # holds a command to copy
     for path in files:
         say(f"wrote {path}")
 
