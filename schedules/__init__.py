@@ -40,9 +40,9 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "repetend",
         "repetend:RepetendSolver",
-        "shortest repeating pattern by modulo scheduling, proved",
+        "finds and proves the shortest repeating pattern, by modulo scheduling",
         TESSEL,
-        "any shape, any memory limit: the first choice",
+        "the first choice: any shape, any memory limit",
         True,
     ),
     _spec(
@@ -50,7 +50,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "tessel:TesselSolver",
         "Tessel's enumeration of index assignments with lazy completion",
         TESSEL,
-        "as the published search finds it",
+        "for comparison: the published search",
         True,
     ),
     _spec(
@@ -66,7 +66,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "known.linear:GPipe",
         "all forward, then all backward",
         "Huang et al.: GPipe, NeurIPS 2019",
-        "memory is plenty",
+        "memory is plentiful",
     ),
     _spec(
         "1f1b",
@@ -102,7 +102,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "known.zero_bubble:ZeroBubbleH2",
         "zero bubble with twice the memory of 1F1B",
         ZERO_BUBBLE,
-        "the same, with memory to spare",
+        "backward split, memory to spare",
     ),
     _spec(
         "zb-v",
@@ -130,14 +130,14 @@ SPECS: tuple[SolverSpec, ...] = (
         "known.bidirectional:Chimera",
         "two pipelines in opposite directions",
         "Li, Hoefler: Chimera, SC 2021",
-        "room for two copies of the weights",
+        "memory for two copies of the weights",
     ),
     _spec(
         "dualpipe",
         "known.bidirectional:DualPipe",
         "two directions with split backward",
         "DeepSeek-AI: DeepSeek-V3 technical report, 2024",
-        "the same, with expert parallelism",
+        "memory for two copies of the weights, expert parallelism",
     ),
     _spec(
         "hanayo",

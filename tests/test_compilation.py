@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.cli.comparison import Comparison
+from placeopt.cli.comparison import SolverComparison
 from placeopt.cli.first_table import first_table
 from placeopt.model import interpreted
 from placeopt.model.budget import Budget
@@ -271,7 +271,7 @@ def test_a_process_that_nobody_listens_to_ends():
 FIRST_RUN = f"""
 import json, sys
 import placeopt as po
-from placeopt.cli.comparison import Comparison, compare
+from placeopt.cli.comparison import SolverComparison, compare
 from placeopt.cli.first_table import first_table
 from placeopt.model.budget import Budget
 from placeopt.solving import compilation
@@ -295,7 +295,7 @@ class Workers:
 compilation._Workers = Workers
 compilation.cached = lambda group: False
 solvers = [("heft", make_solver("heft")), ("portfolio", make_solver("portfolio", prove=False))]
-comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
+comparison = SolverComparison(po.load("gen:ffnn", cluster="4xA100"))
 budget = Budget(2.0) if sys.argv[2] == "seconds" else Budget(None, 500)
 def meanwhile(comparison):
     first_table(comparison, solvers, quiet=True)
@@ -367,7 +367,7 @@ def test_interpreted_kernels_agree_with_compiled_ones():
 
 def test_the_first_table_needs_no_kernels(capsys):
     """Interpreted heuristics give results, judged, that count until there are others."""
-    comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
+    comparison = SolverComparison(po.load("gen:ffnn", cluster="4xA100"))
     first_table(
         comparison, [(name, make_solver(name)) for name in ("heft", "portfolio")], quiet=False
     )

@@ -26,8 +26,9 @@ EXAMPLE = """\
 # A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or
 # po.load(..., cluster=FILE).
 name = "lab"
-contention = "source"  # none, pair (one transfer at a time per pair of devices), source (per
-sender), host, hardware
+# Who waits for whom: none, pair (one transfer at a time per pair of devices), source (per sender),
+# host or hardware.
+contention = "source"
 
 [[devices]]
 kind = "A100"              # a ready-made kind as the base; any field below overrides it

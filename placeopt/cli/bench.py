@@ -12,7 +12,7 @@ from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.experiments.progress import Summary
+    from placeopt.experiments.progress import StudySummary
 
 
 def bench_command(
@@ -20,26 +20,30 @@ def bench_command(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", "--results", help="Folder of results; the study gets its own in it."
+            "--out",
+            "-o",
+            "--results",
+            help="Folder of results; the study gets a folder of its own inside.",
         ),
     ] = Path("results"),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")
+        int | None,
+        typer.Option("--jobs", "-j", help="Runs at the same time; by default one per core."),
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="loky, threading or dask.")] = "loky",
     address: Annotated[
         str | None, typer.Option("--address", help="Dask scheduler, for instance tcp://host:8786.")
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run failed cells again.")
+        bool, typer.Option("--retry-failed", help="Repeat failed runs.")
     ] = False,
     oversubscribe: Annotated[
         bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the runs and stop.")] = False,
     json: common.Json = False,
 ) -> None:
-    """Run a study in parallel. Killed and started again, it goes on where it was.
+    """Run a study in parallel. If you stop it and start it again, it goes on where it was.
 
     Exit code 1 if a cell failed or could not be saved, 2 if results contradict one another.
 
@@ -72,7 +76,7 @@ def bench_command(
     finally:
         if live is not None:
             live.close()
-    _tell(summary, grid.name, out / grid.name, json=json)
+    _print_summary(summary, grid.name, out / grid.name, json=json)
     if summary.contradiction:
         raise InputError(f"'{out / grid.name}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
@@ -80,9 +84,9 @@ def bench_command(
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
 
 
-def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
+def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool) -> None:
     """Print what a run of a study did."""
-    interrupt.say_once()
+    interrupt.claim_output()
     if json:
         common.print_json(
             {
@@ -131,8 +135,8 @@ def report_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Write best-known values, gaps, wins, profiles and tests of a study: HTML, PNG, SVG, Markdown,
-    CSV.
+    """Write the report of a study: best values, gaps, wins, profiles and tests, as HTML, pictures,
+    Markdown and CSV.
 
     Example: `placeopt report results/heuristics`
     """

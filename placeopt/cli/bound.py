@@ -27,7 +27,7 @@ def bound_command(
     quick: list[BoundReport] = []
 
     def rescue() -> None:
-        if quick and interrupt.say_once():
+        if quick and interrupt.claim_output():
             _print(problem, quick[0], json=json)
 
     with interrupt.rescued_by(rescue):
@@ -38,7 +38,7 @@ def bound_command(
             if not quick:
                 raise
             report = quick[0]
-        if interrupt.say_once() or not interrupt.received():
+        if interrupt.claim_output() or not interrupt.received():
             _print(problem, report, json=json)
     if interrupt.received():
         raise typer.Exit(interrupt.exit_code())

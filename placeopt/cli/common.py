@@ -55,7 +55,7 @@ def source_completions(incomplete: str) -> list[str]:
 Source = Annotated[
     str,
     typer.Argument(
-        help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.",
+        help="A file, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.",
         show_default=False,
         autocompletion=source_completions,
     ),
@@ -65,12 +65,12 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         "-c",
-        help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.",
+        help="Devices: 4xA100, cpu+gpu, uniform:4 or FILE.toml; see 'placeopt clusters'.",
         autocompletion=cluster_completions,
     ),
 ]
 Format = Annotated[
-    str | None, typer.Option("--format", help="Reader to use instead of the detected one.")
+    str | None, typer.Option("--format", help="Format of the file, if it is not detected.")
 ]
 Dim = Annotated[
     list[str] | None,
@@ -79,7 +79,7 @@ Dim = Annotated[
 TripCount = Annotated[
     int | None,
     typer.Option(
-        "--trip-count", min=1, help="Turns of loops whose number the model does not tell; else 1."
+        "--trip-count", min=1, help="Turns of loops whose number is not in the model (default 1)."
     ),
 ]
 Shared = Annotated[
@@ -89,11 +89,11 @@ Shared = Annotated[
         help="Weights that several ops use: colocate (one copy, one device; default) or copy.",
     ),
 ]
-Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
+Training = Annotated[bool, typer.Option("--training", help="Add the backward pass.")]
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", help="Ops of one module stay together: layer, block, N groups or none."
+        "--group", help="Keep the ops of a module on one device: layer, block, N (groups) or none."
     ),
 ]
 Costs = Annotated[
@@ -122,7 +122,12 @@ Seconds = Annotated[
     float, typer.Option("--seconds", "-t", min=0, help="Time limit of the search, in seconds.")
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        help="Random seed; the same seed and evaluation budget give the same answer.",
+    ),
 ]
 OutFolder = Annotated[
     Path | None,

@@ -32,7 +32,7 @@ are compiled."""
 
 
 @dataclass(frozen=True)
-class Failure:
+class SolverFailure:
     """Why a solver has no result of its own: it refused the problem, or it failed."""
 
     solver: str
@@ -41,7 +41,7 @@ class Failure:
 
 
 @dataclass
-class Comparison:
+class SolverComparison:
     """What several solvers found on one problem.
 
     Attributes
@@ -63,7 +63,7 @@ class Comparison:
     problem: Any
     results: list[Result[Any]] = field(default_factory=list)
     first: list[Result[Any]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[SolverFailure] = field(default_factory=list)
     report: BoundReport | None = None
     alone: Any = None
     interrupted: bool = False
@@ -99,7 +99,7 @@ class Comparison:
                     f"the lower bound {proof.value} ({proof.method}) exceeds the value "
                     f"{least} of a valid solution"
                 )
-                self.failures.append(Failure(solver, message, refused=False))
+                self.failures.append(SolverFailure(solver, message, refused=False))
                 self.contradiction = True
             else:
                 valid.append(proof)
@@ -107,7 +107,7 @@ class Comparison:
             strongest = max(valid, key=lambda proof: proof.value)
             self.results = [result.with_bound(strongest) for result in self.results]
 
-    def snapshot(self) -> Comparison:
+    def snapshot(self) -> SolverComparison:
         """Return what is known now, the incumbent of the running solver with it."""
         running = best_so_far()
         known = [
@@ -121,7 +121,7 @@ class Comparison:
 
 def chosen_solvers(
     problem: Any, named: Sequence[str], options: dict[str, Any]
-) -> tuple[list[tuple[str, Any]], list[Failure]]:
+) -> tuple[list[tuple[str, Any]], list[SolverFailure]]:
     """Return the (name, solver) pairs to run, and the broken plug-ins among the names.
 
     Every name and option is checked before anything runs.
@@ -135,14 +135,14 @@ def chosen_solvers(
         known = specs(objective.kind)
         named = [name for name in compared_solvers(problem) if name in known]
     solvers: list[tuple[str, Any]] = []
-    broken: list[Failure] = []
+    broken: list[SolverFailure] = []
     for name in dict.fromkeys(named):
         try:
             solver = make_solver(name, objective.kind, **options)
         except SolverError as error:
             if len(named) == 1:
                 raise
-            broken.append(Failure(name, str(error), refused=False))
+            broken.append(SolverFailure(name, str(error), refused=False))
             continue
         check_accepts(solver, problem)
         solvers.append((name, solver))
@@ -150,7 +150,7 @@ def chosen_solvers(
 
 
 def compare(
-    comparison: Comparison,
+    comparison: SolverComparison,
     solvers: Sequence[tuple[str, Any]],
     budget: Budget,
     *,
@@ -160,7 +160,7 @@ def compare(
     announce: Callable[[str], None],
     on_progress: OnProgress | None,
     keep: Callable[[Result[Any]], object],
-    meanwhile: Callable[[Comparison], object] = lambda _: None,
+    meanwhile: Callable[[SolverComparison], object] = lambda _: None,
 ) -> None:
     """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with
     what is known.
@@ -251,7 +251,7 @@ def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
 
 
 def _run_one(
-    comparison: Comparison,
+    comparison: SolverComparison,
     name: str,
     solver: Any,
     budget: Budget,
@@ -286,10 +286,10 @@ def _run_one(
     except Refused as refusal:
         if alone:
             raise
-        comparison.failures.append(Failure(name, str(refusal), refused=True))
+        comparison.failures.append(SolverFailure(name, str(refusal), refused=True))
         return None
     except SolverError as error:
-        comparison.failures.append(Failure(name, str(error), refused=False))
+        comparison.failures.append(SolverFailure(name, str(error), refused=False))
         return error.partial  # type: ignore[no-any-return]
 
 
@@ -299,7 +299,7 @@ def _best_solution(results: Sequence[Result[Any]]) -> Any:
     return results[min(found)[1]].solution if found else None
 
 
-def plainest_value(comparison: Comparison) -> Any:
+def plainest_value(comparison: SolverComparison) -> Any:
     """Value of the best single device where the objective compares with it, None where no device
     can hold the model.
     """

@@ -17,7 +17,7 @@ def evaluate_command(
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
-    """Execute a placement: makespan, busy time and peak memory of every device; value any solution.
+    """Simulate a placement: makespan, busy time and peak memory of every device.
 
     Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
     """

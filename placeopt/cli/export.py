@@ -76,8 +76,8 @@ def export_command(
     trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
-    """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings
-    or CSV.
+    """Export a placement: device map, torch module, pipeline stages, ONNX parts, JAX shardings or
+    CSV.
 
     Example: `placeopt export torch:model.py:make out/placement.json --to device-map --out
     device_map.json`
@@ -114,7 +114,7 @@ def export_command(
     found = read_placement(placement, problem)
     if to == "torch-pipeline":
         options["stage"] = read_stages(placement, problem)
-    done = make(problem, found, to, model=model, devices=_names(devices), **options)
+    done = make(problem, found, to, model=model, devices=_framework_devices(devices), **options)
     files = [str(path) for path in done.write(out)]
     if json:
         common.print_json({"target": to, "files": files, "notes": list(done.notes)})
@@ -137,7 +137,7 @@ def cluster_of(
         return make_cluster(cluster)
     if bundled is not None:
         return bundled
-    name, devices = _told(placement, set(graph.op_names))
+    name, devices = _names_in_file(placement, set(graph.op_names))
     if name:
         try:
             return make_cluster(name)
@@ -145,10 +145,10 @@ def cluster_of(
             pass
     if not devices:
         raise InputError(f"placement '{placement}': it does not tell its devices; give --cluster")
-    return _alike(devices)
+    return _equal_devices(devices)
 
 
-def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
+def _names_in_file(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     """Return the name of the cluster and the names of the devices that a placement file tells, ""
     and [] if none.
     """
@@ -172,7 +172,7 @@ def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
     ), names
 
 
-def _alike(names: list[str]) -> Cluster:
+def _equal_devices(names: list[str]) -> Cluster:
     from dataclasses import replace
 
     from placeopt.instances.clusters import make_cluster
@@ -184,7 +184,7 @@ def _alike(names: list[str]) -> Cluster:
     )
 
 
-def _names(text: str | None) -> Any:
+def _framework_devices(text: str | None) -> Any:
     """Return devices as a list, or as a mapping where they are named."""
     if text is None:
         return None

@@ -14,7 +14,7 @@ from placeopt.solving.run import run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.cli.comparison import Comparison
+    from placeopt.cli.comparison import SolverComparison
 
 LARGEST = 2000
 """Ops above which interpreted heuristics would not be quick."""
@@ -23,7 +23,9 @@ PATIENCE = 5.0
 """Seconds after which no other heuristic begins."""
 
 
-def first_table(comparison: Comparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool) -> None:
+def first_table(
+    comparison: SolverComparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool
+) -> None:
     """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
     error stream.
     """
@@ -46,12 +48,12 @@ def first_table(comparison: Comparison, solvers: Sequence[tuple[str, Any]], *, q
         _show(comparison)
 
 
-def _show(comparison: Comparison) -> None:
+def _show(comparison: SolverComparison) -> None:
     from rich.console import Console
 
-    from placeopt.cli.comparison import Comparison as Table
+    from placeopt.cli.comparison import SolverComparison as Found
     from placeopt.cli.outcome import table
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 140, highlight=False)
     console.print("first results, by interpreted heuristics:")
-    console.print(table(Table(comparison.problem, results=list(comparison.first))))
+    console.print(table(Found(comparison.problem, results=list(comparison.first))))

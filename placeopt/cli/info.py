@@ -36,7 +36,7 @@ def info_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Describe a graph: sizes, parallelism, communication, memory, trivial bounds.
+    """Describe a graph: sizes, parallelism, communication, memory and quick bounds.
 
     Example: `placeopt info onnx:resnet50 --cluster 4xA100`
     """

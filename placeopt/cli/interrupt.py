@@ -41,7 +41,7 @@ may crash."""
 WATCHER = "placeopt-signals"
 """Name of the watching thread."""
 
-_DEAF = ("numba", "llvmlite", "weakref", "_weakrefset")
+_NOT_INTERRUPTIBLE = ("numba", "llvmlite", "weakref", "_weakrefset")
 """Modules whose functions do not pass an exception on, or are left half done by it."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -51,7 +51,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM: handled like Ctrl-C, with another exit code."""
 
 
-class _State:
+class _SignalState:
     received: int = 0
     reacting = False  # whether the exception was raised in the main thread
     noted = False  # whether a signal came where the main thread could not take it
@@ -61,19 +61,19 @@ class _State:
 
 def received() -> bool:
     """Whether a signal asked the command to end."""
-    return _State.received != 0
+    return _SignalState.received != 0
 
 
 def exit_code() -> int:
     """Return 130 after SIGINT, 143 after SIGTERM."""
-    return 128 + (_State.received or signal.SIGINT)
+    return 128 + (_SignalState.received or signal.SIGINT)
 
 
-def say_once() -> bool:
+def claim_output() -> bool:
     """Claim the right to print the outcome; False where the other thread has it."""
-    if _State.said.is_set():
+    if _SignalState.said.is_set():
         return False
-    _State.said.set()
+    _SignalState.said.set()
     return True
 
 
@@ -82,11 +82,11 @@ def rescued_by(rescue: Callable[[], object]) -> Iterator[None]:
     """Let `rescue` write and print what is known if a signal comes while the main thread cannot
     react.
     """
-    before, _State.rescue = _State.rescue, rescue
+    before, _SignalState.rescue = _SignalState.rescue, rescue
     try:
         yield
     finally:
-        _State.rescue = before
+        _SignalState.rescue = before
 
 
 @contextmanager
@@ -95,8 +95,13 @@ def signals_handled() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _State.received, _State.reacting, _State.noted, _State.rescue = 0, False, False, None
-    _State.said.clear()
+    _SignalState.received, _SignalState.reacting, _SignalState.noted, _SignalState.rescue = (
+        0,
+        False,
+        False,
+        None,
+    )
+    _SignalState.said.clear()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     old = {number: signal.signal(number, _raise) for number in _SIGNALS}
@@ -115,15 +120,15 @@ def signals_handled() -> Iterator[None]:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     """Raise the first signal; those that follow change nothing, for the end has begun."""
-    if _State.received:
+    if _SignalState.received:
         return
-    _State.noted = _unheard(frame)
-    if not _State.noted:
-        _State.received, _State.reacting = number, True
+    _SignalState.noted = _must_not_raise(frame)
+    if not _SignalState.noted:
+        _SignalState.received, _SignalState.reacting = number, True
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-def _tell_again(number: signal.Signals) -> None:
+def _resend(number: signal.Signals) -> None:
     """Send the signal to the main thread once more, which may take it now."""
     if hasattr(signal, "pthread_kill"):  # also ends a call that waits
         signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -131,7 +136,7 @@ def _tell_again(number: signal.Signals) -> None:
         _thread.interrupt_main(number)
 
 
-def _unheard(frame: FrameType | None) -> bool:
+def _must_not_raise(frame: FrameType | None) -> bool:
     """Whether an exception would do harm or be lost: inside numba (its compiler's lock counts), or
     in a finalizer.
     """
@@ -141,7 +146,7 @@ def _unheard(frame: FrameType | None) -> bool:
     while frame is not None:
         name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if (
-            name.partition(".")[0] in _DEAF
+            name.partition(".")[0] in _NOT_INTERRUPTIBLE
             or function == "__del__"
             or (function == "cb" and "importlib" in name)
         ):
@@ -150,14 +155,14 @@ def _unheard(frame: FrameType | None) -> bool:
     return False
 
 
-def _others_run() -> bool:
+def _other_threads_run() -> bool:
     """Whether a thread runs besides this one and the one that watches for signals."""
     return any(
         t is not threading.current_thread() and t.name != WATCHER for t in threading.enumerate()
     )
 
 
-def _in_midst() -> bool:
+def _threads_left_behind() -> bool:
     """Whether a signal or the end of the time may have left a thread inside a library."""
     deadline = sys.modules.get("placeopt.solving.deadline")
     return received() or (deadline is not None and deadline.left_behind())
@@ -167,7 +172,7 @@ def leave(code: int) -> NoReturn:
     """End the process; after a signal, and where a search was left behind, without taking down what
     threads are in.
     """
-    if _in_midst() and threading.current_thread() is threading.main_thread():
+    if _threads_left_behind() and threading.current_thread() is threading.main_thread():
         end_process(code)
     sys.exit(code)
 
@@ -176,7 +181,7 @@ def end_process(code: int) -> NoReturn:
     """End the process, its exit functions called and its output written, without taking libraries
     down.
     """
-    if not (_in_midst() and _others_run()):
+    if not (_threads_left_behind() and _other_threads_run()):
         # exit functions release compiled code, also that which a thread is in
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -200,22 +205,22 @@ def _watch(reader: int, over: threading.Event) -> None:
         return
     number = int(data[0])
     end = time.monotonic() + GRACE
-    while time.monotonic() < end and not _State.reacting and not over.wait(0.05):
-        if _State.noted:
-            _tell_again(signal.Signals(number))
-    if over.wait(PATIENCE if _State.reacting else 0):
+    while time.monotonic() < end and not _SignalState.reacting and not over.wait(0.05):
+        if _SignalState.noted:
+            _resend(signal.Signals(number))
+    if over.wait(PATIENCE if _SignalState.reacting else 0):
         return
-    _State.received = number
+    _SignalState.received = number
     guard = threading.Timer(RESCUE, os._exit, (128 + number,))
     guard.daemon = True
     guard.start()
-    rescue = _State.rescue
-    if rescue is not None and not _State.said.is_set():
+    rescue = _SignalState.rescue
+    if rescue is not None and not _SignalState.said.is_set():
         try:
             rescue()
         except BaseException as error:
             print(f"placeopt: error: {error}", file=sys.stderr)
-    if say_once():
+    if claim_output():
         print("placeopt: error: interrupted", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

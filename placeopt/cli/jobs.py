@@ -44,21 +44,24 @@ def jobs_command(
             help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas.",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Streams to draw.")] = 10,
+    episodes: Annotated[
+        int, typer.Option("--episodes", min=1, help="Number of streams to compare on.")
+    ] = 10,
     profiles: Annotated[
         Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")
     ] = None,
     bound: Annotated[
         bool,
         typer.Option(
-            "--bound", help="Bound the blocking of any policy from below, on the first 20 streams."
+            "--bound", help="Prove how many jobs any policy must block, on the first 20 streams."
         ),
     ] = False,
     lookahead: Annotated[
-        bool, typer.Option("--lookahead", help="Show the time of each model and degree.")
+        bool,
+        typer.Option("--lookahead", help="Show the completion time of each model at each degree."),
     ] = False,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Replaces the seed of the stream.")
+        int | None, typer.Option("--seed", min=0, help="Seed of the stream, instead of its own.")
     ] = None,
     seconds: Annotated[
         float | None,
@@ -70,7 +73,7 @@ def jobs_command(
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
-    """Compare policies that choose how far to split each job of a busy cluster.
+    """Compare policies that choose how many servers each job of a busy cluster gets.
 
     Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p
     constant-degree:8 --episodes 20`
@@ -84,13 +87,13 @@ def jobs_command(
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
-    found = _Comparison(problem, episodes, threads)
+    found = _PolicyComparison(problem, episodes, threads)
 
     def tell() -> None:
         if found.summaries:
             data = found.report(lookahead)
             files = [] if folder is None else _write(folder, found, data)
-            if interrupt.say_once() or not interrupt.received():
+            if interrupt.claim_output() or not interrupt.received():
                 common.print_json(data) if json else _print(problem, data, files)
 
     interrupted = False
@@ -114,7 +117,7 @@ def jobs_command(
 
 
 @dataclass
-class _Comparison:
+class _PolicyComparison:
     """What is known of the policies so far, also where the command is interrupted."""
 
     problem: JobStreamProblem
@@ -214,7 +217,7 @@ def _report(
     }
 
 
-def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
+def _write(folder: Path, found: _PolicyComparison, data: dict[str, Any]) -> list[str]:
     """Write a trace and a picture of the first episode of each policy, and the results; return the
     paths.
     """

@@ -84,6 +84,7 @@ def _root(
 def _build(arguments: list[str]) -> Any:
     """Register the commands; only the named one is imported, unless help asks for all of them."""
     wanted = next((word for word in arguments if not word.startswith("-")), None)
+    app.registered_commands.clear()
     for panel, commands in PANELS.items():
         for name, (module, function) in commands.items():
             if wanted not in NAMES or wanted == name:
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
             code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
             sys.stdout.flush()
             if interrupt.received():  # typer turns KeyboardInterrupt into a code of its own
-                if interrupt.say_once():
+                if interrupt.claim_output():
                     print("placeopt: error: interrupted", file=sys.stderr)
                 code = interrupt.exit_code()
         except KeyboardInterrupt:
@@ -159,7 +160,7 @@ def _options_of(arguments: list[str]) -> list[str]:
 
 def _fail(message: str, code: int = 2) -> None:
     """Print one line to stderr and exit."""
-    if interrupt.say_once() or not interrupt.received():
+    if interrupt.claim_output() or not interrupt.received():
         print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()

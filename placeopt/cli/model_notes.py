@@ -53,12 +53,13 @@ def cost_notes(graph: OpGraph) -> list[str]:
         many = "s" if len(loops) > 1 else ""
         notes.append(
             f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): "
-            f"{_some(loops)}"
+            f"{_first_names(loops)}"
         )
     if others:
         many = "s have" if len(others) > 1 else " has"
         notes.append(
-            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}"
+            f"{len(others)} op{many} guessed costs (fix dimensions with --dim): "
+            f"{_first_names(others)}"
         )
     return notes
 
@@ -91,11 +92,12 @@ def control_note(graph: OpGraph) -> str:
     kinds = sorted({kind for kind in graph.op_types if kind in (*LOOPS, *BRANCHES)})
     if not kinds:
         return ""
-    return f"{', '.join(kinds)}: a branch costs its dearest body, a loop its body times its turns"
+    rule = "a branch costs its most expensive body, a loop its body times its turns"
+    return f"{', '.join(kinds)}: {rule}"
 
 
 def link_note(problem: Any, result: Result[Any] | None) -> str:
-    """Say what the best placement takes on the links as the hardware shares them, where its
+    """Say how long the best placement takes on links shared as in the hardware, where its
     cluster's name leaves it open.
     """
     from placeopt.instances.clusters import make_cluster
@@ -129,9 +131,8 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
         return ""  # a file's own cluster, which says itself what is shared
     change = found.makespan / int(result.value) - 1
     return (
-        f"links: transfers never wait for each other on {cluster}; on links shared as the hardware "
-        "shares them this placement "
-        f"takes {common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
+        f"links: {cluster} has no contention; on the shared links of the hardware this takes "
+        f"{common.time_text(found.makespan, problem.tick_seconds)} ({change:+.1%}): "
         f'--cluster "{wanted}"'
     )
 
@@ -186,5 +187,5 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     )
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -18,7 +18,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
-    from placeopt.cli.comparison import Comparison
+    from placeopt.cli.comparison import SolverComparison
     from placeopt.model.result import Result
 
 
@@ -28,7 +28,7 @@ def _load_pictures() -> None:
 
 
 @dataclass
-class Outcome:
+class SolveReport:
     """Where the outcome of a comparison goes.
 
     Attributes
@@ -49,12 +49,12 @@ class Outcome:
     files: list[str] = field(default_factory=list)
     unwritten: str = ""
 
-    def prepare(self) -> None:
+    def preload_plotting(self) -> None:
         """Load what draws the pictures while a search runs, not after it."""
         if self.folder is not None:
             threading.Thread(target=_load_pictures, daemon=True).start()
 
-    def keep(self, result: Result[Any]) -> None:
+    def save_result(self, result: Result[Any]) -> None:
         """Save a result as soon as there is one; a full disk does not end the search."""
         from placeopt.io.serialize import save
 
@@ -65,11 +65,11 @@ class Outcome:
         except InputError as error:
             self.unwritten = str(error)
 
-    def tell(self, comparison: Comparison, *, pictures: bool = True) -> None:
+    def write_and_print(self, comparison: SolverComparison, *, pictures: bool = True) -> None:
         """Write the files, then print the outcome, once."""
         if comparison.results:
             self._write(comparison, pictures=pictures)
-            if interrupt.say_once() or not interrupt.received():
+            if interrupt.claim_output() or not interrupt.received():
                 if self.json:
                     common.print_json(_json(comparison, self.files, single=self.single))
                 else:
@@ -86,14 +86,14 @@ class Outcome:
         if self.unwritten:
             print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
 
-    def _write(self, comparison: Comparison, *, pictures: bool) -> None:
+    def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
         from placeopt.io.placement_file import write_placement
         from placeopt.io.serialize import save
         from placeopt.model.placement import Placement
 
         for result in comparison.results:
-            self.keep(result)
+            self.save_result(result)
         winner = comparison.winner
         if self.folder is None or winner is None:
             return
@@ -117,7 +117,7 @@ class Outcome:
             self.unwritten = str(error)
 
 
-def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str, Any]:
+def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> dict[str, Any]:
     """One result object for one named solver; for several, the list and the best one's fields
     beside it.
     """
@@ -159,7 +159,7 @@ def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
     return {} if tell is None or result.solution is None else tell(problem, result.solution)
 
 
-def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
+def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None:
     """Print the table of solvers and what follows from it."""
     problem = comparison.problem
     objective = objective_of(problem)
@@ -207,7 +207,7 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     if warning:
         say(warning, markup=False)
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
-        say(line, markup=False)
+        say(line, markup=False, soft_wrap=True)  # holds a command to copy
     for path in files:
         say(f"wrote {path}")
 
@@ -224,7 +224,7 @@ def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
     return [note for note in notes if note]
 
 
-def table(comparison: Comparison) -> Any:
+def table(comparison: SolverComparison) -> Any:
     """Return the table of solvers for people."""
     from rich.table import Table
 
@@ -268,7 +268,7 @@ def _tactics(result: Result[Any]) -> Any:
     return view
 
 
-def _alone(comparison: Comparison, winner: Result[Any]) -> str:
+def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
     """Compare the best solution with the plainest: everything on one device."""
     problem, alone = comparison.problem, comparison.alone
     if alone is None:

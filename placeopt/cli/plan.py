@@ -24,7 +24,7 @@ def plan_command(
             "--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples of a step.")] = 64,
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples per step.")] = 64,
     costs: Annotated[
         Path | None,
         typer.Option("--costs", help="Folder with layer tables, or a file of `placeopt profile`."),
@@ -59,7 +59,10 @@ def plan_command(
         ),
     ] = None,
     evaluate: Annotated[
-        Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")
+        Path | None,
+        typer.Option(
+            "--evaluate", help="Predict the step of this plan (JSON) instead of searching."
+        ),
     ] = None,
     offers: Annotated[
         str | None,
@@ -72,15 +75,15 @@ def plan_command(
         str | None, typer.Option("--lose", help="Plan again without hosts, as A100-40/0,A100-40/3.")
     ] = None,
     runner_ups: Annotated[
-        int, typer.Option("--runner-ups", min=0, help="How many others to look for.")
+        int, typer.Option("--runner-ups", min=0, help="Number of runner-ups to look for.")
     ] = 3,
     out: common.OutFolder = None,
     seconds: common.Seconds = 10.0,
     memory_limit: common.MemoryLimit = None,
     json: common.Json = False,
 ) -> None:
-    """Plan the training of a model: stages, degrees, recomputation, schedule, with a bound over all
-    plans of the space.
+    """Plan the training of a model: stages, degrees, recomputation and schedule, with a bound over
+    all plans.
 
     `schedule --joint` is for block placements that need no data or tensor degrees, with schedules
     found block by block.

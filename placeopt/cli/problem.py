@@ -22,7 +22,11 @@ Objective = Annotated[
     str | None, typer.Option("--objective", help="makespan (default), period or latency.")
 ]
 Memory = Annotated[
-    str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")
+    str | None,
+    typer.Option(
+        "--memory",
+        help="What the memory limit counts: static (weights) or peak (weights and live tensors).",
+    ),
 ]
 Contiguity = Annotated[
     str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")
@@ -31,20 +35,25 @@ Pipeline = Annotated[
     str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")
 ]
 Slots = Annotated[
-    int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")
+    int | None,
+    typer.Option("--slots", min=1, help="Latency: number of convex pieces per accelerator."),
 ]
 Replicas = Annotated[
     int | None,
-    typer.Option("--max-replicas", min=1, help="Period: most devices that share a stage."),
+    typer.Option(
+        "--max-replicas", min=1, help="Period: largest number of devices that share a stage."
+    ),
 ]
 Groups = Annotated[
     int | None,
     typer.Option(
-        "--device-groups", min=1, help="Period: equal groups of devices, each with an uplink."
+        "--device-groups",
+        min=1,
+        help="Period: number of equal groups of devices, each with an uplink.",
     ),
 ]
 Overlap = Annotated[
-    bool, typer.Option("--overlap", help="Period: transfers run beside computation.")
+    bool, typer.Option("--overlap", help="Period: transfers overlap with computation.")
 ]
 Profiles = Annotated[
     Path | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")

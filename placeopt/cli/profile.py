@@ -34,7 +34,7 @@ def profile_command(
         ),
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions that count; the median does.")
+        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
     ] = 10,
     threads: Annotated[
         int, typer.Option("--threads", min=1, help="Threads inside an operator.")
@@ -44,7 +44,7 @@ def profile_command(
         str | None,
         typer.Option(
             "--device-kind",
-            help="Kind of device the times are of, as clusters name it: cpu, A100, ...",
+            help="Kind of device that was measured, as clusters name it: cpu, A100, ...",
         ),
     ] = None,
     inputs: Annotated[
@@ -91,7 +91,7 @@ def profile_command(
             }
         )
         return
-    _say(graph, costs)
+    _print_costs(graph, costs)
     print(f"wrote {out}")
 
 
@@ -133,7 +133,7 @@ def _measure(
     )
 
 
-def _say(graph: OpGraph, costs: OpCosts) -> None:
+def _print_costs(graph: OpGraph, costs: OpCosts) -> None:
     """Print the dearest ops and what is known of all."""
     from rich.table import Table
 

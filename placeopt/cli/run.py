@@ -59,12 +59,12 @@ def run_command(
         str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")
     ] = None,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Executions; the median counts.")
+        int, typer.Option("--repeat", min=1, help="Executions to measure; the median is used.")
     ] = 5,
     calibrate: Annotated[
         bool,
         typer.Option(
-            "--calibrate", help="Measure op times and transfers first; simulate with them too."
+            "--calibrate", help="First measure op times and transfers, then simulate with them too."
         ),
     ] = False,
     check: Annotated[
@@ -79,8 +79,7 @@ def run_command(
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
-    """Execute a placement on real workers: measured and simulated makespan, and the timeline of
-    every op.
+    """Run a placement on real workers, and compare the measured times with the simulated ones.
 
     A torch module or an ONNX model runs its own operators, and its results are compared with the
     unsplit model's.
@@ -106,7 +105,7 @@ def run_command(
 
         hosts = make_cluster(cluster)
     elif hosts is None and not placement.startswith("solver:"):
-        hosts = cluster_told(Path(placement), graph)
+        hosts = cluster_of_file(Path(placement), graph)
     count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
         with (
@@ -133,7 +132,7 @@ def run_command(
     if json:
         common.print_json(data)
     else:
-        _say(data)
+        _print_run(data)
 
 
 @dataclass
@@ -206,7 +205,7 @@ class _PartsExecution(_Execution):
         self.measurement = runtime.run(cut["nominal"], repeat=repeat, check=check)
 
 
-def cluster_told(placement: Path, graph: OpGraph) -> Cluster:
+def cluster_of_file(placement: Path, graph: OpGraph) -> Cluster:
     """Return the cluster that a placement file was made for."""
     from placeopt.cli.export import cluster_of
 
@@ -343,7 +342,7 @@ def _write(
     return names
 
 
-def _say(data: dict[str, Any]) -> None:
+def _print_run(data: dict[str, Any]) -> None:
     """Print the outcome for people."""
     from rich.table import Table
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common, interrupt, schedule_report
-from placeopt.cli.schedule_report import Shown
+from placeopt.cli.schedule_report import ScheduledSource
 from placeopt.instances.sources import load_graph
 from placeopt.io import serialize
 from placeopt.model.errors import InputError, Refused
@@ -40,7 +40,7 @@ best of all."""
 
 
 @dataclass(frozen=True)
-class _Model:
+class _SourceOptions:
     """How a source is read and cut, as the command line says it."""
 
     source: str
@@ -71,7 +71,7 @@ def schedule_command(
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option("--micro-batches", "-n", min=1, help="Micro-batches of the finite schedule."),
+        typer.Option("--micro-batches", "-n", min=1, help="Number of micro-batches to schedule."),
     ] = None,
     memory: Annotated[
         str | None,
@@ -115,7 +115,7 @@ def schedule_command(
     joint: Annotated[
         bool,
         typer.Option(
-            "--joint", help="Model: choose stages, shape, micro-batch size and recomputation, too."
+            "--joint", help="Model: also choose stages, shape, micro-batch size and recomputation."
         ),
     ] = False,
     batch: Annotated[
@@ -128,12 +128,15 @@ def schedule_command(
     transfers: Annotated[
         str | None,
         typer.Option(
-            "--transfers", help="How schedules do where transfers take a channel, or are blocking."
+            "--transfers",
+            help="Also evaluate with transfers that take a channel, or block both devices.",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
+        typer.Option(
+            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
+        ),
     ] = None,
     initial: Annotated[
         Path | None,
@@ -154,8 +157,7 @@ def schedule_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Schedule micro-batches on pipeline stages: shortest repeating pattern, proved; or a known
-    schedule.
+    """Schedule a pipeline: find and prove the shortest repeating pattern, or use a known one.
 
     A model is cut into stages first; the cut is written beside the schedule. With --joint the time
     of a step over a batch decides, and the runner-up is named with the reason why it lost.
@@ -173,7 +175,7 @@ def schedule_command(
             )
         memory = memory_limit
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
-    given = _Model(
+    given = _SourceOptions(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
     )
     if joint:
@@ -281,14 +283,14 @@ def shapes_command(
     )
 
 
-def _load(given: _Model) -> Shown:
+def _load(given: _SourceOptions) -> ScheduledSource:
     """Return the pipeline problem, of a model with its cut."""
     if (
         given.cluster is None
         and not given.source.startswith(("torch:", "gen:", "onnx:"))
         and not given.source.endswith(".onnx")
     ):
-        return Shown(_table(given))
+        return ScheduledSource(_table(given))
     if given.cluster is None:
         raise InputError(
             f"'{given.source}' is a model: give its devices with --cluster, for example --cluster "
@@ -317,12 +319,12 @@ def _load(given: _Model) -> Shown:
     problem = model.cut.problem(mode=mode, recompute=given.recompute, split=given.split)
     if given.micro_batches is not None:
         problem = problem.replace(micro_batches=given.micro_batches)
-    return Shown(
+    return ScheduledSource(
         problem, model, tuple(model.rows(mode=mode, recompute=given.recompute, split=given.split))
     )
 
 
-def _table(given: _Model) -> PipelineProblem:
+def _table(given: _SourceOptions) -> PipelineProblem:
     """Return the problem of a shape or a block table."""
     for option, value in (
         ("--split", given.split),
@@ -493,7 +495,7 @@ def _execute(
 
 
 def _write(
-    shown: Shown,
+    shown: ScheduledSource,
     outcomes: list[Result[PipelineSchedule] | Refused],
     objects: list[dict[str, Any]],
     folder: Path | None,
@@ -517,7 +519,9 @@ def _write(
     )
 
 
-def _choose(given: _Model, wanted: dict[str, Any], folder: Path | None, *, json: bool) -> None:
+def _choose(
+    given: _SourceOptions, wanted: dict[str, Any], folder: Path | None, *, json: bool
+) -> None:
     """Choose stages, shape and the rest, print the candidates and write the best schedule and its
     cut.
     """
@@ -541,7 +545,7 @@ def _choose(given: _Model, wanted: dict[str, Any], folder: Path | None, *, json:
     assert best.problem is not None
     assert best.cut is not None
     rows = best.cut.rows(mode=wanted["mode"], recompute=best.recompute)
-    shown = Shown(best.problem, best.cut, tuple(rows))
+    shown = ScheduledSource(best.problem, best.cut, tuple(rows))
     data = schedule_report.outcome_object(best.result.solver, best.result, shown)
     files, skipped = _write(shown, [best.result], [data], folder)
     data["joint"] = chosen.to_json()

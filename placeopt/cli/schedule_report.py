@@ -33,7 +33,7 @@ NO_UNIT = 1e-9
 
 
 @dataclass(frozen=True)
-class Shown:
+class ScheduledSource:
     """What a report is about.
 
     Attributes
@@ -81,7 +81,7 @@ class Shown:
 
 
 def outcome_object(
-    name: str, outcome: Result[PipelineSchedule] | Refused, shown: Shown
+    name: str, outcome: Result[PipelineSchedule] | Refused, shown: ScheduledSource
 ) -> dict[str, Any]:
     """Return the JSON object of one solver: the schedule's contract and the result's fields.
 
@@ -209,7 +209,7 @@ def write_cut(model: ModelCut | None, folder: Path) -> tuple[list[str], list[str
 # --------------------------------------------------------------------------------
 
 
-def print_stages(shown: Shown) -> None:
+def print_stages(shown: ScheduledSource) -> None:
     """Print the stages of a model, one line each."""
     from rich.table import Table
 
@@ -253,7 +253,7 @@ def print_stages(shown: Shown) -> None:
         )
 
 
-def print_memory(shown: Shown, schedule: PipelineSchedule) -> None:
+def print_memory(shown: ScheduledSource, schedule: PipelineSchedule) -> None:
     """Print what every device of a model holds under a schedule, by what it is."""
     assert shown.model is not None
     cut, say = shown.model.cut, common.console().print
@@ -295,7 +295,7 @@ def print_memory(shown: Shown, schedule: PipelineSchedule) -> None:
 
 
 def print_schedules(
-    shown: Shown,
+    shown: ScheduledSource,
     names: list[str],
     outcomes: list[Result[PipelineSchedule] | Refused],
     best: int,
@@ -362,7 +362,7 @@ def print_schedules(
         console.print(line, markup=False)
 
 
-def larger_text(shown: Shown, data: dict[str, Any]) -> str:
+def larger_text(shown: ScheduledSource, data: dict[str, Any]) -> str:
     """Say what patterns of more micro-batches do, where "optimal" holds for one size only."""
     unit, larger = " ms" if shown.timed else " ticks", data["larger_pattern"]
     least = f"no K does better than {shown.time(data['lower_bound'])}{unit}"
@@ -379,7 +379,7 @@ def larger_text(shown: Shown, data: dict[str, Any]) -> str:
     )
 
 
-def transfers_text(shown: Shown, found: dict[str, Any]) -> str:
+def transfers_text(shown: ScheduledSource, found: dict[str, Any]) -> str:
     """Say how long the order of a schedule takes where transfers occupy something."""
     unit = " ms" if shown.timed else " ticks"
     return (
@@ -407,11 +407,9 @@ def print_choice(chosen: JointResult) -> None:
         )
     console.print(table)
     console.print(
-        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); no "
-        "schedule of the cuts "
-        f"that were tried saves more than {chosen.gap_of_cuts:.2%} of its step, no cut at all more "
-        "than "
-        f"{chosen.gap:.2%}",
+        f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); a better "
+        f"schedule of these cuts could save {chosen.gap_of_cuts:.2%} of the step at most, another "
+        f"cut {chosen.gap:.2%}",
         markup=False,
     )
     console.print(f"runner-up: {chosen.why}", markup=False)

@@ -30,10 +30,14 @@ def shard_command(
     source: common.Source,
     mesh: Annotated[
         str,
-        typer.Option("--mesh", "-m", help="Sizes of the mesh axes, the last within a host: 2x4."),
+        typer.Option(
+            "--mesh",
+            "-m",
+            help="Sizes of the mesh axes, such as 2x4; the last axis lies within a host.",
+        ),
     ] = "2x4",
     cluster: Annotated[
-        str, typer.Option("--cluster", "-c", help="Devices that fill the mesh in order.")
+        str, typer.Option("--cluster", "-c", help="Devices of the mesh, in order.")
     ] = DEFAULT_CLUSTER,
     training: Annotated[
         bool, typer.Option("--training", help="Count forward and backward pass.")
@@ -54,8 +58,7 @@ def shard_command(
     out: common.OutFolder = None,
     json: common.Json = False,
 ) -> None:
-    """Shard a model: replicate or split every op and weight, within memory, and prove how good that
-    is.
+    """Shard a model: choose how to split every op and weight over a mesh, with a proven gap.
 
     Example: `placeopt shard gen:llama?layers=1 --mesh 2x4 --cluster 8xA100 --training`
     """

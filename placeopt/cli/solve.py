@@ -14,7 +14,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import parse_json, read_text
 
 if TYPE_CHECKING:
-    from placeopt.cli.comparison import Comparison
+    from placeopt.cli.comparison import SolverComparison
 
 MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
 """Time for the bound before the searches: seconds at most, and the share of a search's time; the
@@ -34,13 +34,15 @@ def solve_command(
         ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of each search.")
+        float | None,
+        typer.Option("--seconds", "-t", min=0, help="Time limit of each search, in seconds."),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option("--evaluations", min=1, help="Evaluations of each search.")
+        int | None,
+        typer.Option("--evaluations", min=1, help="Limit of each search, in evaluations."),
     ] = None,
     target: Annotated[
-        int | None, typer.Option("--target", help="Stop at this objective (ticks).")
+        int | None, typer.Option("--target", help="Stop when the value is at most this (ticks).")
     ] = None,
     seed: common.Seed = 0,
     initial: Annotated[
@@ -51,7 +53,9 @@ def solve_command(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable."),
+        typer.Option(
+            "--option", help="Option of the solver, KEY=VALUE; needs a single solver. Repeatable."
+        ),
     ] = None,
     out: common.OutFolder = None,
     bound_seconds: Annotated[
@@ -68,15 +72,15 @@ def solve_command(
     ] = False,
     json: common.Json = False,
 ) -> None:
-    """Place a model on a cluster, compare solvers, prove a bound.
+    """Place a model on a cluster: compare solvers, and prove a lower bound.
 
     Example: `placeopt solve onnx:inception_v1 --cluster 4xA100 --out out/`
     """
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
-    from placeopt.cli.comparison import Comparison, chosen_solvers, compare
+    from placeopt.cli.comparison import SolverComparison, chosen_solvers, compare
     from placeopt.cli.first_table import first_table
-    from placeopt.cli.outcome import Outcome
+    from placeopt.cli.outcome import SolveReport
     from placeopt.model.budget import Budget
 
     folder = common.out_folder(out)
@@ -100,8 +104,8 @@ def solve_command(
             if seconds is None
             else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
         )
-    comparison = Comparison(problem, failures=broken)
-    outcome = Outcome(
+    comparison = SolverComparison(problem, failures=broken)
+    report = SolveReport(
         folder,
         single=len(names) == 1,
         json=json,
@@ -109,13 +113,13 @@ def solve_command(
         explain=explain,
     )
     with (
-        interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
+        interrupt.rescued_by(lambda: report.write_and_print(comparison.snapshot(), pictures=False)),
         common.search_progress(problem, json) as (announce, show),
     ):
 
-        def tell(stage: str) -> None:
+        def announce_stage(stage: str) -> None:
             if solvers and stage == solvers[-1][0]:
-                outcome.prepare()
+                report.preload_plotting()
             announce(stage)
 
         compare(
@@ -125,20 +129,20 @@ def solve_command(
             seed=seed,
             initial=start,
             bound_seconds=bound_seconds,
-            announce=tell,
+            announce=announce_stage,
             on_progress=show,
-            keep=outcome.keep,
+            keep=report.save_result,
             meanwhile=lambda found: first_table(found, solvers, quiet=json),
         )
-    with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
-        outcome.tell(
+    with interrupt.rescued_by(lambda: report.write_and_print(comparison, pictures=False)):
+        report.write_and_print(
             comparison, pictures=not comparison.interrupted
         )  # they take longer than a signal leaves
     code = _exit_code(comparison)
-    raise typer.Exit(1 if outcome.unwritten and code == 0 else code)
+    raise typer.Exit(1 if report.unwritten and code == 0 else code)
 
 
-def _exit_code(comparison: Comparison) -> int:
+def _exit_code(comparison: SolverComparison) -> int:
     """0 with a solution, 1 without, 3 where a solver contradicts itself or all failed, 130 or 143
     interrupted.
     """

@@ -41,8 +41,8 @@ def verify_command(
     ] = None,
     json: common.Json = False,
 ) -> None:
-    """Verify a placement made elsewhere: violations, or a certificate with its gap to the proven
-    bound.
+    """Check a placement made elsewhere: list its violations, or prove how far it is from the
+    optimum.
 
     Exit code 1 if the placement is not valid. Example:
     `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out
@@ -101,7 +101,7 @@ def _check_again(
 
 def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: bool) -> None:
     """Print a certificate, then write it: a full disk does not hide the outcome."""
-    if not interrupt.say_once() and interrupt.received():
+    if not interrupt.claim_output() and interrupt.received():
         return
     data = certificate.to_dict()
     if json:

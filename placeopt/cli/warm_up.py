@@ -19,12 +19,11 @@ def warm_up_command(
         typer.Argument(help="Groups of kernels; all by default.", show_default=False),
     ] = None,
     list_groups: Annotated[
-        bool, typer.Option("--list", help="Say what is compiled already, and stop.")
+        bool, typer.Option("--list", help="Show which groups are compiled, and stop.")
     ] = False,
     json: common.Json = False,
 ) -> None:
-    """Compile all kernels, once after an installation; takes no time where they are compiled
-    already.
+    """Compile all kernels ahead, so that no later command waits for them.
 
     Example: `placeopt warm-up`
     """

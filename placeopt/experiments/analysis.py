@@ -47,7 +47,7 @@ class BestKnown:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class SolverTable:
     """Values of s solvers on p instances, medians over seeds.
 
     Attributes
@@ -117,7 +117,7 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
     ]
 
 
-def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
+def compare(rows: Iterable[dict[str, Any]]) -> SolverTable:
     """Gather the values of all solvers on all instances.
 
     Raises
@@ -151,7 +151,7 @@ def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
                 median[i, j] = np.median(values[name, label])
                 best[i, j] = min(values[name, label])
                 runtime[i, j] = np.median(times[name, label])
-    return Comparison(
+    return SolverTable(
         tuple(names),
         tuple(labels),
         median,
@@ -163,7 +163,7 @@ def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
     )
 
 
-def mean_gaps(table: Comparison) -> NDArray[np.float64]:
+def mean_gaps(table: SolverTable) -> NDArray[np.float64]:
     """Return each solver's mean gap to the bound over the instances it solved, NaN where none;
     shape (solvers,).
     """
@@ -174,7 +174,7 @@ def mean_gaps(table: Comparison) -> NDArray[np.float64]:
     return np.where(counts > 0, np.nansum(gaps, axis=0) / np.maximum(counts, 1), np.nan)
 
 
-def wins(table: Comparison) -> NDArray[np.int64]:
+def wins(table: SolverTable) -> NDArray[np.int64]:
     """Return on how many instances each solver's median is the best (ties count for all); shape
     (solvers,).
     """
@@ -183,7 +183,7 @@ def wins(table: Comparison) -> NDArray[np.int64]:
     return ((winner == top) & np.isfinite(winner)).sum(axis=0)
 
 
-def profile(table: Comparison, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+def profile(table: SolverTable, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of instances solved within a ratio of the best median (Dolan and More 2002).
 
     Shape (solvers, ratios).
@@ -261,7 +261,7 @@ def convergence(
     return found
 
 
-def pairwise_tests(table: Comparison) -> list[tuple[str, str, int, float, float]]:
+def pairwise_tests(table: SolverTable) -> list[tuple[str, str, int, float, float]]:
     """Compare solvers pairwise over instances: (a, b, instances, p value, effect size).
 
     Wilcoxon signed-rank test of the relative differences of medians; the effect size is the

@@ -25,7 +25,7 @@ def _look(index: int) -> dict[str, Any]:
     }
 
 
-def profile_figure(table: analysis.Comparison) -> Any:
+def profile_figure(table: analysis.SolverTable) -> Any:
     """Share of instances (y) that a solver brings within a percentage (x) of the best median."""
     figure = new_figure(8, 4.4)
     axes = figure.add_subplot()
@@ -49,7 +49,7 @@ def profile_figure(table: analysis.Comparison) -> Any:
     return figure
 
 
-def gap_figure(table: analysis.Comparison) -> Any:
+def gap_figure(table: analysis.SolverTable) -> Any:
     """Gap of every solver's median to the proven bound: one dot per instance, a bar for the
     mean.
     """

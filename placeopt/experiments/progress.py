@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 @dataclass
-class Summary:
+class StudySummary:
     """What a run of a study did.
 
     Attributes
@@ -33,11 +33,11 @@ class Summary:
 class Reporter(Protocol):
     """Told when a study begins and about every finished cell."""
 
-    def begin(self, summary: Summary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
         """Learn how many cells there are, and the rows that are known already."""
         ...
 
-    def finished(self, summary: Summary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
         """Learn about one more row."""
         ...
 
@@ -49,14 +49,14 @@ class PlainReporter:
         self.every = every
         self._last = self._start = time.perf_counter()
 
-    def begin(self, summary: Summary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
         """Print what there is to do."""
         self._last = self._start = time.perf_counter()
         print(
             f"{summary.total} cells, {summary.skipped} finished before", file=sys.stderr, flush=True
         )
 
-    def finished(self, summary: Summary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
         """Print a line every few seconds, and one for every failure."""
         if row["status"] == "failed":
             print(
@@ -88,7 +88,7 @@ class LiveReporter:
         self._bar: Any = None
         self._task: Any = None
 
-    def begin(self, summary: Summary, known: list[dict[str, Any]]) -> None:
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
         """Start the view."""
         from rich.console import Console
         from rich.live import Live
@@ -112,7 +112,7 @@ class LiveReporter:
         self._live = Live(self._view(), console=Console(stderr=True), refresh_per_second=4)
         self._live.start()
 
-    def finished(self, summary: Summary, row: dict[str, Any]) -> None:
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
         """Advance the view."""
         self._note(row)
         rate = (summary.done + summary.failed) / max(1e-9, self._bar.tasks[0].elapsed or 1e-9)

@@ -97,7 +97,7 @@ def write_report(
 # ----------------------------------------------------------------------------------------------
 
 
-def solver_table(table: analysis.Comparison) -> Table:
+def solver_table(table: analysis.SolverTable) -> Table:
     """One line per solver: runs, failures, wins, mean gap, median runtime."""
     gaps, wins = analysis.mean_gaps(table), analysis.wins(table)
     order = np.argsort(np.where(np.isnan(gaps), np.inf, gaps), kind="stable")
@@ -154,7 +154,7 @@ def best_table(best: Sequence[analysis.BestKnown]) -> Table:
     return head, rows
 
 
-def value_table(table: analysis.Comparison) -> Table:
+def value_table(table: analysis.SolverTable) -> Table:
     """Median value of every solver on every instance."""
     rows = [
         [
@@ -177,7 +177,7 @@ def target_table(rows: Sequence[dict[str, Any]]) -> Table:
     return ["instance", "solver", "runs that reach it", "median evaluations", "median time"], body
 
 
-def test_table(table: analysis.Comparison) -> Table:
+def test_table(table: analysis.SolverTable) -> Table:
     """Wilcoxon tests between solvers."""
     rows = [
         [a, b, str(count), f"{p:.3g}", f"{effect:+.2f}"]
@@ -237,7 +237,7 @@ def _median(values: Any) -> float:
 # ---------------------------------------------------------------------------------
 
 
-def _figures(table: analysis.Comparison, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _figures(table: analysis.SolverTable, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures by file name; none without matplotlib."""
     try:
         from placeopt.experiments.figures import convergence_figure, gap_figure, profile_figure

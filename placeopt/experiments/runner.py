@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.experiments.alone import run_alone
 from placeopt.experiments.cell import failure, prepare, run_cell
 from placeopt.experiments.consistency import contradiction
-from placeopt.experiments.progress import Reporter, Summary
+from placeopt.experiments.progress import Reporter, StudySummary
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
@@ -37,7 +37,7 @@ def run_study(
     retry_failed: bool = False,
     allow_oversubscription: bool = False,
     reporter: Reporter | None = None,
-) -> Summary:
+) -> StudySummary:
     """Run the cells of a study that have no result yet.
 
     Parameters
@@ -61,7 +61,7 @@ def run_study(
     if not allow_oversubscription and address is None:
         _check_workers(cells, jobs, cores)
     folder = Path(results) / study.name
-    summary = Summary(total=len(cells))
+    summary = StudySummary(total=len(cells))
     started = time.perf_counter()
     with RunStore(folder) as store:
         known = latest(store.rows())

@@ -50,7 +50,7 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "constant-degree",
         "fixed:ConstantDegree",
-        "one degree for all jobs; the best of a sweep unless given",
+        "one degree for all jobs; by default the best of a sweep",
         "",
         "the baseline that learned policies have to beat",
     ),
@@ -67,15 +67,15 @@ SPECS: tuple[SolverSpec, ...] = (
         "rollout_degree:RolloutDegree",
         "simulates the near future for each degree",
         "",
-        "fewest blocked jobs, at the price of a simulation per arrival",
+        "the fewest blocked jobs; needs a simulation per arrival",
         search=True,
     ),
     _spec(
         "policy-degree",
         "policy_degree:PolicyDegree",
-        "greedy in a network's value of the cluster that is left, learned by temporal differences",
+        "takes the degree after which a learned network values the cluster most",
         PAC_ML,
-        "a learned policy that decides at once",
+        "a learned policy that decides quickly",
         search=True,
     ),
 )

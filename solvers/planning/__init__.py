@@ -26,7 +26,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "placeopt.solvers.planning.step_planner:StepPlanner",
         "plan",
         ("step-time",),
-        "exact dynamic programs over stages, cut by the longest period",
+        "exact dynamic programs over stages, one for each range of the longest period",
         True,
         SAILOR,
         "a training step on devices of any kinds, under any cost model of a step; proves its "

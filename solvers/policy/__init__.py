@@ -22,7 +22,7 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "dual-policy",
         "dual_policy:DualPolicy",
-        "select an op, place it; starts as critical path, learns by policy gradient",
+        "selects an op and places it; starts as a heuristic, learns by policy gradient",
         "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025",
         "learning from a simulator, a real system, or several graphs",
     ),
@@ -48,7 +48,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
         "for device placement, "
         "ICLR 2018",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "graph-parsing",
@@ -56,7 +56,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "learned edge scores parse the graph into groups, which are placed",
         "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
         "NeurIPS 2024",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "neural-parsing",
@@ -64,28 +64,28 @@ SPECS: tuple[SolverSpec, ...] = (
         "graph parsing with edge scores from a graph network (torch)",
         "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
         "NeurIPS 2024",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "recurrent-placer",
         "network_placer:RecurrentPlacer",
         "LSTM encoder and attentive LSTM decoder over groups of ops (torch)",
         "Mirhoseini et al.: Device placement optimization with reinforcement learning, ICML 2017",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "graph-placer",
         "network_placer:GraphPlacer",
         "message passing and attention, a device for every op at once (torch)",
         "Zhou et al.: GDP: generalized device placement for dataflow graphs, 2019",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "visiting-placer",
         "visiting_placer:VisitingPlacer",
         "a graph network moves one op after the other, judged after each move (torch)",
         "Addanki et al.: Placeto: learning generalizable device placement algorithms, NeurIPS 2019",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "soft-grouper",
@@ -95,6 +95,6 @@ SPECS: tuple[SolverSpec, ...] = (
         "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model "
         "for device placement, "
         "ICLR 2018",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
 )

@@ -23,16 +23,16 @@ SPECS: tuple[SolverSpec, ...] = (
         SAMPLED,
         "cross-entropy method on groups of ops, then refined",
         "Rubinstein: The cross-entropy method for combinatorial and continuous optimization, 1999",
-        "any objective that only a sample can tell, also your own measurement",
+        "objectives that can only be measured, such as your own runs",
     ),
     _spec(
         "post",
         "search.cross_entropy:Post",
         SAMPLED,
-        "cross-entropy joined with proximal policy optimisation",
+        "cross-entropy method with proximal policy optimisation",
         "Gao et al.: Post, device placement with cross-entropy minimization and proximal policy "
         "optimization, NeurIPS 2018",
-        "the published method, to compare with",
+        "for comparison: the published method",
     ),
     _spec(
         "annealing",
@@ -40,7 +40,7 @@ SPECS: tuple[SolverSpec, ...] = (
         SAMPLED,
         "simulated annealing with cluster and critical-path moves",
         "Kirkpatrick, Gelatt, Vecchi: Optimization by simulated annealing, Science 1983",
-        "the strongest single search from a few hundred ops on",
+        "the strongest single search above a few hundred ops",
     ),
     _spec(
         "genetic",
@@ -49,7 +49,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "memetic: group-wise crossover, local search on every child",
         "Moscato: On evolution, search, optimization, genetic algorithms and martial arts, 1989 "
         "(memetic algorithms)",
-        "diverse good placements",
+        "many different good placements",
     ),
     _spec(
         "lns",
@@ -58,14 +58,14 @@ SPECS: tuple[SolverSpec, ...] = (
         "re-optimise windows of the best placement with CP-SAT, for large problems",
         "Shaw: Using constraint programming and local search methods to solve vehicle routing "
         "problems, CP 1998 (the idea)",
-        "improves a good placement of a large graph",
+        "to improve a good placement of a large graph",
     ),
     _spec(
         "portfolio",
         "portfolio:Portfolio",
         SAMPLED,
-        "heuristics, search and large neighbourhood search on one incumbent",
+        "heuristics, annealing and large neighbourhood search, which share the best placement",
         "",
-        "the default: it needs no choice",
+        "the default",
     ),
 )

@@ -26,15 +26,15 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "tree-descent",
         "tree_descent:TreeDescent",
-        "from the least usage, whole trees of nodes at a time by dynamic programming",
+        "starts from the least memory, then improves whole trees of nodes by dynamic programming",
         "",
         "a quick solution without a bound",
     ),
     _spec(
         "sharding-portfolio",
         "portfolio:ShardingPortfolio",
-        "the Lagrangian bound and a search by tree moves, side by side",
+        "a Lagrangian bound and a search by tree moves, side by side",
         CONTEST,
-        "the default: a good choice with its gap",
+        "the default",
     ),
 )

@@ -28,7 +28,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "pipedream:PipeDream",
         "PipeDream's optimizer along a topological order, without replicas",
         "Narayanan et al.: PipeDream, generalized pipeline parallelism for DNN training, SOSP 2019",
-        "the published planner, to compare with",
+        "for comparison: the published planner",
         search=False,
     ),
     _spec(
@@ -37,7 +37,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "best-improving moves of single ops from random splits",
         "Mirhoseini et al. and Tarnawski et al.: the local search that the latter compare with, "
         "NeurIPS 2020",
-        "a baseline without contiguity, to compare with",
+        "for comparison: a baseline without contiguity",
         search=True,
     ),
     SolverSpec(
@@ -49,7 +49,7 @@ SPECS: tuple[SolverSpec, ...] = (
         False,
         "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
         "NeurIPS 2020",
-        "what balanced loads are worth to a single sample, to compare with",
+        "for comparison: how well balanced loads serve a single sample",
     ),
     SolverSpec(
         "min-cut",
@@ -68,7 +68,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "balanced parts with a small cut, by METIS (extra: partition)",
         "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
         "graphs, SIAM 1998",
-        "what a graph partitioner does without a model of loads, to compare with",
+        "for comparison: a graph partitioner without a model of loads",
         search=False,
     ),
 )
