@@ -38,6 +38,9 @@ LOOK_PAIRS = 300_000
 """Most pairs of strategies that survive where a look is taken at what the reductions leave of
 them."""
 
+SHRUNK = 0.7
+"""CP-SAT is tried again at once where this part of the pairs is left."""
+
 FINISH_PAIRS = 30_000
 """Most pairs of strategies, and hundredths of the live nodes of all time points, that are left to
 CP-SAT."""
@@ -141,7 +144,7 @@ class TwoSided:
         self._bound = max(self._bound, remainder.bound)
         self.trivial = self.compact.num_nodes == 0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
-        self._tried = np.inf
+        self._tried, self._spell, self._finished = np.inf, 1.0, time.perf_counter()
         if self.trivial:
             self._raise(0)
         else:
@@ -237,12 +240,17 @@ class TwoSided:
         return 2**62 if self._rest is None else int(self._rest[1].sum())
 
     def finish(self, seconds: float, *, deterministic: bool = False) -> None:
-        """Solve what is left by CP-SAT, if the bound has ruled most of it out."""
-        if (
-            self.trivial
-            or self._rest is None
-            or self.rest_pairs > min(LOOK_PAIRS, 0.7 * self._tried)
-        ):
+        """Solve what is left by CP-SAT, if the bound has ruled most of it out.
+
+        It is tried once much less is left than the last time or, against the clock, once as much
+        time has gone by as the next attempt takes: twice as long as the last one.
+        """
+        if self.trivial or self._rest is None or self.rest_pairs > LOOK_PAIRS:
+            return
+        if not deterministic:
+            seconds = min(seconds, self._spell)
+        waited = not deterministic and time.perf_counter() - self._finished >= self._spell
+        if self.rest_pairs > SHRUNK * self._tried and not waited:
             return
         upper = int(self.dual.upper)
         if upper > self._forbidden:
@@ -266,6 +274,7 @@ class TwoSided:
                 self.search.restart(rest.expand(found.choice))
                 self.exchange()
             self._raise(min(found.bound + rest.offset, upper))
+        self._spell, self._finished = 2 * self._spell, time.perf_counter()
         self._reopen_if_empty()
 
     def _raise(self, bound: int) -> None:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 TURN_SECONDS = 2.0
 """CP-SAT's deterministic seconds per turn."""
 
-FINISH_SECONDS = 20.0
-"""Most seconds of one attempt of CP-SAT on what is left."""
-
 METHOD = "lagrangian"
 
 
@@ -59,7 +56,7 @@ class ShardingPortfolio(SearchSolver):
                     sides.certify()
                     proved = tracker.elapsed
                     if not last:
-                        sides.finish(min(FINISH_SECONDS, tracker.seconds_left / 2))
+                        sides.finish(tracker.seconds_left / 2)
                 self._report(sides, tracker)
                 if last:
                     tracker.stop()
