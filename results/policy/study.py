@@ -157,10 +157,11 @@ def doppler_problem(graph: str) -> po.PlacementProblem:
 
 
 def solve(
-    problem: po.PlacementProblem, solver: str, episodes: int, seed: int, **options: Any
+    problem: po.PlacementProblem, solver: str, evaluations: int, seed: int, **options: Any
 ) -> Any:
     """Run a solver for a number of evaluations."""
-    return make_solver(solver, **options).solve(problem, po.Budget(evaluations=episodes), seed=seed)
+    budget = po.Budget(evaluations=evaluations)
+    return make_solver(solver, **options).solve(problem, budget, seed=seed)
 
 
 # --- Doppler
@@ -236,7 +237,6 @@ PARTS: tuple[tuple[str, str, Row], ...] = (
         {**FROM_CRITICAL, **EPISODES, "learn": "none"},
     ),
     ("tuned-list", "tuned-list", {}),
-    ("tuned-list, no gradient", "tuned-list", {"learning_rate": 0.0}),
     ("tuned-list, from HEFT's weights", "tuned-list", {"policy": "heft"}),
 )
 """Label, solver and options of what seed, search and learning are each worth on one graph."""
@@ -269,8 +269,8 @@ def other_seeds() -> list[Row]:
                 "mean": round(float(values.mean()), 2),
                 "interval": round(half_width(values), 2),
                 "median": round(float(np.median(values)), 2),
-                "best": round(values.min(), 2),
-                "worst": round(values.max(), 2),
+                "best": round(float(values.min()), 2),
+                "worst": round(float(values.max()), 2),
                 "cpu_seconds": round((time.process_time() - began) / many, 3),
             }
         )
