@@ -32,6 +32,15 @@ def learned(source: Source, method: str) -> float:
     )
 
 
+def part(source: Source, name: str) -> float:
+    """Return by how much a part's mean on other seeds is below the critical path's on the Llama
+    block.
+    """
+    file = "policy/other_seeds.csv"
+    best = source.number(file, "mean", part="seed alone")
+    return 1 - source.number(file, "mean", part=name) / best
+
+
 def possible(source: Source) -> float:
     """Return by how much the proved optimum is below the critical path's mean on the Llama
     block.
@@ -48,10 +57,14 @@ def doppler_misses(source: Source) -> list[str]:
     alone = medians(source)["llama_block on devices: 4", "best heuristic"] / 1e10
     return bullets(
         [
-            "On the Llama block the policy from the critical path learns "
-            f"{percent(learned(source, 'dual-policy, critical-path seed'))} where "
-            "the authors print "
-            f"{percent(source.reference('Doppler', 'improvement over critical path', 'llama_block'))} and the "
+            "On the Llama block the whole episodes of the policy, which learn by policy gradient, "
+            f"end {percent(part(source, 'dual-policy, episodes only'))} below the critical path "
+            f"({percent(part(source, 'dual-policy, episodes only, nothing learns'))} if nothing "
+            "learns), where the authors print "
+            f"{percent(source.reference('Doppler', 'improvement over critical path', 'llama_block'))}; "
+            "with groups, windows and a walk after them "
+            f"{percent(part(source, 'dual-policy'))}, which annealing alone comes to as well: "
+            f"{percent(part(source, 'annealing from the seed'))}. The "
             f"optimum is {percent(possible(source))}; from edge zeroing it ends at {value(mean)}, "
             "the best "
             f"heuristic alone at {value(alone)}.",
@@ -84,15 +97,19 @@ def doppler(source: Source) -> list[str]:
                 "`python results/exact/study.py doppler`",
             ],
             [
-                "learned on the Llama block in 4000 episodes, below critical path",
+                "Llama block in 4000 evaluations, below critical path",
                 percent(
                     source.reference("Doppler", "improvement over critical path", "llama_block")
                 )
                 + " (measured on GPUs)",
-                f"cross-entropy {percent(learned(source, 'cross-entropy, scratch'))}",
-                "from critical path "
-                f"{percent(learned(source, 'dual-policy, critical-path seed'))}; from edge zeroing "
-                f"{percent(learned(source, 'dual-policy, edge-zeroing seed'))}, mostly the seed's",
+                f"cross-entropy {percent(learned(source, 'cross-entropy, scratch'))}; annealing "
+                f"from the critical path {percent(part(source, 'annealing from the seed'))}",
+                "`dual-policy` from the critical path "
+                f"{percent(part(source, 'dual-policy'))}: its episodes alone "
+                f"{percent(part(source, 'dual-policy, episodes only'))}, the same if nothing "
+                f"learns {percent(part(source, 'dual-policy, episodes only, nothing learns'))}, "
+                "without episodes "
+                f"{percent(part(source, 'dual-policy, without episodes'))}",
                 percent(possible(source)),
                 "`python results/policy/study.py`",
             ],

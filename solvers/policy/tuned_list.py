@@ -59,7 +59,7 @@ class TunedList(SearchSolver):
     )
     round: int = option(32, low=2, meaning="samples between two steps of the policy gradient")
     learning_rate: float = option(
-        0.02, low=0, meaning="Adam's step for the weights; 0: the policy stays as it is"
+        0.0, low=0, meaning="Adam's step for the weights; 0: the policy stays as it is"
     )
     credit: str = option(
         "critical",
