@@ -513,11 +513,10 @@ def test_progress_of_a_part_is_the_wholes():
     def deed(problem, tracker):
         tracker.count(2)
         tracker.offer(Placement(WORSE))
+        told = seen[-1]
+        assert (told.evaluations, told.incumbent, told.lower_bound) == (9, 13, 4)
 
-    run_part(whole, Plugin(deed))
-    told = [p for p in seen if p.evaluations == 9]
-    assert told
-    assert {(p.incumbent, p.lower_bound) for p in told} == {(13, 4)}
+    assert run_part(whole, Plugin(deed)).value == 14
     assert {p.incumbent for p in seen} <= {13, VALUE}
 
 
@@ -616,7 +615,7 @@ def test_nothing_is_under_way_after_a_run():
     assert run_module._running == []
 
 
-def test_measured_values_are_the_callers():
+def test_measured_values_are_the_callers(monkeypatch):
     """Seconds that a caller measures, in ticks; the initial solution is judged, its value is not
     asked of the problem.
     """
@@ -631,6 +630,11 @@ def test_measured_values_are_the_callers():
     assert run(problem_of(), make_solver("heft"), Budget(1.0)).objective_name == "makespan"
     with pytest.raises(InputError, match="initial solution is not valid"):
         search(lambda device: 77e-9, Placement(BAD))
+    seen, given = [], Placement(GOOD)
+    annealing = type(make_solver("annealing"))
+    monkeypatch.setattr(annealing, "search", lambda self, p, t: seen.append((t.value, t.solution)))
+    assert search(lambda device: 77e-9, given).value is None
+    assert seen == [(None, given)]
 
 
 def test_a_failed_part_of_ours_keeps_what_it_had(monkeypatch):
