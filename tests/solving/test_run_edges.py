@@ -416,8 +416,9 @@ def test_what_a_search_raises_is_told_with_what_it_found():
         assert caught.value.partial.stop_reason == "interrupted"
     with pytest.raises(InputError, match="yours"):
         run(problem_of(), deed(InputError("yours")), Budget(seconds=1))
-    result = run(problem_of(), deed(SystemError("x"), KeyboardInterrupt()), Budget(seconds=1))
-    assert (result.value, result.stop_reason) == (VALUE, "interrupted")
+    for error, cause in ((SystemError("x"), KeyboardInterrupt()), (KeyboardInterrupt(), None)):
+        result = run(problem_of(), deed(error, cause), Budget(seconds=1))
+        assert (result.value, result.stop_reason) == (VALUE, "interrupted")
     with pytest.raises(SolverError) as caught:
         run(problem_of(), Plugin(lambda p, t: 1 / 0), Budget(seconds=1))
     assert caught.value.partial is None
@@ -512,11 +513,10 @@ def test_progress_of_a_part_is_the_wholes():
     def deed(problem, tracker):
         tracker.count(2)
         tracker.offer(Placement(WORSE))
+        told = seen[-1]
+        assert (told.evaluations, told.incumbent, told.lower_bound) == (9, 13, 4)
 
-    run_part(whole, Plugin(deed))
-    told = [p for p in seen if p.evaluations == 9]
-    assert told
-    assert {(p.incumbent, p.lower_bound) for p in told} == {(13, 4)}
+    assert run_part(whole, Plugin(deed)).value == 14
     assert {p.incumbent for p in seen} <= {13, VALUE}
 
 
@@ -613,3 +613,133 @@ def test_nothing_is_under_way_after_a_run():
     with pytest.raises(SolverError):
         run(problem_of(), Plugin(lambda p, t: 1 / 0), Budget(seconds=1))
     assert run_module._running == []
+
+
+def test_measured_values_are_the_callers(monkeypatch):
+    """Seconds that a caller measures, in ticks; the initial solution is judged, its value is not
+    asked of the problem.
+    """
+
+    def search(measure, initial=None):
+        solver = make_solver("annealing", measure=measure, start="random", threads=1)
+        return run(problem_of(), solver, Budget(evaluations=3), initial=initial, bound=True)
+
+    result = search(lambda device: 77e-9)
+    assert (result.value, result.objective_name, result.lower_bound) == (77, "measured", 0)
+    assert search(lambda device: 77e-9, Placement(GOOD)).value == 77
+    assert run(problem_of(), make_solver("heft"), Budget(1.0)).objective_name == "makespan"
+    with pytest.raises(InputError, match="initial solution is not valid"):
+        search(lambda device: 77e-9, Placement(BAD))
+    seen, given = [], Placement(GOOD)
+    annealing = type(make_solver("annealing"))
+    monkeypatch.setattr(annealing, "search", lambda self, p, t: seen.append((t.value, t.solution)))
+    assert search(lambda device: 77e-9, given).value is None
+    assert seen == [(None, given)]
+
+
+def test_a_failed_part_of_ours_keeps_what_it_had(monkeypatch):
+    """The partial result of an error counts on the problem that was given, and only on it."""
+    heft, problem = type(make_solver("heft")), problem_of()
+    found = run(problem, Plugin(lambda p, t: t.offer(Placement(GOOD))), Budget(seconds=1))
+
+    def run_with(partial, finds=False):
+        def search(self, problem, tracker):
+            if finds:
+                tracker.offer(14, Placement(WORSE))
+            raise SolverError("sorry", partial)
+
+        monkeypatch.setattr(heft, "search", search)
+        with pytest.raises(SolverError, match=r"^sorry$") as caught:
+            run(problem, make_solver("heft"), Budget(seconds=1))
+        return caught.value.partial
+
+    assert run_with(found) is found
+    assert run_with(None) is None
+    other = run(problem_of(), Plugin(lambda p, t: t.offer(Placement(GOOD))), Budget(seconds=1))
+    assert run_with(other) is None
+    assert run_with(found, finds=True).value == 14
+
+
+def test_a_partial_result_that_does_not_hold_is_none(monkeypatch):
+    """What was found before the failure is judged, too."""
+    heft = type(make_solver("heft"))
+
+    def search(self, problem, tracker):
+        tracker.offer(3, Placement(BAD))
+        raise ValueError("odd")
+
+    monkeypatch.setattr(heft, "search", search)
+    with pytest.raises(SolverError, match="odd") as caught:
+        run(problem_of(), make_solver("heft"), Budget(seconds=1))
+    assert caught.value.partial is None
+
+
+def test_nothing_found_says_why():
+    """In the time that there was, or at all; a message of the search stands instead."""
+
+    def late(problem, tracker):
+        while not tracker.stop():
+            pass
+
+    result = run(problem_of(), Plugin(late), Budget(seconds=0.05))
+    assert (result.stop_reason, result.value) == ("time", None)
+    assert result.message == "no solution was found in time; none was proved impossible"
+    result = run(problem_of(), Plugin(lambda p, t: None), Budget(seconds=5))
+    assert result.message == (
+        "no solution found satisfies every constraint; none was proved impossible"
+    )
+
+
+def test_messages_of_ours_stand_alone(monkeypatch):
+    """Where nothing was found, what the search says of it is the message."""
+
+    def search(self, problem, tracker):
+        tracker.message = "too many ideals"
+
+    monkeypatch.setattr(type(make_solver("heft")), "search", search)
+    result = run(problem_of(), make_solver("heft"), Budget(seconds=5))
+    assert (result.value, result.message) == (None, "too many ideals")
+
+
+def test_the_best_so_far_is_of_the_same_problem():
+    """A search of another problem inside it is none of it; what is not valid is none."""
+    seen = []
+
+    def other(problem, tracker):
+        tracker.offer(Placement(GOOD))
+        seen.append(best_so_far())
+
+    def outer(problem, tracker):
+        run(problem_of(name="another"), Plugin(other), Budget(seconds=60))
+        tracker.offer(Placement(WORSE))
+        seen.append(best_so_far())
+
+    run(problem_of(), Plugin(outer), Budget(seconds=60))
+    assert [None if found is None else found.value for found in seen] == [None, 14]
+
+
+def test_the_best_so_far_that_does_not_hold_is_none(monkeypatch):
+    """It is judged like any other."""
+    seen = []
+
+    def search(self, problem, tracker):
+        tracker.offer(3, Placement(BAD))
+        seen.append(best_so_far())
+        tracker.solution = Placement(GOOD)
+        seen.append(best_so_far().value)
+
+    monkeypatch.setattr(type(make_solver("heft")), "search", search)
+    assert run(problem_of(), make_solver("heft"), Budget(seconds=5)).value == VALUE
+    assert seen == [None, VALUE]
+
+
+def test_a_judge_is_asked_again_unless_it_has_judged_this(monkeypatch):
+    """A verdict holds for the very solution that it was of."""
+    objective = objective_of(problem_of())
+    tracker = Tracker("x", problem_of(), Budget(seconds=60))
+    tracker.offer(3, Placement(GOOD))
+    finish = run_module._finish
+    assert finish(tracker, objective, tracker.solution, False).value == VALUE
+    tracker.verdict = tracker.solution, Finished(99, "fifo", ())
+    assert finish(tracker, objective, tracker.solution, False).value == 99
+    assert finish(tracker, objective, Placement(WORSE), False).value == 14
