@@ -9,6 +9,8 @@ import typer
 
 from placeopt.cli import common
 from placeopt.cli.plan_changes import compare_offers, parse_hosts, plan_without
+from placeopt.cli.plan_launch import plan_launch
+from placeopt.cli.plan_runs import predict_runs
 
 if TYPE_CHECKING:
     from placeopt.planning.planned import Planned
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 
 def plan_command(
     model: Annotated[
-        str, typer.Argument(help="Model: gen:NAME, a file; with --costs a name in that folder.")
-    ],
+        str | None,
+        typer.Argument(
+            help="Model: llama3-70b and other public names, gen:NAME, a file; with a folder as "
+            "--costs a name there.",
+            show_default=False,
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -27,7 +34,10 @@ def plan_command(
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples per step.")] = 64,
     costs: Annotated[
         Path | None,
-        typer.Option("--costs", help="Folder with layer tables, or a file of `placeopt profile`."),
+        typer.Option(
+            "--costs",
+            help="Folder with layer tables, a file of `placeopt profile`, or a calibration.",
+        ),
     ] = None,
     formula: Annotated[
         str, typer.Option("--formula", help="With --costs: predicted or published.")
@@ -64,6 +74,34 @@ def plan_command(
             "--evaluate", help="Predict the step of this plan (JSON) instead of searching."
         ),
     ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Of matrix products: bf16, fp16, fp32, fp8 or fp4.")
+    ] = "bf16",
+    sequence: Annotated[
+        int | None,
+        typer.Option("--sequence", min=1, help="Tokens of a sample.", show_default="4096"),
+    ] = None,
+    fabric: Annotated[
+        float | None,
+        typer.Option("--fabric", help="GB/s of a device to other hosts.", show_default="as sold"),
+    ] = None,
+    tp: Annotated[int | None, typer.Option("--tp", min=1, help="Price this tensor degree.")] = None,
+    pp: Annotated[int | None, typer.Option("--pp", min=1, help="... number of stages.")] = None,
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="... data degree.")] = None,
+    cp: Annotated[int | None, typer.Option("--cp", min=1, help="... context degree.")] = None,
+    ep: Annotated[int | None, typer.Option("--ep", min=1, help="... expert degree.")] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", min=1, help="... samples of a micro-batch.")
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", help="Predict the rows of a CSV table of training runs into --out FILE.csv."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="With --runs: fit the constants, write --out.")
+    ] = False,
     offers: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +115,12 @@ def plan_command(
     runner_ups: Annotated[
         int, typer.Option("--runner-ups", min=0, help="Number of runner-ups to look for.")
     ] = 3,
-    out: common.OutFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for exports and the picture; with --runs the file to write."
+        ),
+    ] = None,
     seconds: common.Seconds = 10.0,
     memory_limit: common.MemoryLimit = None,
     json: common.Json = False,
@@ -90,9 +133,16 @@ def plan_command(
 
     Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
     """
-    from placeopt.model.errors import InputError
+    from placeopt.model.errors import InputError, check_choice
     from placeopt.planning.plan_model import plan, plan_problem
+    from placeopt.plans.calibration import is_calibration
+    from placeopt.plans.gpus import PRECISIONS
 
+    if runs is not None:
+        predict_runs(runs, out, costs, calibrate=calibrate, json=json)
+        return
+    if model is None:
+        raise InputError("plan: expected a model, as llama3-70b or gen:gpt2, or --runs FILE.csv")
     folder = common.out_folder(out)
     if evaluate is not None:
         _evaluate(model, evaluate, costs, formula, json=json)
@@ -110,8 +160,34 @@ def plan_command(
     if offers is not None:
         compare_offers(model, offers, batch, seconds, space, json=json)
         return
+    given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
+    check_choice("--precision", precision, PRECISIONS)
+    if cluster is None and all(given[key] for key in ("tp", "pp", "dp")):
+        devices = (tp or 1) * (pp or 1) * (dp or 1) * (cp or 1)
+        cluster = f"{devices}xH100"
     if cluster is None:
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
+    if (costs is None or is_calibration(costs)) and plan_launch(
+        model,
+        cluster,
+        batch,
+        costs=costs,
+        precision=precision,
+        sequence=sequence,
+        fabric=fabric,
+        given=given,
+        recompute=recompute,
+        seconds=seconds,
+        folder=folder,
+        json=json,
+    ):
+        return
+    named = [key for key, value in given.items() if value is not None]
+    if named:
+        raise InputError(
+            f"plan: {', '.join(named)}: expected a model known by its shape, as llama3-70b or "
+            f"layers=32,hidden=4096,heads=32, on equal devices, received '{model}' on '{cluster}'"
+        )
     lost = None if lose is None else parse_hosts(lose)
     problem = plan_problem(model, cluster, batch, **space)
     with common.search_progress(problem, json) as (announce, show):

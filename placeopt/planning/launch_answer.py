@@ -1,0 +1,204 @@
+"""What `placeopt plan` says of a launchable plan, as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.planning.launch_search import (
+    NOT_SEARCHED,
+    SEARCHED,
+    missing,
+    spread,
+    why,
+)
+from placeopt.planning.launchers import launch_files
+
+if TYPE_CHECKING:
+    from placeopt.planning.launch_search import LaunchAnswer, LaunchProblem, Priced
+
+DRAWN = 40
+"""Calibrations that the regret is taken over."""
+
+
+def regret(answer: LaunchAnswer) -> float | None:
+    """Return the largest loss of the best plan against the best of its nearest rivals, as a part.
+
+    Over calibrations with every constant drawn from its fitted interval, evenly in its logarithm;
+    constants are drawn apart, which is wider than the fit.
+    """
+    problem = answer.problem
+    intervals = problem.constants.intervals
+    if answer.best is None or not intervals or not answer.near:
+        return None
+    random, worst = np.random.default_rng(0), 0.0
+    for _ in range(DRAWN):
+        values = {
+            name: math.exp(random.uniform(math.log(low), math.log(high)))
+            for name, (low, high) in intervals.items()
+        }
+        drawn = replace(problem.constants, values=problem.constants.values | values)
+        model = replace(problem, constants=drawn).model
+        times = [model.parts(priced.conf).total for priced in answer.near]
+        worst = max(worst, times[0] / min(times) - 1)
+    return worst
+
+
+def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
+    """Return the link that each group takes, in words."""
+    conf, model = priced.conf, problem.model
+    groups = {
+        "tensor": (1, conf.tensor),
+        "context": (conf.tensor, conf.context),
+        "data": (conf.tensor, conf.data * conf.context),
+    }
+    found = {}
+    for name, (stride, count) in groups.items():
+        if count > 1:
+            rate, _ = model.rate(stride, count, conf.per_host)
+            near = stride * count <= max(conf.per_host, problem.machine.gpu.domain)
+            where = "inside a host" if near else "between hosts"
+            found[name] = f"{where}, {rate / 1e9:.0f} GB/s"
+    return found
+
+
+def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
+    """Return the stages with their layers and devices; those of a device follow each other."""
+    conf, name = priced.conf, problem.machine.gpu.name
+    width = conf.tensor * conf.context * conf.data
+    count = problem.shape.layers // (conf.pipeline * conf.chunks)
+    seconds = priced.parts.to_json()["compute"] / conf.rounds / conf.chunks
+    return [
+        {
+            "layers": list(range(i * count, (i + 1) * count)),
+            "devices": [
+                f"{name}/{number}"
+                for number in range((i % conf.pipeline) * width, (i % conf.pipeline + 1) * width)
+            ],
+            "data": conf.data,
+            "tensor": conf.tensor,
+            "context": conf.context,
+            "expert": conf.expert,
+            "recompute": conf.recompute != "none",
+            "compute_seconds": seconds,
+            "memory_bytes": priced.memory.total,
+        }
+        for i in range(conf.pipeline * conf.chunks)
+    ]
+
+
+def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
+    """Return one plan."""
+    conf, machine = priced.conf, problem.machine
+    tokens = conf.batch * conf.sequence / priced.seconds
+    peak, used = machine.gpu.peak(conf.precision)
+    flops = problem.shape.flops(conf.sequence) * tokens / conf.devices
+    return {
+        "plan": conf.text(),
+        "step_seconds": priced.seconds,
+        "throughput": conf.batch / priced.seconds,
+        "tokens_per_second": tokens,
+        "tokens_per_second_per_device": tokens / conf.devices,
+        "mfu": flops / peak,
+        "peak_flops": peak,
+        "peak_precision": used,
+        "devices_used": conf.devices,
+        "tensor": conf.tensor,
+        "pipeline": conf.pipeline,
+        "data": conf.data,
+        "context": conf.context,
+        "expert": conf.expert,
+        "micro_batch": conf.micro_batch,
+        "micro_batches": conf.rounds,
+        "schedule": "1f1b" if conf.chunks == 1 else f"interleaved-1f1b:{conf.chunks}",
+        "recompute": conf.recompute,
+        "sharding": conf.sharding + (f" of {conf.shard_group}" if conf.shard_group else ""),
+        "precision": conf.precision,
+        "parts_seconds": priced.parts.to_json(),
+        "memory_parts_bytes": priced.memory.to_json(),
+        "peak_memory_bytes": priced.memory.total,
+        "fits": priced.memory.total <= problem.limit,
+        "links": links(problem, priced),
+        "stages": stages(problem, priced),
+    }
+
+
+def to_json(answer: LaunchAnswer) -> dict[str, Any]:
+    """Return what `placeopt plan --json` prints; the plan is the given one, else the best."""
+    problem, best = answer.problem, answer.best
+    shown = answer.given or best
+    bound = best.seconds if best is not None and answer.complete else 0.0
+    body: dict[str, Any] = {
+        "problem": f"{problem.shape.name} on {problem.machine.devices} {problem.machine.gpu.name}",
+        "solver": "all-plans",
+        "batch": problem.batch,
+        "sequence": problem.sequence,
+        "parameters": round(problem.shape.parameters),
+        "active_parameters": round(problem.shape.active_parameters),
+        "step_seconds": None,
+        "lower_bound_seconds": bound,
+        "bound_method": "every plan of the space was priced" if answer.complete else "none",
+        "gap": None,
+        "status": "infeasible" if best is None and answer.complete else "unknown",
+        "plans_looked_at": answer.looked,
+        "plans_that_fit": answer.fitted,
+        "runtime": answer.runtime,
+        "space": [SEARCHED, NOT_SEARCHED],
+        "devices_left": answer.left,
+        "sources": [
+            {"what": "devices", "source": problem.machine.gpu.source},
+            {"what": "constants", "source": problem.constants.source},
+        ],
+        "message": missing(answer) if best is None else "",
+        "stages": [],
+        "runner_ups": [],
+    }
+    if shown is None:
+        return body
+    body |= plan_body(problem, shown)
+    body["gap"] = (shown.seconds - bound) / shown.seconds if bound else 1.0
+    if answer.given is not None:
+        body["status"] = "given"
+        body["best"] = None if best is None else plan_body(problem, best) | {"stages": []}
+        body["message"] = _given(answer)
+    elif best is not None:
+        body["status"] = "optimal" if answer.complete else "feasible"
+        found = spread(answer)
+        if found is not None:
+            low, high, rows, key = found
+            body["measured_interval_seconds"] = [low, high]
+            body["measured_interval"] = f"nine in ten of {rows} measured rows like it ({key})"
+        body["regret"] = regret(answer)
+    if body["fits"]:
+        files = launch_files(problem, shown.conf)
+        body["launch"] = {
+            name: item.get("refused") or f"written as {item['file']}"
+            for name, item in files.items()
+        }
+    if best is not None:
+        body["runner_ups"] = [
+            {
+                "what": what,
+                "plan": other.conf.text(),
+                "step_seconds": other.seconds,
+                "reason": why(best.parts, other.parts),
+            }
+            for what, other in answer.others.items()
+        ]
+    return body
+
+
+def _given(answer: LaunchAnswer) -> str:
+    """Compare the given plan with the best."""
+    given, best, problem = answer.given, answer.best, answer.problem
+    if given is None:
+        return ""
+    if given.memory.total > problem.limit:
+        over = (given.memory.total - problem.limit) / 2**30
+        return f"the given plan does not fit: {over:.1f} GiB a device too much"
+    if best is None or given.seconds <= best.seconds:
+        return "the given plan is the best of the space"
+    return f"the best plan is {best.conf.text()}; the given one is {why(best.parts, given.parts)}"

@@ -1,0 +1,431 @@
+"""Plans of a transformer on many equal devices, as launchers know them: all of them priced.
+
+The space is that of today's launchers: tensor parallelism inside a host, equal pipeline stages,
+interleaved or not, data parallelism with whole or sharded states, context and expert parallelism,
+three kinds of recomputation. Plans use all devices and divide the batch. Every plan of it that fits
+into memory is priced, so that the least price is a bound over the space, under the cost model.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.errors import InputError
+from placeopt.planning.runs_table import USABLE
+from placeopt.plans.calibration import Calibration, spread_key
+from placeopt.plans.configuration import RECOMPUTE, Configuration
+from placeopt.plans.gpus import Gpu, find_gpu
+from placeopt.plans.memory_model import MemoryParts, memory_parts
+from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of
+from placeopt.plans.step_model import StepModel, StepParts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIB = 2**30
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10)
+LEAST_SLICE = 2048
+"""Tokens of a sequence that a rank of context parallelism has at least."""
+
+SEARCHED = (
+    "searched: tensor degrees of powers of two inside a host, equal stages, 1F1B and interleaved, "
+    "micro-batches of 1 to 32, context degrees with at least 2048 tokens a rank, expert degrees "
+    "among data-parallel ranks, recomputation none, selective or full, ZeRO 1 or whole states with "
+    "stages, ZeRO 2 and 3 (FSDP, also within a host) without; all devices, batch divided evenly"
+)
+NOT_SEARCHED = (
+    "not searched: uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
+    "hosts, unlike replicas"
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Equal devices in equal hosts.
+
+    Attributes
+    ----------
+    said : what was assumed of them.
+    """
+
+    gpu: Gpu
+    devices: int
+    per_host: int
+    said: str = ""
+
+
+def read_machine(text: str, fabric: float | None = None) -> Machine | None:
+    """Return the devices of `384xA100-80` or `32x8xH100`, None for another kind of cluster.
+
+    `384x...` fills hosts of the size they are sold in; `fabric` is a device's port in bytes per
+    second.
+    """
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)", text.partition("?")[0])
+    if not match:
+        return None
+    gpu, unknown = find_gpu(match.group(3))
+    if unknown:
+        return None
+    hosts, count = match.group(1), int(match.group(2))
+    per_host = count if hosts or count < gpu.per_host else gpu.per_host
+    devices = count * int(hosts or 1)
+    if devices < 1:
+        raise InputError(f"--cluster: expected at least one device, received '{text}'")
+    said = "" if hosts or count <= per_host else f"hosts of {per_host}"
+    return Machine(replace(gpu, fabric=fabric) if fabric else gpu, devices, per_host, said)
+
+
+def read_shape(model: Any) -> ModelShape | None:
+    """Return the shape that a name means, None if it is no transformer that is known by name.
+
+    `gen:NAME` without options is the public model of that name; `layers=72,hidden=14336,heads=112`
+    (also kv_heads, ffn, vocab, gated, experts, active, expert_ffn) is one of the user's own.
+    """
+    if not isinstance(model, str) or Path(model).exists() or "?" in model:
+        return None
+    if "layers=" in model:
+        return _own_shape(model)
+    name = model.removeprefix("gen:")
+    if model.startswith("gen:") and not re.search(r"\d+b$", name):
+        return None
+    return named_shape(name)
+
+
+def _own_shape(text: str) -> ModelShape:
+    known = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated", "experts", "active")
+    values: dict[str, int] = {}
+    for item in text.split(","):
+        name, _, value = item.partition("=")
+        if name not in (*known, "expert_ffn", "head_dim") or not value.isdigit():
+            raise InputError(
+                f"model '{text}': expected layers=L,hidden=H and any of {', '.join(known[2:])}, "
+                f"expert_ffn, received '{item}'"
+            )
+        values[name] = int(value)
+    if not values.get("layers") or not values.get("hidden"):
+        raise InputError(f"model '{text}': expected layers and hidden of at least 1")
+    return shape_of(text, **values)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan with its time and memory."""
+
+    conf: Configuration
+    parts: StepParts
+    memory: MemoryParts
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.parts.total
+
+
+@dataclass(frozen=True)
+class LaunchProblem:
+    """A model, devices, a batch, and what is fixed.
+
+    Attributes
+    ----------
+    fixed : fields of a Configuration that are given.
+    """
+
+    shape: ModelShape
+    machine: Machine
+    batch: int
+    sequence: int
+    constants: Calibration
+    precision: str = "bf16"
+    recompute: bool = True
+    framework: str = "megatron"
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> StepModel:
+        """Prices of its plans."""
+        return StepModel(self.shape, self.machine.gpu, self.constants)
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a plan may use on a device."""
+        return USABLE * self.machine.gpu.memory
+
+    def memory(self, conf: Configuration) -> MemoryParts:
+        """Return the memory of a plan."""
+        return memory_parts(self.shape, conf, self.model.held(conf), self.constants.memory)
+
+    def price(self, conf: Configuration) -> Priced:
+        """Return a plan with its price."""
+        return Priced(conf, self.model.parts(conf), self.memory(conf))
+
+    def configurations(self, devices: int) -> Iterator[Configuration]:
+        """Yield every plan of the space on so many devices, whether it fits or not."""
+        base = Configuration(
+            self.sequence,
+            self.batch,
+            per_host=min(self.machine.per_host, devices),
+            precision=self.precision,
+            framework=self.framework,
+        )
+        for tensor in self._tensor_degrees():
+            for context in self._context_degrees():
+                for pipeline in _divisors(self.shape.layers, devices // tensor // context):
+                    inner = tensor * context * pipeline
+                    if devices % inner == 0 and self.batch % (devices // inner) == 0:
+                        outer = replace(
+                            base,
+                            tensor=tensor,
+                            context=context,
+                            pipeline=pipeline,
+                            data=devices // inner,
+                        )
+                        yield from self._inner(outer)
+
+    def _tensor_degrees(self) -> list[int]:
+        shape = self.shape
+        found = [1, 2, 4, 8, 16]
+        return [t for t in found if t <= self.machine.per_host and shape.heads % t == 0]
+
+    def _context_degrees(self) -> list[int]:
+        most = max(1, self.sequence // LEAST_SLICE)
+        return [c for c in (1, 2, 4, 8, 16) if c <= most]
+
+    def _inner(self, outer: Configuration) -> Iterator[Configuration]:
+        """Yield the choices below the degrees."""
+        each = self.batch // outer.data
+        layers = self.shape.layers // outer.pipeline
+        for micro in MICRO_BATCHES:
+            if each % micro:
+                continue
+            rounds = each // micro
+            for chunks in CHUNKS:
+                if chunks > 1 and (
+                    outer.pipeline == 1 or layers % chunks or rounds % outer.pipeline
+                ):
+                    continue
+                for expert in self._expert_degrees(outer.data * outer.context):
+                    for sharding, group in self._shardings(outer):
+                        for recompute in RECOMPUTE if self.recompute else RECOMPUTE[:1]:
+                            yield replace(
+                                outer,
+                                micro_batch=micro,
+                                chunks=chunks,
+                                expert=expert,
+                                sharding=sharding,
+                                shard_group=group,
+                                recompute=recompute,
+                                main_gradients=2 if sharding == "zero3" else 4,
+                                framework="fsdp" if sharding == "zero3" else self.framework,
+                            )
+
+    def _expert_degrees(self, ranks: int) -> list[int]:
+        if not self.shape.experts:
+            return [1]
+        return [
+            e for e in (1, 2, 4, 8, 16, 32, 64) if self.shape.experts % e == 0 and ranks % e == 0
+        ]
+
+    def _shardings(self, outer: Configuration) -> list[tuple[str, int]]:
+        ranks = outer.data * outer.context
+        if ranks == 1:
+            return [("none", 0)]
+        found = [("none", 0), ("zero1", 0)]
+        if outer.pipeline == 1:
+            found += [("zero2", 0), ("zero3", 0)]
+            near = max(1, outer.per_host // outer.tensor)
+            if 1 < near < ranks and ranks % near == 0:
+                found.append(("zero3", near))
+        return found
+
+    def allowed(self, conf: Configuration) -> bool:
+        """Whether a plan has what is fixed."""
+        return all(getattr(conf, name) == value for name, value in self.fixed.items())
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
+
+
+@dataclass(frozen=True)
+class LaunchAnswer:
+    """What was found.
+
+    Attributes
+    ----------
+    best : None if nothing fits. given : the plan with what was fixed, where something was.
+    others : the best plans that differ in one choice, by what differs. priced, fitted : plans
+    looked at. leanest : the plan with the least memory. left : devices that no plan uses.
+    complete : whether all plans of the space were looked at.
+    """
+
+    problem: LaunchProblem
+    best: Priced | None
+    given: Priced | None
+    others: dict[str, Priced]
+    looked: int
+    fitted: int
+    leanest: Priced | None
+    left: int
+    complete: bool
+    runtime: float
+    near: tuple[Priced, ...] = ()
+
+
+def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
+    """Price all plans of a problem that fit; see the module.
+
+    Where no plan can use all devices, the largest number of whole hosts that some plan uses is
+    taken, and the rest is named.
+
+    Raises
+    ------
+    InputError
+        If no plan can be launched on these devices with this batch at all.
+    """
+    start, machine = time.perf_counter(), problem.machine
+    for devices in range(machine.devices, 0, -1):
+        if devices < machine.devices and devices > machine.per_host and devices % machine.per_host:
+            continue
+        space = problem.configurations(devices)
+        first = next((conf for conf in space if problem.allowed(conf)), None)
+        if first is not None:
+            return _search(problem, devices, start, seconds)
+    given = ", ".join(f"{key} {value}" for key, value in problem.fixed.items())
+    raise InputError(
+        f"plan: no plan on {machine.devices} devices divides a batch of {problem.batch} and "
+        f"{problem.shape.layers} layers evenly{f' with {given}' if given else ''}; "
+        "change the batch or the degrees"
+    )
+
+
+def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) -> LaunchAnswer:
+    free = replace(problem, fixed={})
+    found: list[Priced] = []
+    given: list[Priced] = []
+    leanest: tuple[int, Configuration] | None = None
+    looked, complete = 0, True
+    for conf in free.configurations(devices):
+        looked += 1
+        if looked % 256 == 0 and time.perf_counter() - start > seconds:
+            complete = False
+            break
+        memory = free.memory(conf)
+        mine = problem.allowed(conf)
+        if mine and (leanest is None or memory.total < leanest[0]):
+            leanest = memory.total, conf
+        if memory.total > free.limit:
+            continue
+        priced = Priced(conf, free.model.parts(conf), memory)
+        found.append(priced)
+        if mine and problem.fixed:
+            given.append(priced)
+    found.sort(key=lambda priced: priced.seconds)
+    best = found[0] if found else None
+    lean = None if leanest is None else free.price(leanest[1])
+    mine_best = min(given, key=lambda priced: priced.seconds, default=None)
+    if problem.fixed and mine_best is None:
+        mine_best = lean
+    return LaunchAnswer(
+        problem,
+        best,
+        mine_best if problem.fixed else None,
+        _others(found),
+        looked,
+        len(found),
+        lean,
+        problem.machine.devices - devices,
+        complete,
+        time.perf_counter() - start,
+        tuple(found[:NEAR]),
+    )
+
+
+NEAR = 64
+"""Plans that the regret is taken over."""
+
+CHOICES = {
+    "tensor": "another tensor degree",
+    "pipeline": "another number of stages",
+    "micro_batch": "another micro-batch",
+    "recompute": "another recomputation",
+    "sharding": "another sharding of states",
+    "chunks": "another schedule",
+}
+
+
+def _others(found: list[Priced]) -> dict[str, Priced]:
+    """Return the best plan that differs from the best in each choice."""
+    others = {}
+    for name, what in CHOICES.items():
+        for priced in found[1:]:
+            if getattr(priced.conf, name) != getattr(found[0].conf, name):
+                others[what] = priced
+                break
+    return others
+
+
+def why(mine: StepParts, theirs: StepParts) -> str:
+    """Say which part makes another plan longer."""
+    ours, other = mine.to_json(), theirs.to_json()
+    slower = (theirs.total - mine.total) / mine.total
+    name = max(ours, key=lambda key: other[key] - ours[key])
+    share = (other[name] - ours[name]) / mine.total
+    if slower <= 0:
+        return "it takes as long"
+    return f"{100 * slower:.1f} % slower: {WORDS[name]} costs {100 * share:.1f} % of a step more"
+
+
+WORDS = {
+    "compute": "compute",
+    "tensor": "summing over tensor ranks",
+    "experts": "exchange between experts",
+    "transfers": "transfers between stages",
+    "bubble": "filling and draining",
+    "gradients": "gradients and gathered weights",
+    "optimizer": "the optimizer",
+    "fixed": "overhead of micro-batches",
+}
+
+
+def missing(answer: LaunchAnswer) -> str:
+    """Say how much memory the leanest plan lacks, where, and what would help."""
+    problem, lean = answer.problem, answer.leanest
+    if lean is None:
+        return "no plan was looked at in time"
+    lacks = (lean.memory.total - problem.limit) / GIB
+    parts = lean.memory.to_json()
+    largest = sorted(parts, key=lambda key: -parts[key])[:2]
+    where = " and ".join(f"{name} {parts[name] / GIB:.1f} GiB" for name in largest)
+    state = parts["weights"] + parts["gradients"] + parts["optimizer"]
+    more = -(-state // max(1.0, problem.limit - (lean.memory.total - state)))
+    helps = (
+        f"about {max(2, int(more))} times as many devices to share states out"
+        if state > lean.memory.total / 2 and more > 1
+        else "a shorter sequence, more context parallelism or more devices"
+    )
+    return (
+        f"nothing fits: the leanest plan ({lean.conf.text()}) needs "
+        f"{lean.memory.total / GIB:.1f} GiB a device, {lacks:.1f} GiB more than the "
+        f"{problem.limit / GIB:.1f} GiB of a {problem.machine.gpu.name}; most is {where}; "
+        f"what would help: {helps}"
+    )
+
+
+def spread(answer: LaunchAnswer) -> tuple[float, float, int, str] | None:
+    """Return the interval of measured steps in rows like this one: seconds, rows, and their
+    kind.
+    """
+    if answer.best is None:
+        return None
+    known = answer.problem.constants.spread
+    key = spread_key(answer.best.conf, answer.problem.machine.gpu)
+    key = key if key in known else "all"
+    if key not in known:
+        return None
+    low, high, rows = known[key]
+    return answer.best.seconds * low, answer.best.seconds * high, int(rows), key

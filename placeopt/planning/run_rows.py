@@ -1,0 +1,198 @@
+"""Rows of tables of training runs: what a row says, what is assumed, what it lacks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placeopt.model.errors import InputError
+from placeopt.plans.calibration import family
+from placeopt.plans.configuration import Configuration
+from placeopt.plans.gpus import Gpu, find_gpu
+from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
+
+COUNT_TOLERANCE = 0.15
+"""A public shape whose parameters differ from the row's by more is another model."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row that can be priced.
+
+    Attributes
+    ----------
+    notes : what was assumed. seconds, memory_gb, oom : measured, None where the row does not say.
+    """
+
+    shape: ModelShape
+    gpu: Gpu
+    conf: Configuration
+    notes: tuple[str, ...]
+    unsaid_recompute: bool
+    seconds: float | None
+    memory_gb: float | None
+    oom: bool | None
+
+
+def number(row: dict[str, Any], key: str) -> float | None:
+    """Return a finite number of a row, None where there is none."""
+    text = str(row.get(key) or "").strip().replace(",", "")
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+def _count(row: dict[str, Any], key: str) -> int | None:
+    value = number(row, key)
+    return int(value) if value is not None and value >= 1 else None
+
+
+def read_run(row: dict[str, Any]) -> Run:
+    """Return the run of a row; columns as in the README of data/measured.
+
+    Raises
+    ------
+    InputError
+        If the row lacks something that nothing stands for; the message names it.
+    """
+    notes: list[str] = []
+    framework = family(str(row.get("framework") or ""))
+    gpu, said = find_gpu(str(row.get("gpu") or ""), number(row, "gpu_memory_gb"))
+    notes += [said] if said else []
+    shape = _shape(row, notes)
+    sequence = _count(row, "seq_len")
+    if sequence is None:
+        raise InputError("lacks seq_len")
+    conf, unsaid = _configuration(row, framework, gpu, shape, sequence, notes)
+    oom = number(row, "oom")
+    return Run(
+        shape,
+        gpu,
+        conf,
+        tuple(notes),
+        unsaid,
+        number(row, "step_s") or None,
+        number(row, "peak_mem_gb") or None,
+        None if oom is None else bool(oom),
+    )
+
+
+def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
+    name, params = str(row.get("model") or "").strip(), number(row, "params_b")
+    layers, hidden = _count(row, "layers"), _count(row, "hidden")
+    named = named_shape(name) if name else None
+    if layers and hidden:
+        if named and (named.layers, named.hidden) == (layers, hidden):
+            return named
+        shape = shape_of(name, layers, hidden, _count(row, "heads") or 0)
+        shape = replace(shape, tied=True)
+        inner = (params or 0) * 1e9 - shape.embedding_parameters
+        ffn = (inner / layers - shape.attention_parameters) / 2 / hidden
+        return replace(shape, ffn=int(ffn)) if hidden < ffn < 16 * hidden else shape
+    if named and (not params or abs(named.parameters / params / 1e9 - 1) < COUNT_TOLERANCE):
+        return named
+    size = re.search(r"(\d+(?:\.\d+)?)\s*([bmt])(?![a-z])", name.lower())
+    if not params and size:
+        params = float(size.group(1)) * {"m": 1e-3, "b": 1.0, "t": 1e3}[size.group(2)]
+    if not params:
+        raise InputError(f"lacks layers and hidden, and '{name}' is no model that is known by name")
+    notes.append(f"shape of a GPT with {params:.4g}e9 parameters assumed")
+    return counted_shape(params * 1e9, name)
+
+
+def _precision(text: str) -> str:
+    text = text.lower()
+    words = (("fp4", "fp4"), ("fp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"), ("fp32", "fp32"))
+    return next((name for word, name in words if word in text), "bf16")
+
+
+def _sharding(text: str, framework: str, per_host: int) -> tuple[str, int]:
+    """Return the level of sharding and its group, 0 for all replicas."""
+    text = text.lower()
+    group = re.search(r"(?:zero\d:|fsdp)(\d+)$", text)
+    size = int(group.group(1)) if group else 0
+    if "grad_op" in text or "zero2" in text:
+        return "zero2", 0
+    if "zero1" in text or "distributed" in text:
+        return "zero1", size
+    if "hsdp" in text or "hybrid" in text:
+        return "zero3", per_host
+    if "fsdp" in text or "full_shard" in text or "zero3" in text or "zero-3" in text:
+        return "zero3", size if size > 2 else 0
+    if not text and framework == "megatron":
+        return "zero1", 0
+    return "none", 0
+
+
+def _recompute(text: str) -> str:
+    text = text.lower()
+    if not text or text in ("none", "no", "false", "0", "off"):
+        return "none"
+    return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
+
+
+def _configuration(
+    row: dict[str, Any],
+    framework: str,
+    gpu: Gpu,
+    shape: ModelShape,
+    sequence: int,
+    notes: list[str],
+) -> tuple[Configuration, bool]:
+    degrees = {key: _count(row, key) or 1 for key in ("tp", "pp", "vp", "cp", "ep")}
+    inner = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    devices, data = _count(row, "n_gpus"), _count(row, "dp")
+    if devices is None and data is None:
+        raise InputError("lacks n_gpus and dp")
+    if not str(row.get("tp") or "").strip():
+        notes.append("tp 1 assumed")
+    data = data or max(1, (devices or 1) // inner)
+    if devices and devices != data * inner:
+        notes.append(f"{devices} devices are not tp pp dp cp = {data * inner}")
+    micro, accumulated = _count(row, "micro_batch"), _count(row, "grad_accum")
+    batch = _count(row, "global_batch")
+    if batch is None and micro and accumulated:
+        batch = micro * accumulated * data
+    if batch is None:
+        raise InputError("lacks global_batch")
+    if micro is None:
+        micro = max(1, batch // data // accumulated) if accumulated else 1
+        notes.append(f"micro-batch {micro} assumed")
+    per_host = min(_count(row, "gpus_per_node") or gpu.per_host, max(devices or inner * data, 1))
+    precision = _precision(str(row.get("precision") or ""))
+    text = str(row.get("sharding") or "").strip()
+    sharding, group = _sharding(text, framework, per_host)
+    old = framework == "megatron" and precision == "fp16"
+    if degrees["ep"] > 1 and not shape.experts:
+        notes.append("ep is given, but the model has no experts that are known")
+        degrees["ep"] = 1
+    experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
+    said = str(row.get("recompute") or "").strip()
+    short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
+    return (
+        Configuration(
+            sequence,
+            batch,
+            degrees["tp"],
+            degrees["pp"],
+            degrees["vp"] if degrees["pp"] > 1 else 1,
+            data,
+            degrees["cp"],
+            experts,
+            min(micro, max(1, batch // data)),
+            per_host,
+            _recompute(said),
+            sharding,
+            group,
+            precision,
+            sequence_parallel=framework != "megatron-deepspeed" and not old,
+            flash=framework != "megatron-deepspeed" and not old and not gpu.name.startswith("V100"),
+            framework=framework,
+            adapters=str(row.get("kind") or "").lower() in ("lora", "qlora", "peft"),
+            main_gradients=2 if short else 4,
+        ),
+        not said,
+    )

@@ -1,0 +1,175 @@
+"""Calibration: the fitted constants of `StepModel` and of memory, and factors of kinds of runs.
+
+calibration.json holds what `results/plans/calibrate.py` fitted; `--calibrate` writes another one.
+Offsets are logarithms of factors, known from what a run says of itself: its framework, precision
+and generation of devices. They are shrunk to 0, which is what an unknown kind of run gets.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, write_text
+
+if TYPE_CHECKING:
+    from placeopt.plans.configuration import Configuration
+    from placeopt.plans.gpus import Gpu
+
+CONSTANTS: dict[str, tuple[float, str]] = {
+    "gemm_flops": (1.06, "time of a product's flops at the sustained peak"),
+    "gemm_out": (1.0, "its result at the memory's bandwidth"),
+    "gemm_in": (0.6, "its operands at the memory's bandwidth"),
+    "gemm_launch": (4e-6, "seconds of a product beside"),
+    "fp8": (1.3, "8-bit products: conversions and scales"),
+    "fp4": (1.6, "4-bit products"),
+    "attention": (1.6, "attention's flops at the sustained peak"),
+    "scores": (1.0, "passes over scores that are not fused, of 8 bytes"),
+    "elementwise": (1.0, "bytes between matrices, of those counted"),
+    "logits": (1.0, "bytes of the loss, of 20 per logit"),
+    "launch": (4e-4, "seconds to launch a pass of a layer"),
+    "tensor": (1.2, "collectives of tensor parallelism"),
+    "context": (0.3, "those of context parallelism that are seen"),
+    "exchange": (1.0, "all-to-all of experts"),
+    "expert_products": (1.3, "products of experts, unlike in size"),
+    "transfer": (1.0, "between stages"),
+    "reduce": (1.0, "gradients summed behind the backward pass"),
+    "overlapped": (0.3, "part seen where they are summed beside it"),
+    "gather": (1.0, "sharded weights and gradients"),
+    "seen": (0.3, "part of one gathering that is seen in any case"),
+    "fabric": (0.8, "part of the ports' bandwidth between hosts"),
+    "latency": (1.5e-5, "seconds of a collective, times the logarithm of its group"),
+    "hop": (5e-6, "seconds of a ring's step to the next host, for each gathering of a layer"),
+    "optimizer": (1.0, "bytes of the optimizer, of 34 per parameter"),
+    "step": (0.01, "seconds of a step beside"),
+    "micro_batch": (0.002, "seconds of a micro-batch beside"),
+    "scale": (0.005, "lost per doubling of hosts"),
+}
+"""Value to start from and to shrink to, and meaning; all factors are 1 where data sheets and counts
+are right."""
+
+
+def family(framework: str) -> str:
+    """Return the family of launchers, without its release."""
+    text = framework.lower()
+    known = (
+        ("megatron-deepspeed", ("megatron-deepspeed", "megatron-ds", "deepspeed")),
+        ("megatron", ("megatron", "nemo", "bridge", "apex")),
+        ("fsdp", ("fsdp", "composer", "foundry", "torchtitan", "automodel", "fairscale", "llm.c")),
+        ("jax", ("pax", "maxtext", "jax", "levanter", "t5x", "easylm")),
+        ("internevo", ("intern",)),
+    )
+    return next((name for name, words in known if any(word in text for word in words)), "other")
+
+
+def offset_keys(conf: Configuration, gpu: Gpu) -> list[str]:
+    """Return the kinds that a run is of, widest first."""
+    name, kind = conf.framework or "other", "8-bit" if conf.precision == "fp8" else conf.precision
+    kind = "16-bit" if kind in ("bf16", "fp16") else kind
+    generation = gpu.name.partition("-")[0].lstrip("G") if gpu.name[:2] == "GB" else gpu.name
+    generation = generation.partition("-")[0]
+    return [name, kind, generation, f"{name} {kind}", f"{name} {generation} {kind}"]
+
+
+def spread_key(conf: Configuration, gpu: Gpu) -> str:
+    """Return the kind of run whose measured steps the spread of a prediction comes from."""
+    scale = "one host" if conf.devices <= conf.per_host else "many hosts"
+    return f"{gpu.name.partition('-')[0]}, {scale}"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants by name, offsets by kind of run; see the module.
+
+    Attributes
+    ----------
+    intervals : 5th to 95th part of the constants over bootstrapped groups of runs. spread :
+    measured over predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
+    memory : constants of memory. source : in words.
+    """
+
+    values: dict[str, float] = field(default_factory=dict)
+    offsets: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+    spread: dict[str, list[float]] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    source: str = "not fitted"
+
+    def __getitem__(self, name: str) -> float:
+        value = self.values.get(name)
+        return CONSTANTS[name][0] if value is None else value
+
+    def offset(self, conf: Configuration, gpu: Gpu) -> float:
+        """Return the sum of the offsets of a run's kinds."""
+        if not self.offsets:
+            return 0.0
+        return sum(self.offsets.get(key, 0.0) for key in offset_keys(conf, gpu))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "calibration": 1,
+            "source": self.source,
+            "constants": {
+                name: {"value": self[name], "interval": self.intervals.get(name), "what": what}
+                for name, (_, what) in CONSTANTS.items()
+            },
+            "offsets": self.offsets,
+            "memory": self.memory,
+            "spread": self.spread,
+        }
+
+    def save(self, path: Path) -> None:
+        """Write it to a file that `--costs` takes."""
+        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+
+def is_calibration(path: str | Path) -> bool:
+    """Whether a file holds a calibration."""
+    path = Path(path)
+    return path.is_file() and path.suffix == ".json" and "calibration" in _body(path)
+
+
+def _body(path: Path) -> dict[str, Any]:
+    body = read_json(path)
+    return body if isinstance(body, dict) else {}
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    body = _body(Path(path))
+    if body.get("calibration") != 1 or not isinstance(body.get("constants"), dict):
+        raise InputError(
+            f"file '{path}': expected a calibration, as `placeopt plan --calibrate` writes it"
+        )
+    try:
+        values = {name: float(row["value"]) for name, row in body["constants"].items()}
+        intervals = {
+            name: row["interval"] for name, row in body["constants"].items() if row["interval"]
+        }
+        return Calibration(
+            values,
+            {key: float(value) for key, value in body["offsets"].items()},
+            intervals,
+            body["spread"],
+            {key: float(value) for key, value in body["memory"].items()},
+            str(body["source"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"file '{path}': broken calibration: {error!r}") from error
+
+
+@cache
+def default_calibration() -> Calibration:
+    """Return what was fitted to the measured runs."""
+    return read_calibration(Path(__file__).parent / "calibration.json")

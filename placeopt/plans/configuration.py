@@ -1,0 +1,91 @@
+"""Configuration: one way to train a model on many equal devices, as launchers spell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placeopt.model.errors import InputError
+
+RECOMPUTE = ("none", "selective", "full")
+SHARDING = ("none", "zero1", "zero2", "zero3")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Degrees, sizes and modes.
+
+    Attributes
+    ----------
+    tensor, pipeline, data, context, expert : degrees; expert ranks are among the data-parallel
+    ones. chunks : stages per device of an interleaved schedule. micro_batch : sequences.
+    batch : sequences of a step. per_host : devices of a host.
+    recompute : one of RECOMPUTE. sharding : one of SHARDING; FSDP is zero3. shard_group : ranks
+    that share states out, 0 for all replicas. precision : of the matrix products.
+    sequence_parallel : whether what lies between matrices is shared out, too.
+    framework : family of launchers, "" if unknown. trained : part of the parameters that have
+    gradients ("all", or "adapters" for low-rank adapters).
+    """
+
+    sequence: int
+    batch: int
+    tensor: int = 1
+    pipeline: int = 1
+    chunks: int = 1
+    data: int = 1
+    context: int = 1
+    expert: int = 1
+    micro_batch: int = 1
+    per_host: int = 8
+    recompute: str = "none"
+    sharding: str = "none"
+    shard_group: int = 0
+    precision: str = "bf16"
+    sequence_parallel: bool = True
+    flash: bool = True
+    framework: str = ""
+    adapters: bool = False
+    main_gradients: int = 4
+
+    def __post_init__(self) -> None:
+        degrees = {
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+            "data": self.data,
+            "context": self.context,
+            "expert": self.expert,
+            "chunks": self.chunks,
+            "micro-batch": self.micro_batch,
+            "batch": self.batch,
+            "sequence": self.sequence,
+        }
+        for name, value in degrees.items():
+            if value < 1:
+                raise InputError(f"plan: {name}: expected at least 1, received {value}")
+
+    @property
+    def devices(self) -> int:
+        """Devices of the plan."""
+        return self.tensor * self.pipeline * self.data * self.context
+
+    @property
+    def rounds(self) -> int:
+        """Micro-batches that pass each replica in a step."""
+        return max(1, -(-self.batch // (self.data * self.micro_batch)))
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share optimizer states out."""
+        if self.sharding == "none":
+            return 1
+        return min(self.shard_group or self.data * self.context, self.data * self.context)
+
+    def text(self) -> str:
+        """Return it in one line."""
+        degrees = f"TP{self.tensor} PP{self.pipeline}"
+        degrees += f" VP{self.chunks}" if self.chunks > 1 else ""
+        degrees += f" CP{self.context}" if self.context > 1 else ""
+        degrees += f" EP{self.expert}" if self.expert > 1 else ""
+        words = [f"{degrees} DP{self.data}", f"micro-batch {self.micro_batch}"]
+        words += [f"recompute {self.recompute}", f"{self.precision}"]
+        words += [self.sharding] if self.sharding != "none" else []
+        return ", ".join(words)

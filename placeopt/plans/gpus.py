@@ -1,0 +1,115 @@
+"""Gpu: what a device of a kind can do, from gpus.json, which names the source of every number."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "fp4")
+BASE = "A100-80"
+"""What a device that nobody knows is taken as."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A kind of device.
+
+    Attributes
+    ----------
+    peaks : dense flop/s by precision. sustained : of them, the part that the best measured matmul
+    reaches (1 where none was measured). memory : bytes. bandwidth, link, fabric : bytes per second
+    of memory, of an all-reduce inside a host, and of a device's port to other hosts.
+    domain : devices joined by links. source : of the numbers.
+    """
+
+    name: str
+    peaks: dict[str, float]
+    sustained: dict[str, float]
+    memory: float
+    bandwidth: float
+    link: float
+    fabric: float
+    per_host: int
+    domain: int
+    source: str
+
+    def peak(self, precision: str) -> tuple[float, str]:
+        """Return flop/s and the precision that stands for one the device does not have."""
+        for name in (precision, *_FALLBACKS[precision]):
+            if name in self.peaks:
+                return self.peaks[name], name
+        return self.peaks["fp32"], "fp32"
+
+    def share(self, precision: str) -> float:
+        """Return the sustained part of a peak; 16-bit formats share theirs."""
+        key = "bf16" if precision == "fp16" else precision
+        return self.sustained.get(key, self.sustained.get("bf16", 0.82))
+
+
+_FALLBACKS = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "fp32": (),
+    "fp8": ("bf16", "fp16"),
+    "fp4": ("fp8", "bf16", "fp16"),
+}
+
+
+@cache
+def known_gpus() -> dict[str, Gpu]:
+    """Return the devices of gpus.json by name."""
+    rows = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))["gpus"]
+    found = {}
+    for name, row in rows.items():
+        peaks = {key: value * 1e12 for key, value in row["peak_tflops"].items()}
+        sustained = {
+            key: value * 1e12 / peaks[key] for key, value in row.get("sustained_tflops", {}).items()
+        }
+        found[name] = Gpu(
+            name,
+            peaks,
+            sustained,
+            row["memory_gb"] * 1e9,
+            row["bandwidth_gbs"] * 1e9,
+            row["link_gbs"] * 1e9,
+            row["fabric_gbs"] * 1e9,
+            row["gpus_per_host"],
+            row.get("link_domain", row["gpus_per_host"]),
+            row["source"],
+        )
+    return found
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    rows = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))["gpus"]
+    return {alias: name for name, row in rows.items() for alias in row["names"]}
+
+
+def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
+    """Return the device that a name means, and what was assumed about it, empty if nothing.
+
+    Parameters
+    ----------
+    text : as `A100-SXM-80`, `NVIDIA H100 80GB HBM3`, `8xV100` without the count.
+    memory_gb : of a device, where it is known.
+    """
+    known, plain = known_gpus(), re.sub(r"[^a-z0-9]", "", text.lower())
+    plain = re.sub(r"^(nvidia|amd|intel|google|dgx|hgx|tesla|instinct)+", "", plain)
+    names = [alias for alias in _aliases() if alias in plain]
+    said = ""
+    if not names:
+        gpu, said = known[BASE], f"gpu '{text}' is not known: taken as {BASE}"
+    else:
+        gpu = known[_aliases()[max(names, key=len)]]
+    if memory_gb is None:
+        size = re.search(r"(?:^|\D)(16|24|32|40|48|80|96|141|192)\s*(?:gb)?$", text.lower())
+        memory_gb = float(size.group(1)) if size and names else None
+    if memory_gb and memory_gb > 0 and not said:
+        if gpu.name == "A100" and memory_gb > 60:
+            gpu = known["A100-80"]
+        gpu = replace(gpu, memory=memory_gb * 1e9)
+    return gpu, said

@@ -1,0 +1,108 @@
+"""Bytes of a device of a training plan, part by part, on the fullest stage: the first.
+
+Mixed precision keeps 16-bit weights, gradients, and 12 bytes of 32-bit weights and moments per
+parameter: 16 bytes with 16-bit gradients, 18 with 32-bit ones. Activations are counted as by
+Korthikanti et al., MLSys 2023 (their section 4), with the widths of the feed-forward part; fused
+attention keeps no scores. A stage of 1F1B keeps as many micro-batches as stages follow, an
+interleaved one (p - 1) / v of a stage's more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placeopt.plans.configuration import Configuration
+    from placeopt.plans.model_shapes import ModelShape
+
+MEMORY_CONSTANTS = {"base": 2.0e9, "fragmentation": 1.1}
+"""Bytes of driver, libraries and communicators, and the allocator's factor of activations."""
+
+MASTER_BYTES = 12
+LOGIT_BYTES = 10
+"""A logit in 16 bits, its copy in 32 and the gradient of that."""
+
+CHECKPOINT_BYTES = 2
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """Bytes of the fullest device."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    gathered: float
+    buffers: float
+    fragmentation: float
+
+    @property
+    def total(self) -> int:
+        """Bytes of all parts."""
+        return math.ceil(sum(self.to_json().values()))
+
+    def to_json(self) -> dict[str, float]:
+        """Return the parts by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def memory_parts(
+    shape: ModelShape, conf: Configuration, held: float, constants: dict[str, float] | None = None
+) -> MemoryParts:
+    """Return the parts; `held` counts the parameters of the device before states are sharded."""
+    known = MEMORY_CONSTANTS | (constants or {})
+    level = int(conf.sharding[-1]) if conf.sharding != "none" else 0
+    own = held / conf.shards
+    size = 4 if conf.precision == "fp32" else 2
+    trained = 0.01 if conf.adapters else 1.0
+    master = 8 if conf.precision == "fp32" else MASTER_BYTES
+    layers = shape.layers / conf.pipeline
+    one_layer = held / max(1.0, layers)
+    activations = _activations(shape, conf, layers, size)
+    return MemoryParts(
+        size * (own if level >= 3 else held),
+        trained * max(size, conf.main_gradients) * (own if level >= 2 else held),
+        trained * master * (own if level >= 1 else held),
+        activations,
+        2 * size * one_layer if level >= 3 and conf.shards > 1 else 0.0,
+        known["base"],
+        (known["fragmentation"] - 1) * activations,
+    )
+
+
+def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> float:
+    """Bytes that a layer keeps of a micro-batch without recomputation."""
+    t = conf.tensor
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    between = 5.0 * tokens * shape.hidden * size / (t if conf.sequence_parallel else 1)
+    keys = 2 * shape.kv_heads * shape.head_dim
+    attention = tokens * (2 * shape.attention_width + keys) * size / t
+    sparse = shape.sparse_layers / shape.layers
+    width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
+    inner = tokens * width * (3 if shape.gated else 2) * size / t
+    attention *= shape.with_attention / shape.layers
+    routed = 2 * sparse * tokens * shape.active * shape.hidden * size / t
+    scores = 0.0
+    if not conf.flash and conf.recompute == "none":
+        scores = 5 * tokens * conf.sequence * shape.heads / t
+    return between + attention + inner + routed + scores
+
+
+def _activations(shape: ModelShape, conf: Configuration, layers: float, size: int) -> float:
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    flight = min(conf.rounds, conf.pipeline) * 1.0
+    if conf.chunks > 1 and conf.pipeline > 1:
+        flight += (conf.pipeline - 1) / conf.chunks
+    each = layer_activations(shape, conf, size)
+    if conf.recompute == "full":
+        kept = tokens * shape.hidden * CHECKPOINT_BYTES
+        kept /= conf.tensor if conf.sequence_parallel else 1
+        scores = 0.0 if conf.flash else 5 * tokens * conf.sequence * shape.heads / conf.tensor
+        found = layers * flight * kept + each + scores
+    else:
+        found = layers * flight * each
+    logits = LOGIT_BYTES * tokens * shape.vocab / conf.tensor
+    return found + (logits if conf.pipeline == 1 else 0.0)

@@ -1,0 +1,216 @@
+"""ModelShape: the sizes of a transformer that a cost model needs, counted or by public name.
+
+models.json holds public families. Parameters are counted from the shape; where the published count
+is larger (latent attention, state-space layers), the rest is spread over the layers as further
+matrices, so that both the parameters and those that a token meets agree with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DEFAULT_VOCABULARY = 51200
+ASPECT = 110
+"""Hidden size by layer of a model of which only the number of parameters is known: GPT-3's sizes
+from 6.7B to 175B have 128, those below 85."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A transformer.
+
+    Attributes
+    ----------
+    ffn : width of the feed-forward part, twice of it to the hidden size where it is `gated`.
+    experts, active, expert_ffn, shared_ffn : of a mixture; the first `dense_layers` have none.
+    attention_layers : layers with attention, all by default. published, published_active :
+    parameters that the shape is completed to.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    gated: bool
+    vocab: int
+    tied: bool = False
+    causal: bool = True
+    experts: int = 0
+    active: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    attention_layers: int = -1
+    published: float = 0.0
+    published_active: float = 0.0
+
+    @property
+    def with_attention(self) -> int:
+        """Layers with attention."""
+        return self.layers if self.attention_layers < 0 else self.attention_layers
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of a feed-forward part."""
+        return 3 if self.gated else 2
+
+    @property
+    def attention_width(self) -> int:
+        """Heads times their size."""
+        return self.heads * self.head_dim
+
+    @property
+    def attention_parameters(self) -> float:
+        """Of a layer."""
+        keys = 2 * self.kv_heads * self.head_dim
+        return float(self.hidden * (2 * self.attention_width + keys))
+
+    @property
+    def sparse_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Of the table of tokens, which the head shares where `tied`."""
+        return float(self.vocab * self.hidden)
+
+    @property
+    def expert_parameters(self) -> float:
+        """Of all experts of all layers that are routed to."""
+        each = self.matrices * self.hidden * self.expert_ffn
+        return float(self.sparse_layers * self.experts * each)
+
+    @property
+    def extra_parameters(self) -> float:
+        """What the published counts have beyond the shape, met by every token."""
+        more = max(0.0, self.published_active - self._active_counted)
+        if self.published and not self.published_active:
+            more = max(0.0, self.published - self._counted)
+        return more
+
+    @property
+    def _dense_counted(self) -> float:
+        width = self.matrices * self.hidden
+        plain = self.layers - self.sparse_layers
+        inner = self.with_attention * self.attention_parameters + plain * width * self.ffn
+        shared = self.sparse_layers * (width * self.shared_ffn + self.hidden * self.experts)
+        norms = (2 * self.layers + 1) * self.hidden * (1 if self.gated else 2)
+        return inner + shared + norms + self.embedding_parameters * (1 if self.tied else 2)
+
+    @property
+    def _counted(self) -> float:
+        return self._dense_counted + self.expert_parameters
+
+    @property
+    def _active_counted(self) -> float:
+        part = self.active / self.experts if self.experts else 0.0
+        return self._dense_counted + part * self.expert_parameters
+
+    @property
+    def parameters(self) -> float:
+        """All of them."""
+        return self._counted + self.extra_parameters
+
+    @property
+    def active_parameters(self) -> float:
+        """Those that a token meets."""
+        return self._active_counted + self.extra_parameters
+
+    @property
+    def layer_parameters(self) -> float:
+        """Dense parameters of a layer on average: everything but experts, embedding and head."""
+        ends = self.embedding_parameters * (1 if self.tied else 2)
+        return (self._dense_counted + self.extra_parameters - ends) / self.layers
+
+    def flops(self, sequence: int) -> float:
+        """Flops of a token, forward and backward, without recomputation: what MFU counts."""
+        scores = 12.0 * self.with_attention * self.attention_width * sequence
+        lookup = 0.0 if self.tied else self.embedding_parameters
+        weights = 6 * (self.active_parameters - lookup)
+        return weights + scores * (0.5 if self.causal else 1.0)
+
+
+@cache
+def _families() -> list[tuple[str, dict[str, Any]]]:
+    """Return (alias without punctuation, row) of every size of every family."""
+    rows = json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
+    found = []
+    for family in rows["families"]:
+        shared = {key: family[key] for key in family if key not in ("names", "sizes")}
+        for size, row in family["sizes"].items():
+            keys = ("layers", "hidden", "heads", "kv_heads", "ffn")
+            body = dict(zip(keys, row, strict=False)) if isinstance(row, list) else row
+            found += [(_plain(name + " " + size), shared | body) for name in family["names"]]
+    return found
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\([^)]*\)|meta|nvidia|instruct|\bhf\b", "", text.lower())
+    text = re.sub(r"v(?=\d)", "", text)
+    return re.sub(r"[^a-z0-9.]|\.(?!\d)", "", text)
+
+
+def known_models() -> list[str]:
+    """Return the aliases of all sizes."""
+    return [alias for alias, _ in _families()]
+
+
+def named_shape(name: str) -> ModelShape | None:
+    """Return the shape of a public model, None if the name is none of a family."""
+    plain = _plain(name)
+    exact = [item for item in _families() if item[0] == plain]
+    inside = [
+        item
+        for item in _families()
+        if len(item[0]) > 3 and re.search(r"(?<![a-z])" + re.escape(item[0]), plain)
+    ]
+    best = exact or sorted(inside, key=lambda item: -len(item[0]))
+    return shape_of(name, **best[0][1]) if best else None
+
+
+def shape_of(
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int = 0,
+    kv_heads: int = 0,
+    ffn: int = 0,
+    params_b: float = 0.0,
+    active_b: float = 0.0,
+    gated: bool = False,
+    vocab: int = 0,
+    head_dim: int = 0,
+    **rest: Any,
+) -> ModelShape:
+    """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64."""
+    heads = heads or max(1, hidden // (128 if hidden >= 4096 else 64))
+    return ModelShape(
+        name,
+        layers,
+        hidden,
+        heads,
+        kv_heads or heads,
+        head_dim or max(1, hidden // heads),
+        ffn or (4 * hidden if not gated else int(8 * hidden / 3)),
+        gated,
+        vocab or DEFAULT_VOCABULARY,
+        published=params_b * 1e9,
+        published_active=active_b * 1e9,
+        **rest,
+    )
+
+
+def counted_shape(params: float, name: str = "") -> ModelShape:
+    """Return a GPT-like shape with about so many parameters."""
+    layers = max(2, round((params / 12 / ASPECT**2) ** (1 / 3)))
+    hidden = max(64, round((params / 12 / layers) ** 0.5 / 64) * 64)
+    return replace(shape_of(name or f"{params / 1e9:.3g}B", layers, hidden), tied=True)

@@ -1,0 +1,295 @@
+"""What a training step takes, part by part, where no layer of the model was measured.
+
+A device runs the matrix products of its layers, attention, and work that memory bounds; each
+product (m, n, k) takes a launch, its flops at the sustained peak, and its matrices at the memory's
+bandwidth (`Calibration`). Python and the driver launch a layer's kernels one by one: a pass takes
+the larger of both, rounded off. Collectives run by rings over the link that their group takes:
+inside a host, else the ports of those devices of a host that belong to the group. A pipeline of p
+stages with v chunks fills in (p - 1) / v micro-batches (Narayanan et al., SC 2021, section 2.2).
+Sharded weights (Rajbhandari et al., SC 2020; Zhao et al., VLDB 2023) are gathered beside the
+compute, of which what is longer stays in sight. Factors of all parts are fitted
+(`results/plans/calibrate.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placeopt.plans.calibration import Calibration
+    from placeopt.plans.configuration import Configuration
+    from placeopt.plans.gpus import Gpu
+    from placeopt.plans.model_shapes import ModelShape
+
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
+BLEND = 4.0
+"""Exponent of the mean that rounds off the larger of two times."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Seconds of a step.
+
+    Attributes
+    ----------
+    compute : of the micro-batches on the slowest stage, recomputation and launches included.
+    tensor, context, experts : collectives inside layers. transfers : between stages.
+    bubble : filling and draining. gradients : what is seen of gradients and sharded weights.
+    optimizer : its step. fixed : per step and micro-batch. factor : of the framework and scale.
+    """
+
+    compute: float
+    tensor: float
+    experts: float
+    transfers: float
+    bubble: float
+    gradients: float
+    optimizer: float
+    fixed: float
+    factor: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of a step."""
+        return self.factor * (
+            self.compute
+            + self.tensor
+            + self.experts
+            + self.transfers
+            + self.bubble
+            + self.gradients
+            + self.optimizer
+            + self.fixed
+        )
+
+    def to_json(self) -> dict[str, float]:
+        """Return the parts with the factor applied; they add up to the step."""
+        names = ("compute", "tensor", "experts", "transfers", "bubble", "gradients", "optimizer")
+        return {name: self.factor * getattr(self, name) for name in (*names, "fixed")}
+
+
+def longer(*times: float) -> float:
+    """Return the largest time, rounded off."""
+    most = max(times)
+    return most * sum((time / most) ** BLEND for time in times) ** (1 / BLEND) if most else 0.0
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Prices of configurations of a model on devices of a kind."""
+
+    shape: ModelShape
+    gpu: Gpu
+    constants: Calibration
+
+    def parts(self, conf: Configuration) -> StepParts:
+        """Return the parts of a step."""
+        c, rounds = self.constants, conf.rounds
+        layers = math.ceil(self.shape.layers / (conf.pipeline * conf.chunks)) * conf.chunks
+        layers_mean = self.shape.layers / conf.pipeline
+        compute, tensor, experts = self._layer(conf)
+        head = self._head(conf)
+        middle = layers_mean * (compute + tensor + experts)
+        slowest = layers * compute + head
+        transfer = self._transfer(conf)
+        bubble = (conf.pipeline - 1) / conf.chunks * (middle + 2 * transfer)
+        busy = rounds * (slowest + layers * (tensor + experts))
+        optimizer = c["optimizer"] * 34.0 * self.held(conf) / conf.shards / self.gpu.bandwidth
+        return StepParts(
+            rounds * slowest,
+            rounds * layers * tensor,
+            rounds * layers * experts,
+            rounds * transfer * (2.0 * conf.chunks if conf.pipeline > 1 else 0.0),
+            bubble,
+            self._gradients(conf, busy),
+            optimizer,
+            c["step"] + c["micro_batch"] * rounds,
+            self.factor(conf),
+        )
+
+    def held(self, conf: Configuration) -> float:
+        """Parameters on the fullest device, before states are sharded."""
+        shape = self.shape
+        layers = shape.layers / conf.pipeline
+        dense = layers * shape.layer_parameters / conf.tensor
+        ends = shape.embedding_parameters / conf.tensor
+        if conf.pipeline == 1 and not shape.tied:
+            ends *= 2
+        return dense + ends + shape.expert_parameters / conf.pipeline / conf.expert
+
+    def product(self, m: float, n: float, k: float, precision: str) -> float:
+        """Seconds of a matrix product; a sum, since a kernel's tail and loads do not overlap."""
+        c, gpu = self.constants, self.gpu
+        peak, used = gpu.peak(precision)
+        size = BYTES[used]
+        flops = 2 * m * n * k / (peak * gpu.share(used)) * c["gemm_flops"]
+        if used in ("fp8", "fp4"):
+            flops *= c[used]
+        moved = c["gemm_out"] * 2 * m * n + c["gemm_in"] * size * (m * k + k * n)
+        return c["gemm_launch"] + flops + moved / gpu.bandwidth
+
+    def _thrice(self, m: float, n: float, k: float, conf: Configuration, forward: int) -> float:
+        """Forward passes and the gradients of inputs and weights."""
+        found = forward * self.product(m, n, k, conf.precision)
+        found += self.product(m, k, n, conf.precision)
+        return found + (0.0 if conf.adapters else self.product(k, n, m, conf.precision))
+
+    def _layer(self, conf: Configuration) -> tuple[float, float, float]:
+        """Seconds of compute, tensor and context collectives, and expert exchange of an average
+        layer for one micro-batch, forward and backward.
+        """
+        shape, t, c, gpu = self.shape, conf.tensor, self.constants, self.gpu
+        tokens = conf.micro_batch * conf.sequence / conf.context
+        forward = 2 if conf.recompute == "full" else 1
+        sparse = shape.sparse_layers / shape.layers
+        attending = shape.with_attention / shape.layers
+        keys = 2 * shape.kv_heads * shape.head_dim
+        width = shape.attention_width
+        hidden = shape.hidden
+        work = attending * self._thrice(tokens, (width + keys) / t, hidden, conf, forward)
+        work += attending * self._thrice(tokens, hidden, width / t, conf, forward)
+        if shape.extra_parameters:
+            extra = shape.extra_parameters / shape.layers / hidden
+            work += self._thrice(tokens, extra / t, hidden, conf, forward)
+        gates = 2 if shape.gated else 1
+        for part, middle in ((1 - sparse, shape.ffn), (sparse, shape.shared_ffn)):
+            if part and middle:
+                work += part * self._thrice(tokens, gates * middle / t, hidden, conf, forward)
+                work += part * self._thrice(tokens, hidden, middle / t, conf, forward)
+        if sparse:
+            local = max(1.0, shape.experts / conf.expert)
+            each = tokens / t * shape.active * conf.expert / shape.experts
+            pair = self._thrice(each, gates * shape.expert_ffn, hidden, conf, forward)
+            pair += self._thrice(each, hidden, shape.expert_ffn, conf, forward)
+            work += sparse * local * pair * c["expert_products"]
+        work += attending * self._attention(conf, tokens, forward)
+        passes = forward + 2
+        between = tokens * hidden / (t if conf.sequence_parallel else 1)
+        inner = tokens * (sparse * (shape.active * shape.expert_ffn + shape.shared_ffn) / t)
+        inner += tokens * (1 - sparse) * shape.ffn * gates / t
+        moved = 2 * (c["elementwise"] * 8 * between + c["elementwise"] * 2 * inner)
+        work += passes * moved / gpu.bandwidth
+        launches = passes * c["launch"] * (1 + sparse)
+        return (
+            longer(work, launches),
+            self._tensor(conf, tokens, forward) + attending * self._context(conf, tokens, forward),
+            sparse * self._exchange(conf, tokens, forward),
+        )
+
+    def _attention(self, conf: Configuration, tokens: float, forward: int) -> float:
+        """Scores, softmax and values; fused kernels keep nothing of the scores, others write them.
+
+        The backward pass of fused kernels computes the scores again: 5 products for 2.
+        """
+        shape, c, gpu = self.shape, self.constants, self.gpu
+        peak, used = gpu.peak("fp16" if conf.precision == "fp16" else "bf16")
+        once = 4 * tokens * conf.sequence * shape.attention_width / conf.tensor
+        if conf.flash:
+            once *= 0.5 if shape.causal else 1.0
+            again = forward if conf.recompute == "full" else 1
+            return c["attention"] * once * (again + 2.5) / (peak * gpu.share(used))
+        again = forward + (1 if conf.recompute == "selective" else 0)
+        scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
+        return (again + 2) * (
+            c["attention"] * once / (peak * gpu.share(used))
+            + c["scores"] * 8 * scores / gpu.bandwidth
+        )
+
+    def _head(self, conf: Configuration) -> float:
+        """Logits and loss of the last stage, never recomputed."""
+        tokens = conf.micro_batch * conf.sequence / conf.context
+        vocab = self.shape.vocab / conf.tensor
+        plain = "bf16" if conf.precision in ("fp8", "fp4") else conf.precision
+        work = 3 * self.product(tokens, vocab, self.shape.hidden, plain)
+        return work + self.constants["logits"] * 20 * tokens * vocab / self.gpu.bandwidth
+
+    def rate(self, stride: int, group: int, per_host: int) -> tuple[float, float]:
+        """Return bytes per second of a ring of `group` devices, every `stride`-th one, and its
+        latency.
+        """
+        gpu, c = self.gpu, self.constants
+        domain = max(per_host, gpu.domain)
+        if group * stride <= domain:
+            return gpu.link, c["latency"]
+        inside = max(1, domain // stride)
+        ports = min(inside, group)
+        return min(gpu.link, gpu.fabric * ports * c["fabric"]), c["latency"] + 1e-5
+
+    def _ring(self, size: float, stride: int, group: int, per_host: int) -> float:
+        """Seconds of an all-reduce; a reduce-scatter or all-gather takes half."""
+        if group == 1:
+            return 0.0
+        rate, latency = self.rate(stride, group, per_host)
+        return 2 * (group - 1) / group * size / rate + latency * math.log2(2 * group)
+
+    def _tensor(self, conf: Configuration, tokens: float, forward: int) -> float:
+        """Two sums per pass, of what lies between the parts of a layer."""
+        size = 2 * tokens * self.shape.hidden
+        sums = 2 * (forward + 1)
+        once = self._ring(size, 1, conf.tensor, conf.per_host)
+        return self.constants["tensor"] * sums * once
+
+    def _context(self, conf: Configuration, tokens: float, forward: int) -> float:
+        if conf.context == 1:
+            return 0.0
+        size = 2 * tokens * conf.context * 2 * self.shape.kv_heads * self.shape.head_dim
+        ring = self._ring(size / conf.tensor, conf.tensor, conf.context, conf.per_host)
+        return self.constants["context"] * (forward + 2) * ring / 2
+
+    def _exchange(self, conf: Configuration, tokens: float, forward: int) -> float:
+        """All-to-all before and behind the experts, each pass."""
+        if conf.expert == 1:
+            return 0.0
+        gpu, shape = self.gpu, self.shape
+        domain = max(conf.per_host, gpu.domain)
+        wide = conf.expert * conf.tensor > domain
+        spread = min(shape.active, max(1, conf.expert * conf.tensor // domain)) if wide else 0
+        size = 2 * tokens / conf.tensor * shape.hidden
+        near = size * shape.active * (conf.expert - 1) / conf.expert / gpu.link
+        far = size * spread / gpu.fabric
+        return self.constants["exchange"] * 2 * (forward + 1) * (near + far)
+
+    def _transfer(self, conf: Configuration) -> float:
+        """One activation to the next stage."""
+        if conf.pipeline == 1:
+            return 0.0
+        size = 2 * conf.micro_batch * conf.sequence / conf.context * self.shape.hidden
+        inside = conf.devices <= max(conf.per_host, self.gpu.domain)
+        rate = self.gpu.link if inside else self.gpu.fabric
+        size /= conf.tensor
+        return self.constants["transfer"] * (size / rate + 2 * self.constants["latency"])
+
+    def _gradients(self, conf: Configuration, busy: float) -> float:
+        """What is seen of gradient sums, and of gathered weights, beside the compute."""
+        c, ranks = self.constants, conf.data * conf.context
+        if ranks == 1 or conf.adapters:
+            return 0.0
+        held = self.held(conf)
+        experts = self.shape.expert_parameters / conf.pipeline / conf.expert
+        dense = held - experts
+        if conf.sharding == "zero3":
+            group = conf.shards
+            gathered = 4  # 2 bytes, for the forward and for the backward pass
+            once = 0.5 * self._ring(dense, conf.tensor, group, conf.per_host)
+            once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
+            each = once * (gathered + conf.main_gradients)
+            hosts = group * conf.tensor / max(conf.per_host, self.gpu.domain)
+            each += 3 * self.shape.layers / conf.pipeline * c["hop"] * hosts
+            if group < ranks:
+                outer = self._ring(2 * held / group, conf.per_host, ranks // group, conf.per_host)
+                each += outer / conf.rounds
+            return longer(busy, c["gather"] * conf.rounds * each) - busy + c["seen"] * each
+        size = (conf.main_gradients + 2) / 2 if conf.shards > 1 else conf.main_gradients
+        stride = conf.tensor
+        ring = self._ring(size * dense, stride, ranks, conf.per_host)
+        outer = max(1, ranks * conf.tensor // (conf.expert * conf.tensor))
+        ring += self._ring(size * experts, conf.expert, outer, conf.per_host)
+        return ring * c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
+
+    def factor(self, conf: Configuration) -> float:
+        """Factor of the framework, precision and devices, and of scale."""
+        hosts = max(1.0, conf.devices / conf.per_host)
+        scale = 1 + self.constants["scale"] * math.log2(hosts)
+        return scale * math.exp(self.constants.offset(conf, self.gpu))

@@ -1,0 +1,368 @@
+"""`plan --runs` and the plans of transformers by shape: prices, memory, space, answers."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placeopt.cli.main import main
+from placeopt.model.errors import InputError
+from placeopt.planning.fit_runs import fit, usable
+from placeopt.planning.launch_answer import to_json
+from placeopt.planning.launch_search import (
+    LaunchProblem,
+    missing,
+    read_machine,
+    read_shape,
+    search,
+)
+from placeopt.planning.launchers import launch_files, rank_groups
+from placeopt.planning.run_rows import read_run
+from placeopt.planning.runs_table import predict_run, predict_table, predicted_row, read_runs
+from placeopt.plans.calibration import Calibration, default_calibration, read_calibration
+from placeopt.plans.configuration import Configuration
+from placeopt.plans.gpus import find_gpu, known_gpus
+from placeopt.plans.memory_model import memory_parts
+from placeopt.plans.model_shapes import named_shape
+
+RUNS = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "measured" / "training_runs.csv"
+measured = pytest.mark.skipif(not RUNS.is_file(), reason=f"{RUNS} is not there")
+ROW = {
+    "model": "GPT-22B",
+    "gpu": "A100-SXM-80",
+    "n_gpus": "8",
+    "gpus_per_node": "8",
+    "seq_len": "2048",
+    "global_batch": "64",
+    "micro_batch": "2",
+    "tp": "8",
+    "pp": "1",
+    "dp": "1",
+    "precision": "bf16",
+    "framework": "megatron",
+    "recompute": "full",
+}
+COUNTS = {
+    "llama-2-7b": 6.74,
+    "Llama 3 70B": 70.6,
+    "LLAMA3.1_405B": 405.9,
+    "Mixtral-8x7B": 46.7,
+    "Qwen3_235B_a22B": 235.1,
+    "DeepSeek V3 671B": 671,
+    "GPT3-175B": 174.6,
+    "BLOOM-176B": 176.2,
+    "OPT-30b": 29.9,
+}
+
+
+def command(capsys, *arguments):
+    """Run the command line; return its exit code and what it printed."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", *map(str, arguments)])
+    return stopped.value.code, capsys.readouterr()
+
+
+def problem(model="llama2-7b", machine="8xA100-80", batch=32, sequence=2048, **more):
+    """A small problem."""
+    found = read_shape(model), read_machine(machine)
+    return LaunchProblem(*found, batch, sequence, default_calibration(), **more)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_public_models_have_their_parameters(name):
+    """Counted parameters agree with the published ones within 4 %, however the name is written."""
+    assert named_shape(name).parameters / 1e9 == pytest.approx(COUNTS[name], rel=0.04)
+
+
+@pytest.mark.parametrize(("text", "name"), [("NVIDIA H100 80GB HBM3", "H100"), ("H200", "H200")])
+def test_devices_are_found_by_name(text, name):
+    """Vendors' spellings name one device."""
+    assert find_gpu(text)[0].name == name
+
+
+def test_every_device_has_a_source_and_half_precision():
+    """No device lacks the source of its numbers."""
+    assert all(
+        gpu.source and gpu.peaks["fp16"] > gpu.peaks["fp32"] / 2 for gpu in known_gpus().values()
+    )
+
+
+def test_an_unknown_device_is_said():
+    """A row with a device that nobody knows is priced, and says as what."""
+    row = predicted_row(ROW | {"gpu": "Foo 9000"}, default_calibration())
+    assert float(row["predicted_step_s"]) > 0
+    assert "'Foo 9000' is not known" in row["note"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seq_len": ""}, "seq_len"),
+        ({"global_batch": "", "micro_batch": ""}, "global_batch"),
+        ({"model": "nobody"}, "layers and hidden"),
+        ({"n_gpus": "", "dp": ""}, "n_gpus"),
+        ({"seq_len": "nan"}, "seq_len"),
+    ],
+)
+def test_a_row_says_what_it_lacks(change, words):
+    """What nothing stands for is named in the note, and nothing is predicted."""
+    row = predicted_row(ROW | change, default_calibration())
+    assert words in row["note"]
+    assert row["predicted_step_s"] == row["predicted_memory_gb"] == ""
+
+
+def test_parts_add_up():
+    """The parts of a step and of memory add up to what is predicted."""
+    parts, memory, _, _ = predict_run(read_run(ROW), default_calibration())
+    assert sum(parts.to_json().values()) == pytest.approx(parts.total)
+    assert sum(memory.to_json().values()) == pytest.approx(memory.total, abs=1)
+
+
+def test_states_take_their_bytes():
+    """Weights, gradients and states are 16 or 18 bytes a parameter, shared out as ZeRO says."""
+    shape, held = named_shape("llama2-7b"), 1e9
+    plain = Configuration(2048, 8, data=8)
+    for gradients in (2, 4):
+        conf = replace(plain, main_gradients=gradients)
+        parts = memory_parts(shape, conf, held)
+        assert parts.weights + parts.gradients + parts.optimizer == (14 + gradients) * held
+    shared = [
+        (p.weights, p.gradients, p.optimizer)
+        for level in (1, 2, 3)
+        for p in [memory_parts(shape, replace(plain, sharding=f"zero{level}"), held)]
+    ]
+    assert shared == [
+        (2e9, 4e9, 1.5e9),
+        (2e9, 0.5e9, 1.5e9),
+        (0.25e9, 0.5e9, 1.5e9),
+    ]
+
+
+def test_recomputation_trades_time_for_memory():
+    """Full recomputation takes longer and keeps less."""
+    found = [
+        predict_run(read_run(ROW | {"recompute": kind}), default_calibration())
+        for kind in ("none", "full")
+    ]
+    assert found[0][0].total < found[1][0].total
+    assert found[0][1].activations > found[1][1].activations
+
+
+def test_the_best_plan_is_the_least_of_all():
+    """The search agrees with a plain loop over degrees, sizes, shardings and recomputation."""
+    asked = problem(batch=16)
+    answer, best, count = search(asked), np.inf, 0
+    shape, base = asked.shape, Configuration(2048, 16, precision="bf16", framework="megatron")
+    grid = itertools.product((1, 2, 4, 8), range(1, 9), (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 8, 10))
+    for (t, p, micro, chunks), again, level in itertools.product(
+        grid, ("none", "selective", "full"), ("none", "zero1", "zero2", "zero3")
+    ):
+        d, rest = divmod(8, t * p)
+        if rest or not d or 32 % (p * chunks) or 16 % (d * micro):
+            continue
+        rounds = 16 // d // micro
+        if chunks > 1 and (p == 1 or rounds % p):
+            continue
+        if (level != "none" and d == 1) or (level in ("zero2", "zero3") and p > 1):
+            continue
+        whole = level == "zero3"
+        conf = replace(
+            base,
+            tensor=t,
+            pipeline=p,
+            data=d,
+            micro_batch=micro,
+            chunks=chunks,
+            recompute=again,
+            sharding=level,
+            main_gradients=2 if whole else 4,
+            framework="fsdp" if whole else "megatron",
+        )
+        count += 1
+        priced = asked.price(conf)
+        if shape.heads % t == 0 and priced.memory.total <= asked.limit:
+            best = min(best, priced.seconds)
+    assert answer.complete
+    assert (answer.looked, answer.best.seconds) == (count, best)
+
+
+def test_all_devices_are_used_and_the_batch_divides():
+    """70B on 256 H100, which once was 252 devices, 83 layers and a batch that 7 did not divide."""
+    answer = search(problem("llama3-70b", "256xH100", 512, 4096))
+    conf, body = answer.best.conf, to_json(answer)
+    assert conf.devices == 256
+    assert answer.left == 0
+    assert conf.data * conf.micro_batch * conf.rounds == 512
+    assert [n for stage in body["stages"] for n in stage["layers"]] == list(range(80))
+    assert conf.tensor <= 8
+    assert body["status"] == "optimal"
+    assert body["regret"] >= 0
+    assert set(body["launch"]) == {"Megatron-LM", "torchtitan", "DeepSpeed", "nanotron"}
+
+
+def test_devices_that_no_plan_uses_are_named():
+    """Seven devices and a batch of 32 leave some without work, and the answer says how many."""
+    answer = search(problem(machine="7xA100-80"))
+    assert answer.left == 7 - answer.best.conf.devices > 0
+
+
+def test_seven_billion_parameters_need_states_shared_out():
+    """gen:llama-7b on 8 A100 of 40 GB: 16 or 18 bytes a parameter, so that whole states do not
+    fit.
+    """
+    asked = problem("gen:llama-7b", "8xA100", 64)
+    assert asked.shape.parameters == pytest.approx(6.74e9, rel=0.01)
+    whole = Configuration(2048, 64, data=8, recompute="full")
+    assert asked.price(whole).memory.total > 6.7e9 * 16
+    best = search(asked).best
+    assert best.conf.sharding != "none" or best.conf.tensor * best.conf.pipeline > 1
+
+
+def test_tensor_cores_are_the_default():
+    """bf16 on tensor cores by default, and other precisions by name."""
+    seconds = {p: search(problem(precision=p)).best.seconds for p in ("bf16", "fp32")}
+    assert seconds["fp32"] > 3 * seconds["bf16"]
+    assert to_json(search(problem()))["peak_flops"] == 312e12
+
+
+def test_groups_take_their_links():
+    """Tensor ranks inside a host are priced at its links, data ranks between hosts at ports."""
+    asked = problem("llama3-70b", "256xH100", 512, 4096)
+    gpu = asked.machine.gpu
+    assert asked.model.rate(1, 8, 8)[0] == gpu.link
+    assert asked.model.rate(8, 32, 8)[0] <= gpu.fabric
+
+
+def test_a_plan_that_does_not_fit_says_what_is_missing():
+    """The answer has the GiB that are missing, where, and what would help."""
+    answer = search(problem("llama3-405b", "8xA100", 8))
+    assert answer.best is None
+    text = missing(answer)
+    assert "GiB more than" in text
+    assert "optimizer" in text
+    assert "times as many devices" in text
+
+
+@measured
+def test_a_large_model_is_predicted_near_its_measured_step():
+    """The first row of the issue: 72 layers of 14336 on 384 A100, 110.4 s; not 224.9 s."""
+    row = ROW | {
+        "model": "",
+        "layers": "72",
+        "hidden": "14336",
+        "heads": "112",
+        "n_gpus": "384",
+        "global_batch": "2048",
+        "tp": "4",
+        "pp": "12",
+        "dp": "8",
+        "framework": "megatron-deepspeed",
+        "sharding": "zero1",
+    }
+    assert 75 < float(predicted_row(row, default_calibration())["predicted_step_s"]) < 150
+
+
+def test_a_given_plan_is_priced_and_compared(capsys):
+    """Degrees on the command line price that plan and say why the best differs."""
+    code, said = command(
+        capsys, "llama2-70b", "--cluster", "256xH100", "--batch", 256, "--tp", 8, "--pp", 4,
+        "--dp", 8, "--micro-batch", 1, "--json",
+    )  # fmt: off
+    body = json.loads(said.out)
+    assert code == 0
+    assert (body["tensor"], body["pipeline"], body["data"], body["micro_batch"]) == (8, 4, 8, 1)
+    assert "the given" in body["message"]
+    assert body["best"]["step_seconds"] <= body["step_seconds"]
+
+
+def test_launch_files_hold_the_plan_or_refuse_it(tmp_path, capsys):
+    """Each launcher's file says the degrees; what it cannot say is refused by name."""
+    code, said = command(
+        capsys, "llama3-8b", "--cluster", "8xH100", "--batch", 64, "--out", tmp_path / "plan"
+    )
+    assert code == 0
+    assert "Megatron-LM" in said.out
+    assert (tmp_path / "plan" / "ranks.json").is_file()
+    asked = problem()
+    conf = Configuration(2048, 32, tensor=2, pipeline=2, data=2, chunks=2, sharding="zero1")
+    files = launch_files(asked, conf)
+    assert "--num-layers-per-virtual-pipeline-stage 8" in files["Megatron-LM"]["text"]
+    assert "interleaved" in files["DeepSpeed"]["refused"]
+    assert "interleaved" in files["nanotron"]["refused"]
+    assert "ZeRO 1" in files["torchtitan"]["refused"]
+    plain = replace(conf, chunks=1, batch=512)
+    body = json.loads(launch_files(asked, plain)["DeepSpeed"]["text"])
+    assert body["train_batch_size"] == 512
+    assert 2 * body["gradient_accumulation_steps"] == 512
+
+
+def test_rank_groups_are_complete():
+    """Every rank is in one group of each kind, of the size of its degree."""
+    conf = Configuration(2048, 32, tensor=2, pipeline=3, data=4, context=2, expert=4)
+    groups = rank_groups(conf)
+    sizes = {"tensor": 2, "context": 2, "data": 4, "pipeline": 3, "expert": 4}
+    for name, size in sizes.items():
+        assert {len(group) for group in groups[name]} == {size}
+        assert sorted(rank for group in groups[name] for rank in group) == list(range(48))
+
+
+@measured
+def test_a_table_is_predicted(tmp_path, capsys):
+    """Every measured row with a step gets a prediction; on one host it is near."""
+    out = tmp_path / "predicted.csv"
+    code, _ = command(capsys, "--runs", RUNS, "--out", out)
+    assert code == 0
+    with out.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(read_runs(RUNS))
+    near = [
+        abs(float(row["predicted_step_s"]) / float(row["step_s"]) - 1)
+        for row in rows
+        if row["step_s"] and row["source"] == "vtrain_single"
+    ]
+    assert np.mean(near) < 0.08
+    assert all(row["predicted_step_s"] or row["note"] for row in rows)
+    assert all(row["predicted_step_s"] for row in rows if row["step_s"])
+
+
+@measured
+def test_constants_are_fitted_to_a_table(tmp_path, capsys):
+    """A calibration of some rows predicts them better than where it starts, and can be given."""
+    rows = [row for row in read_runs(RUNS) if row["source"] == "fms_fsdp"] + [
+        row for row in read_runs(RUNS) if row["source"] == "internevo"
+    ][::6]
+    runs = usable(rows)
+    fitted = fit(runs, Calibration())
+
+    def error(constants):
+        ratios = [predict_run(run, constants)[0].total / run.seconds for run in runs]
+        return float(np.mean(np.abs(np.log(ratios))))
+
+    assert error(fitted) < 0.5 * error(Calibration())
+    fitted.save(tmp_path / "mine.json")
+    assert read_calibration(tmp_path / "mine.json").values == fitted.values
+    code, said = command(
+        capsys, "llama2-7b", "--cluster", "8xA100-80", "--costs", tmp_path / "mine.json", "--json"
+    )
+    assert code == 0
+    assert "fitted to" in json.loads(said.out)["sources"][1]["source"]
+
+
+def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
+    """A table without a header, a broken calibration and degrees of a graph are refused."""
+    path = tmp_path / "bad.csv"
+    path.write_text("a,b\n1,2\n")
+    assert command(capsys, "--runs", path, "--out", tmp_path / "x.csv")[0] == 2
+    with pytest.raises(InputError, match="calibration"):
+        read_calibration(path.with_name("none.json").write_text("{}") and tmp_path / "none.json")
+    assert command(capsys, "gen:gpt2?layers=2", "--cluster", "8xA100", "--tp", 2)[0] == 2
+    assert command(capsys, "llama2-7b", "--cluster", "8xA100", "--precision", "int3")[0] == 2
+    path.write_text("model,gpu\n")
+    assert predict_table(path, tmp_path / "empty.csv") == []
