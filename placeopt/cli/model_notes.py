@@ -81,7 +81,7 @@ def tied_notes(graph: OpGraph) -> list[str]:
             continue
         shown = [path.replace("/", ".") or graph.op_names[ops[0]] for path in paths]
         notes.append(
-            f"one weight of {_some(shown)}: these share a device, and all stages between them in a "
+            f"one weight of {_first_names(shown)}: these share a device, and all stages between them in a "
             "chain; --shared copy gives each its copy (a pipeline sums their gradients)"
         )
     return notes

@@ -148,7 +148,6 @@ def plan_command(
         _evaluate(model, evaluate, costs, formula, json=json)
         return
     space: dict[str, Any] = {
-        "memory_limit": memory_limit,
         "costs": costs,
         "formula": formula,
         "recompute": recompute,
@@ -158,7 +157,9 @@ def plan_command(
         "forms": None if forms is None else tuple(form for form in forms.split(",") if form),
     }
     if offers is not None:
-        compare_offers(model, offers, batch, seconds, space, json=json)
+        compare_offers(
+            model, offers, batch, seconds, {**space, "memory_limit": memory_limit}, json=json
+        )
         return
     given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     check_choice("--precision", precision, PRECISIONS)
@@ -193,7 +194,13 @@ def plan_command(
     with common.search_progress(problem, json) as (announce, show):
         announce("plan")
         planned = plan(
-            problem, cluster, batch, seconds=seconds, runner_ups=runner_ups, on_progress=show
+            problem,
+            cluster,
+            batch,
+            seconds=seconds,
+            runner_ups=runner_ups,
+            memory_limit=memory_limit,
+            on_progress=show,
         )
     after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)
     if folder is not None and planned.plan is not None:
