@@ -10,6 +10,7 @@ from page_tables import (
     groupings,
     own_systems,
     placement_systems,
+    proofs,
     scheduling_systems,
     studies,
 )
@@ -27,5 +28,6 @@ TABLES: dict[str, Callable[[Source], list[str]]] = {
     **scheduling_systems.TABLES,
     **own_systems.TABLES,
     **studies.TABLES,
+    **proofs.TABLES,
 }
 """Name: what draws it."""

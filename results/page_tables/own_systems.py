@@ -114,10 +114,10 @@ def plans(source: Source) -> list[str]:
                 + " s, 2048 devices "
                 + seconds(float(largest["bert 32 2048"]["their_seconds"]))
                 + " s",
-                f"{met} values met, {beaten} beaten, {nothing} proved to fit nothing; "
+                f"{met} values met, {beaten} beaten, {nothing} where nothing fits; "
                 + listed(floats(largest.values(), "cpu"), seconds)
                 + " CPU s",
-                "met",
+                "met, by the search over ideals, believed",
                 f"{command} piper`",
             ],
             [

@@ -6,6 +6,7 @@ Each part makes proofs, has the checker follow them, and writes them into one fi
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -125,9 +126,11 @@ def _kept(
 def _written(family: str, kept: dict[str, Row]) -> list[Row]:
     content = json.dumps(kept, separators=(",", ":"), sort_keys=True).encode()
     write_bytes(HERE / f"{family}.json.gz", gzip.compress(content, mtime=0))
+    proofs_of.cache_clear()
     return checked(family)
 
 
+@functools.cache
 def proofs_of(family: str) -> dict[str, Row]:
     """Return the whole proofs of a file by name, problems joined where they are not in it.
 

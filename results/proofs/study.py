@@ -3,11 +3,14 @@ tampers with them.
 
     PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...]
 
-Stages: archive (a proof for every entry of results/best-known.json, with its problem; the entry
+Without a stage all committed proofs are checked, 1000 of each family are tampered with, and the
+table of claims is made: check, tampering, tampered-families, claims.
+
+Stages that make proofs: archive (a proof for every entry of results/best-known.json, with its problem; the entry
 keeps the bound that the proof shows), optima (for every row of results/exact/optima.csv: placement,
 schedule and witness; the problem is joined from PLACEOPT_DATA, which is not ours to redistribute),
-tampering (1000 proofs that were tampered with, all of which have to be refused). Each writes a CSV;
-`tables.md` is drawn from them.
+front-page, doppler, shardings, pipelines (`more_families.py`: what the front pages call proved).
+Each writes a CSV, but for the last four, whose proofs `check` lists; `tables.md` is drawn from them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeopt.certify.proof import finished, prove, write_proof
 from placeopt.certify.verify import verify
@@ -32,14 +35,25 @@ from placeopt.model.budget import Budget
 from placeopt.model.files import write_bytes, write_text
 from placeopt.solving.registry import make_solver
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "tests")]
+
+import claims  # noqa: E402
+import more_families  # noqa: E402
 from exact_instances import known_optima  # noqa: E402 - tests/ is no package
 from tampering import KINDS, load_checker, plain, tampered, verdict  # noqa: E402
+from tampering_families import KINDS as KINDS_OF  # noqa: E402
+from tampering_families import tampered as tampered_of  # noqa: E402
 
 TAMPERED, SEED = 1000, 17
+LONG = 10**6
+"""Characters from which on a proof is checked, but not tampered with a thousand times: the two of
+GPT-2's shardings.
+"""
 Row = dict[str, Any]
 
 
@@ -120,13 +134,7 @@ def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Ro
 
 def tampering() -> list[Row]:
     """Proofs of both tables, changed; a change that leaves a proof right is not counted."""
-    checker = load_checker()
-    proofs = [
-        json.loads(gzip.decompress(path.read_bytes()))
-        for path in sorted((HERE / "archive").glob("*.gz"))
-    ]
-    kept = json.loads(gzip.decompress((HERE / "optima.json.gz").read_bytes()))
-    proofs += [joined(problem, kept[problem.name]) for problem, _ in known_optima(data_folder())]
+    checker, proofs = load_checker(), [*_archived(), *_published()]
     rng, count, tried = random.Random(SEED), 0, 0
     verdicts: Counter[tuple[str, str]] = Counter()
     while count < TAMPERED:
@@ -146,22 +154,99 @@ def tampering() -> list[Row]:
     ]
 
 
-STAGES = {"archive": archive, "optima": optima, "tampering": tampering}
+def check() -> list[Row]:
+    """What the checker says of every committed proof, a row per file or folder."""
+    rows = [
+        _summary("archive", list(_archived()), "makespans"),
+        _summary("optima", list(_published()), "makespans"),
+    ]
+    for family in more_families.FAMILIES:
+        proofs = list(more_families.proofs_of(family).values())
+        rows.append(_summary(family, proofs, family if family in KINDS_OF else "makespans"))
+    return rows
+
+
+def _summary(family: str, proofs: list[Row], tampered_as: str) -> Row:
+    checker, row = load_checker(), Counter[str]()
+    for proof in proofs:
+        accepted = verdict(checker, proof) == "accepted"
+        row["accepted"] += accepted
+        row["met"] += accepted and proof["value"] == proof["lower_bound"]
+        row["believed"] += len(proof["believed"])
+    return {
+        "family": family,
+        "proofs": len(proofs),
+        "accepted": row["accepted"],
+        "met": row["met"],
+        "believed": row["believed"],
+        "tampered as": tampered_as,
+    }
+
+
+def _archived() -> Iterator[Row]:
+    for path in sorted((HERE / "archive").glob("*.gz")):
+        yield json.loads(gzip.decompress(path.read_bytes()))
+
+
+def _published() -> Iterator[Row]:
+    kept = json.loads(gzip.decompress((HERE / "optima.json.gz").read_bytes()))
+    for problem, _ in known_optima(data_folder()):
+        yield joined(problem, kept[problem.name])
+
+
+def tampered_families() -> list[Row]:
+    """As many proofs of pipelines and of shardings, tampered with likewise; makespans stand above."""
+    total = read_csv(HERE / "tampering.csv")
+    sums = {key: sum(int(row[key]) for row in total) for key in ("tampered", "accepted")}
+    rows: list[Row] = [{"family": "makespans", **sums}]
+    for family, kinds in KINDS_OF.items():
+        checker = load_checker()
+        proofs = [
+            proof
+            for proof in more_families.proofs_of(family).values()
+            if len(json.dumps(proof)) < LONG
+        ]
+        rng, count, tried, accepted = random.Random(SEED), 0, 0, 0
+        while count < TAMPERED:
+            kind, tried = kinds[tried % len(kinds)], tried + 1
+            changed = tampered_of(family, rng.choice(proofs), kind, rng)
+            if changed is not None:
+                count += 1
+                accepted += verdict(checker, changed) == "accepted"
+        rows.append({"family": family, "tampered": count, "accepted": accepted})
+    return rows
+
+
+STAGES: dict[str, Callable[[], list[Row]]] = {
+    "archive": archive,
+    "optima": optima,
+    **more_families.FAMILIES,
+    "check": check,
+    "tampering": tampering,
+    "tampered-families": tampered_families,
+    "claims": claims.rows,
+}
+CHECKS = ("check", "tampering", "tampered-families", "claims")
+DRAWN = ("archive", "optima", "tampering")
 
 
 def main(names: list[str]) -> None:
     """Run stages and draw the tables."""
-    for name in names or list(STAGES):
-        write_csv(HERE / f"{name}.csv", STAGES[name]())
-        print(f"{name}.csv written")
+    for name in names or CHECKS:
+        rows = STAGES[name]()
+        if name in more_families.FAMILIES:
+            print(f"{name}: {sum(row['met'] for row in rows)} of {len(rows)} met")
+        else:
+            write_csv(HERE / f"{name}.csv", rows)
+            print(f"{name}.csv written")
     lines = [
         "# Tables",
         "",
         "Drawn by `study.py` from the CSV files of this folder. See README.md.",
         "",
     ]
-    for name, stage in STAGES.items():
-        rows = read_csv(HERE / f"{name}.csv")
+    for name in DRAWN:
+        stage, rows = STAGES[name], read_csv(HERE / f"{name}.csv")
         lines += [f"## {name}", "", str(stage.__doc__), ""]
         if name == "optima" and rows:
             accepted = sum(row["verdict"] == "accepted" for row in rows)

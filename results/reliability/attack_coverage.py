@@ -8,8 +8,8 @@ problems.
 `tests/proofs/adversary.py`) with interpreted kernels and leaves what they executed in DIR, one file
 per piece, each problem a context of its own; it goes on where the pieces end, and stops after
 --seconds. `report` joins the pieces: `coverage.csv` has a row per file, `coverage-unreached.csv`
-every line and branch that no problem or fewer than 50 reach, with the reason that
-`coverage-reasons.csv` gives for it.
+every line and branch that no problem reaches, with the reason that `coverage-reasons.csv` gives for
+it: for a line by its text, or for all of a file (`*`).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _file_rows(
     for place, count in [((a,), lines[a]) for a in body] + [
         ((a, b), arcs[a, b]) for a, b in branches
     ]:
-        if count >= ENOUGH:
+        if count:
             continue
         said = text[place[0] - 1].strip()
         target = "" if len(place) < 2 else ("leave" if place[1] < 0 else text[place[1] - 1].strip())
@@ -177,8 +177,7 @@ def _file_rows(
                 "line": place[0],
                 "text": said,
                 "to": target,
-                "problems": count,
-                "reason": reasons.get((name, said), reasons.get((name, f"{said} -> {target}"), "")),
+                "reason": reasons.get((name, said), reasons.get((name, "*"), "")),
             }
         )
     hit = [lines[a] for a in body], [arcs[pair] for pair in branches]
@@ -187,7 +186,7 @@ def _file_rows(
         row[what] = len(counts)
         row[f"{what} reached"] = sum(x > 0 for x in counts)
         row[f"{what} by {ENOUGH} problems"] = sum(x >= ENOUGH for x in counts)
-    row["unreached without a reason"] = sum(x["problems"] == 0 and not x["reason"] for x in rest)
+    row["unreached without a reason"] = sum(not x["reason"] for x in rest)
     return row, rest
 
 

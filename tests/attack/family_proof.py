@@ -12,6 +12,7 @@ from pathlib import Path
 
 import brute_force
 import compare
+import family_pipeline
 import family_sharding
 import numpy as np
 from case import draw
@@ -19,7 +20,8 @@ from case import draw
 import placeopt as po
 from placeopt.certify.proof import prove
 from placeopt.certify.verify import verify
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, SolverError
+from placeopt.schedules import schedule
 from placeopt.sharding.problem import ShardingSolution
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,7 +35,7 @@ LARGEST = 2**49
 def attack(seed):
     """Return (whether there is a solution, every difference)."""
     rng = random.Random(seed)
-    found = (_sharding if rng.random() < 0.25 else _placement)(rng)
+    found = rng.choice([_sharding, _placement, _placement, _pipeline])(rng)
     if found is None:
         return False, []
     problem, solution, best = found
@@ -74,6 +76,19 @@ def _placement(rng):
         if compare.true_value(case, solution) is not None:
             return problem, solution, best
     return None
+
+
+def _pipeline(rng):
+    """Return (problem, a schedule of it, least period of one micro-batch), None where there is
+    none.
+    """
+    blocks, capacity = family_pipeline.draw_blocks(rng)
+    try:
+        problem = family_pipeline.problem_of(0, blocks, capacity)
+        found = schedule(problem, seconds=5.0, num_workers=1, latency_seconds=0)
+    except (InputError, SolverError):
+        return None
+    return problem, found, family_pipeline.least_period(blocks, capacity, 1)
 
 
 def _sharding(rng):

@@ -1,0 +1,170 @@
+"""Proofs of periods of pipelines: a pattern, its completion, and the work of a device."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from tampering import load_checker, verdict
+
+import placeopt as po
+from placeopt.certify.proof import finished, prove
+from placeopt.model.errors import InputError
+from placeopt.schedules import schedule
+from placeopt.schedules.problem import Block, PipelineProblem
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
+
+import family_pipeline
+
+checker = load_checker()
+
+
+def problem_of(seed):
+    """Return (blocks, capacity, problem) of a random pipeline of the attack, None where its memory
+    is refused.
+    """
+    blocks, capacity = family_pipeline.draw_blocks(random.Random(seed))
+    try:
+        return blocks, capacity, family_pipeline.problem_of(seed, blocks, capacity)
+    except InputError:
+        return None
+
+
+def proof_of(problem, **options):
+    """Return the proof of the schedule that the default search finds; None where it finds none."""
+    try:
+        found = schedule(problem, seconds=5.0, num_workers=1, latency_seconds=0, **options)
+    except Exception:
+        return None
+    certificate = po.verify(problem, found, seconds=0.0)
+    return json.loads(json.dumps(prove(problem, found, certificate)))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_shapes_are_proved(size):
+    """The period of every shape without a memory limit is the work of its busiest device."""
+    for shape in ("V", "X", "K", "M", "NN"):
+        problem = po.load_pipeline(f"shape:{shape}?devices=4", micro_batches=12)
+        proof = proof_of(problem, size=size)
+        assert verdict(checker, proof) == "accepted"
+        assert proof["value"] == proof["lower_bound"] == size * int(problem.work.max())
+
+
+def test_what_is_proved_of_random_pipelines_is_true():
+    """The checker accepts what is written, and its bound is not above the least period of brute
+    force; some meet it.
+    """
+    seen = met = 0
+    for seed in range(60):
+        drawn = problem_of(seed)
+        proof = None if drawn is None else proof_of(drawn[2])
+        if proof is None:
+            continue
+        assert verdict(checker, proof) == "accepted"
+        least = family_pipeline.least_period(drawn[0], drawn[1], 1)
+        assert proof["lower_bound"] <= least <= proof["value"]
+        seen, met = seen + 1, met + (proof["lower_bound"] == least)
+    assert seen > 30
+    assert met > 10
+
+
+def test_a_pattern_is_valid_for_the_checker_where_brute_force_says_so():
+    """Random starts and periods, tick by tick against the checker's sums."""
+    right = 0
+    for seed in range(400):
+        rng, drawn = random.Random(seed), problem_of(seed)
+        if drawn is None:
+            continue
+        blocks, capacity, problem = drawn
+        read = checker.Pipeline(json.loads(json.dumps(plain_problem(problem))))
+        period = rng.randint(1, 7)
+        starts = [[rng.randint(0, 7) for _ in blocks] for _ in range(rng.choice([1, 1, 2]))]
+        expected = family_pipeline.valid(blocks, capacity, period, starts)
+        said = accepts_pattern(read, period, starts)
+        assert said == expected, (seed, period, starts)
+        right += expected
+    assert right > 10
+
+
+def plain_problem(problem):
+    """Return the JSON of a problem as a proof holds it."""
+    from tampering import plain
+
+    return plain(problem)
+
+
+def accepts_pattern(read, period, starts):
+    """Whether the checker takes a pattern, whatever its completion."""
+    try:
+        checker.pattern_period(read, {"period": period, "starts": starts}, {})
+    except checker.FalseStatementError:
+        return False
+    except checker.UnreadableError:  # there is no completion
+        return True
+    raise AssertionError
+
+
+CLAIMS = {
+    "a bound above the work": lambda proof: proof.update(lower_bound=proof["value"] + 1),
+    "a longer period as optimal": lambda proof: [
+        proof.update(value=proof["value"] + 1, lower_bound=proof["value"] + 1),
+        proof["solution"].update(period=proof["solution"]["period"] + 1),
+    ],
+    "a shorter period": lambda proof: [
+        proof.update(value=proof["value"] - 1, lower_bound=proof["value"] - 1),
+        proof["solution"].update(period=proof["solution"]["period"] - 1),
+    ],
+    "another device": lambda proof: proof["witness"].update(device=99),
+    "another makespan": lambda proof: proof["schedule"].update(makespan=1),
+    "a bound on the makespan that is too high": lambda proof: proof["schedule"].update(
+        least=proof["schedule"]["makespan"] + 1
+    ),
+    "a start before its block may": lambda proof: proof["schedule"]["start"][0].__setitem__(-1, 0),
+    "no micro-batch": lambda proof: proof["solution"].update(starts=[]),
+    "one micro-batch less": lambda proof: proof["schedule"]["start"].pop(),
+    "two blocks at once": lambda proof: proof["solution"]["starts"].append(
+        proof["solution"]["starts"][0]
+    ),
+    "a smaller span": lambda proof: proof["problem"]["blocks"][0].update(span=0),
+    "no memory": lambda proof: proof["problem"].update(capacity=[0, 0, 0, 0]),
+    "a cycle": lambda proof: proof["problem"]["blocks"][0].update(
+        after=[proof["problem"]["blocks"][-1]["name"]]
+    ),
+    "a word more": lambda proof: proof["solution"].update(trust=1),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_false_claims_are_refused(claim):
+    """Each of them, whatever else is right."""
+    proof = proof_of(po.load_pipeline("shape:V?devices=4", micro_batches=6))
+    assert verdict(checker, proof) == "accepted"
+    CLAIMS[claim](proof)
+    assert verdict(checker, finished(proof)) != "accepted"
+
+
+def test_a_limit_on_memory_is_kept():
+    """Under a limit the period is above the work of any device: the bound says less, and that."""
+    problem = po.load_pipeline("shape:V?devices=4", memory=2, micro_batches=6)
+    proof = proof_of(problem)
+    assert verdict(checker, proof) == "accepted"
+    assert (proof["value"], proof["lower_bound"]) == (8, 4)
+    proof["lower_bound"] = 5
+    assert verdict(checker, finished(proof)) == "refused"
+
+
+def test_lags_count():
+    """A start that a lag forbids is refused."""
+    blocks = [
+        Block("f", "F", (0,), 1, (1,)),
+        Block("b", "B", (0,), 1, (-1,), (("f", 3),)),
+    ]
+    problem = PipelineProblem.from_blocks("lag", blocks, ["d"], micro_batches=3)
+    proof = proof_of(problem)
+    assert verdict(checker, proof) == "accepted"
+    proof["solution"]["starts"] = [[0, 1]]
+    assert verdict(checker, finished(proof)) == "refused"
