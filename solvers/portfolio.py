@@ -1,10 +1,9 @@
-"""The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood
-search.
+"""The portfolio: every heuristic, then annealing and large neighbourhood search beside a proof.
 
 The default solver of makespan problems. Heuristics and a quick bound come first, in turn. Within a
 limit of time the rest are tactics of one scheduler (`placeopt.solving.scheduler`): the searches on
 one side, and what proves (`placeopt.solvers.exact.makespan_tactics`) on the other. Where
-evaluations are the limit, or the caller measures, the searches follow one another.
+evaluations are the limit, or the caller measures, cross-entropy and annealing follow one another.
 """
 
 from __future__ import annotations

@@ -64,22 +64,17 @@ class PortfolioFacts(MakespanFacts):
         return self.stages.takes(name, hot_kernels(self.stages.evaluator.problem, name))
 
 
-def _search(name: str, **options: Any) -> Runs:
-    """Return the tactic that runs a search from the incumbent."""
-
-    def call(state: State, part: Tracker[Placement]) -> bool:
-        chosen = {**options, "threads": state.threads, "start": "random"}
-        if name == "annealing":
-            chosen["walks"] = min(state.facts.walks, state.threads)
-        run_part(part, make_solver(name, **chosen), initial=part.solution)
-        return False
-
-    return Runs(name, VALUE, call, when=lambda facts: facts.takes(name))
+def _anneal(state: State, part: Tracker[Placement]) -> bool:
+    """Anneal from the incumbent."""
+    threads = state.threads
+    walks = min(state.facts.walks, threads)
+    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
+    run_part(part, solver, initial=part.solution)
+    return False
 
 
 SEARCHES: tuple[Tactic, ...] = (
-    _search("annealing"),
-    _search("cross-entropy", refine=0.0),
+    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing")),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""
