@@ -1,22 +1,23 @@
-"""The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood
-search.
+"""The portfolio: every heuristic, then annealing and large neighbourhood search beside a proof.
 
 The default solver of makespan problems. Heuristics and a quick bound come first, in turn. Within a
 limit of time the rest are tactics of one scheduler (`placeopt.solving.scheduler`): the searches on
 one side, and what proves (`placeopt.solvers.exact.makespan_tactics`) on the other. Where
-evaluations are the limit, or the caller measures, the searches follow one another.
+evaluations are the limit, or the caller measures, cross-entropy and annealing follow one another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.stages import LARGE, PLACED, SAMPLING, SLOW, Stages, hot_kernels, in_turn
 from placeopt.solving.deadline import is_large
-from placeopt.solving.options import option
+from placeopt.solving.options import named, option
+from placeopt.solving.plugin import PluginTracker
+from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import load
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Portfolio(MeasuringSearch):
         True, meaning="prove beside the search, on a core of its own (only with a limit of time)"
     )
 
+    tactics: str = option(
+        "all",
+        meaning="tactics to use within a limit of time: all, or some names joined by commas",
+    )
+
     def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
         """Those of annealing; the other stages are left out or interpreted until theirs are
         compiled.
@@ -54,15 +60,22 @@ class Portfolio(MeasuringSearch):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Run the stages until the budget is spent or the bound is met."""
+        if PluginTracker.whole_of(tracker) is not tracker and self.measure is None:
+            # of a class derived from this one: what ours proves is run as ours
+            own = Portfolio(**{part.name: getattr(self, part.name) for part in fields(Portfolio)})
+            run_part(tracker, own, initial=tracker.solution)
+            return
         timed = tracker.budget.evaluations is None and tracker.seconds_left >= LEAST_SECONDS
         loading = load("placeopt.solvers.portfolio_tactics") if timed else None
         stages = self.begin(tracker)
         if loading is not None and self.measure is None and stages.registered("lns"):
             loading.join(min(tracker.seconds_left, LONGEST_LOADING))
             if not loading.is_alive() and not tracker.stop():
-                from placeopt.solvers.portfolio_tactics import chosen, improve
+                from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
 
-                improve(stages, chosen(lns=self.lns, prove=self.prove), self.walks)
+                names = named(self.tactics, NAMES, "portfolio option tactics")
+                tactics = chosen(names, lns=self.lns, prove=self.prove)
+                improve(stages, tactics, self.walks)
         else:
             options = {"start": "random", "measure": self.measure, "threads": self.threads}
             stages.search("cross-entropy", SAMPLING, refine=0.0, **options)

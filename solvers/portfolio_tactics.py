@@ -15,6 +15,8 @@ from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import VALUE, Runs, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.placement import Placement
     from placeopt.solvers.stages import Stages
     from placeopt.solving.tactic import State, Tactic
@@ -24,10 +26,10 @@ LNS_SECONDS = 5e-4
 """Seconds per op and device that large neighbourhood search needs for its first step, about."""
 
 
-def chosen(*, lns: bool, prove: bool) -> list[Tactic]:
-    """Return the tactics of the portfolio with these options."""
-    searches = [tactic for tactic in SEARCHES if lns or tactic.name != "lns"]
-    return [*searches, *(PROVERS if prove else ())]
+def chosen(names: Sequence[str], *, lns: bool, prove: bool) -> list[Tactic]:
+    """Return the tactics of these names that the options of the portfolio allow."""
+    known = [*SEARCHES, *(PROVERS if prove else ())]
+    return [t for t in known if t.name in names and (lns or t.name != "lns")]
 
 
 def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
@@ -64,22 +66,20 @@ class PortfolioFacts(MakespanFacts):
         return self.stages.takes(name, hot_kernels(self.stages.evaluator.problem, name))
 
 
-def _search(name: str, **options: Any) -> Runs:
-    """Return the tactic that runs a search from the incumbent."""
-
-    def call(state: State, part: Tracker[Placement]) -> bool:
-        chosen = {**options, "threads": state.threads, "start": "random"}
-        if name == "annealing":
-            chosen["walks"] = min(state.facts.walks, state.threads)
-        run_part(part, make_solver(name, **chosen), initial=part.solution)
-        return False
-
-    return Runs(name, VALUE, call, when=lambda facts: facts.takes(name))
+def _anneal(state: State, part: Tracker[Placement]) -> bool:
+    """Anneal from the incumbent."""
+    threads = state.threads
+    walks = min(state.facts.walks, threads)
+    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
+    run_part(part, solver, initial=part.solution)
+    return False
 
 
 SEARCHES: tuple[Tactic, ...] = (
-    _search("annealing"),
-    _search("cross-entropy", refine=0.0),
+    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing")),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""
+
+NAMES = tuple(tactic.name for tactic in (*SEARCHES, *PROVERS))
+"""Names of all of them."""

@@ -118,6 +118,7 @@ def _run(
                     tracker.infeasible(reason)
                 tracker.raise_bound(report.value, report.method)
             if not reason:
+                tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
                 least = getattr(solver, "watched_from", LARGE)
                 search_within(
                     lambda: _search(solver, tracker, objective, initial, measured), tracker, least

@@ -22,9 +22,8 @@ import os
 import subprocess
 import sys
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,14 +34,8 @@ from placeopt.experiments.studies import write_csv
 from placeopt.experiments.study import Study
 from placeopt.instances.sources import load_graph
 from placeopt.io.serialize import save
-from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.latency_tactics import TACTICS as LATENCY
-from placeopt.solvers.exact.latency_tactics import run_tactics
-from placeopt.solvers.exact.makespan_tactics import PROVERS
-from placeopt.solvers.portfolio import Portfolio
-from placeopt.solvers.portfolio_tactics import SEARCHES, improve
-from placeopt.solving.options import option
-from placeopt.solving.registry import register
+from placeopt.solvers.portfolio_tactics import NAMES
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE / "runs"
@@ -95,27 +88,6 @@ APART = (
     "period-bert",
 )
 """Families that are not looked at while something is chosen."""
-
-
-@register("one-tactic", summary="a single tactic, after the heuristics and quick bounds")
-@dataclass(frozen=True)
-class OneTactic(po.SearchSolver):
-    """The default solver with one of its tactics only."""
-
-    tactic: str = option("annealing", meaning="name of the tactic")
-
-    name: ClassVar[str] = "one-tactic"
-    kernels: ClassVar[tuple[str, ...]] = (*Portfolio.kernels, *CpSat.kernels)
-
-    def search(self, problem: Any, tracker: Any) -> None:
-        """Search with it."""
-        if problem.objective == "latency":
-            chosen = [t for t in LATENCY if t.name in (self.tactic, "starts")]
-            run_tactics(chosen, CpSat(), tracker)
-        else:
-            known = (*SEARCHES, *PROVERS)
-            stages = Portfolio().begin(tracker)
-            improve(stages, [t for t in known if t.name == self.tactic], Portfolio().walks)
 
 
 def drawn(text: str, rng: np.random.Generator) -> str:
@@ -254,16 +226,17 @@ def write(few: bool) -> dict[str, list[Path]]:
 
 def tactics(objective: str) -> list[str]:
     """Names of the tactics of an objective."""
-    known = {"makespan": (*SEARCHES, *PROVERS), "latency": LATENCY}.get(objective, ())
-    return [tactic.name for tactic in known if tactic.name != "starts"]
+    latency = tuple(tactic.name for tactic in LATENCY if tactic.name != "starts")
+    return list({"makespan": NAMES, "latency": latency}.get(objective, ()))
 
 
 def study(objective: str, files: list[Path], few: bool, *, alone: bool) -> dict[str, Any]:
     """The definition of the study of one objective."""
     solvers: list[dict[str, Any]] = [{"name": DEFAULT[objective], "label": "engine"}]
+    first = "starts," if objective == "latency" else ""  # an incumbent to begin with
     if alone:
         solvers += [
-            {"name": "one-tactic", "label": name, "options": {"tactic": name}}
+            {"name": DEFAULT[objective], "label": name, "options": {"tactics": first + name}}
             for name in tactics(objective)
         ]
     return {

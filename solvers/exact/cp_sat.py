@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.cp_sat import cp_solver
 from placeopt.model.errors import Refused
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
+from placeopt.solving.plugin import PluginTracker
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -57,6 +59,11 @@ class CpSat(SearchSolver):
         "proof",
     )
 
+    tactics: str = option(
+        "all",
+        meaning="tactics to use (makespan, latency): all, or some of their names joined by commas",
+    )
+
     name: ClassVar[str] = "cp-sat"
     watched_from: ClassVar[int] = 4000  # building the model takes its time
     kernels: ClassVar[tuple[str, ...]] = (
@@ -72,7 +79,11 @@ class CpSat(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""
-        self._call(SEARCHES, problem, tracker)
+        if PluginTracker.whole_of(tracker) is tracker:
+            self._call(SEARCHES, problem, tracker)
+        else:  # of a class derived from this one: what ours proves is run as ours
+            own = CpSat(**{field.name: getattr(self, field.name) for field in fields(CpSat)})
+            run_part(tracker, own, initial=tracker.solution)
 
     def proves_objective(self, name: str) -> bool:
         """Whether there are tactics that prove bounds on the objective."""

@@ -14,6 +14,7 @@ from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
 from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
+from placeopt.solving.options import named
 from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
 
@@ -54,23 +55,22 @@ def search_latency(
 ) -> None:
     """Minimise the latency by its tactics."""
     heuristics = ("starts", "annealing")
-    run_tactics(
-        [t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker
-    )
+    _run([t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker)
 
 
 def prove_latency(
     settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
 ) -> None:
     """Run only the tactics that prove."""
-    run_tactics([t for t in TACTICS if t.side != VALUE], settings, tracker)
+    _run([t for t in TACTICS if t.side != VALUE], settings, tracker)
 
 
-def run_tactics(
-    tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]
-) -> None:
-    """Run some tactics."""
+def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
+    """Run those of the tactics that the settings name."""
     problem = tracker.problem
+    known = tuple(tactic.name for tactic in TACTICS)
+    names = named(settings.tactics, known, "cp-sat option tactics")
+    tactics = [tactic for tactic in tactics if tactic.name in names]
     tracker.raise_bound(longest_path(problem), "path")
     threads = min(settings.num_workers, num_threads())
     Scheduler(tactics, LatencyFacts(settings, problem), tracker, threads=threads).run()

@@ -15,6 +15,7 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import IMPROVERS, PROVERS, MakespanFacts
 from placeopt.solvers.search.cp_sat_start import warm_start
+from placeopt.solving.options import named
 from placeopt.solving.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ def search_makespan(
     if not tracker.stop():
         facts = MakespanFacts(settings, analysis, tracker, search_makespan)
         threads = min(settings.num_workers, num_threads())
-        Scheduler((*IMPROVERS, *PROVERS), facts, tracker, threads=threads).run()
+        known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}
+        names = named(settings.tactics, tuple(known), "cp-sat option tactics")
+        Scheduler(
+            [known[name] for name in known if name in names], facts, tracker, threads=threads
+        ).run()
 
 
 def prove_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import placeopt as po
 from placeopt.model.budget import Budget
 from placeopt.model.errors import Refused
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Lane, Scheduler
 from placeopt.solving.tactic import BOUND, FIRST_EVALUATIONS, VALUE, Runs, Steps
 from placeopt.solving.tracker import Tracker
@@ -256,3 +258,17 @@ def test_a_long_start_waits_for_a_long_turn():
     Lane(tactics, None, made, clock=lambda: 0.05 * next(time)).run()
     assert begun
     assert begun[0] >= 10
+
+
+def test_what_a_part_begins_with_is_no_gain():
+    """A solver that runs from the incumbent and finds nothing has gained nothing."""
+
+    def call(state, part):
+        run_part(part, make_solver("lns"), evaluations=1, initial=part.solution)
+        return True
+
+    problem = po.PlacementProblem.from_edges([[1, 1]] * 3, [(0, 1, 9), (1, 2, 9)])
+    made = Tracker("toy", problem, Budget(evaluations=1000), seed=3)
+    made.offer(3, po.Placement([0, 0, 0]))
+    run([Runs("runs", VALUE, call)], made)
+    assert made.tactics[0].value_gained == 0

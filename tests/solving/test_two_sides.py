@@ -12,9 +12,11 @@ from random_problems import random_problem
 import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.budget import Budget
-from placeopt.model.errors import SolverError
+from placeopt.model.errors import InputError, SolverError
 from placeopt.model.placement import Placement
 from placeopt.solvers import portfolio_tactics
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.portfolio import Portfolio
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.exchange import Exchange
 from placeopt.solving.tactic import BOUND, Runs
@@ -74,6 +76,7 @@ def test_a_contradiction_of_the_proof_is_raised(problem, monkeypatch):
 
     provers = (Runs("fails", BOUND, fail),)
     monkeypatch.setattr(portfolio_tactics, "PROVERS", provers)
+    monkeypatch.setattr(portfolio_tactics, "NAMES", ("annealing", "fails"))
     with pytest.raises(SolverError, match="bound above value"):
         po.solve(problem, "portfolio", seconds=20, threads=2)
     assert not side_threads()
@@ -133,3 +136,23 @@ def test_windows_go_on_from_what_the_other_side_found(problem):
         pass
     assert incumbents[0] > best.value
     assert incumbents[1] == best.value
+
+
+@pytest.mark.parametrize("ours", [CpSat, Portfolio])
+def test_a_class_derived_from_ours_still_solves(ours, problem):
+    """It meets the face that every plug-in meets; what ours prove under it is run as ours."""
+
+    class Derived(ours):
+        pass
+
+    result = Derived(tactics="annealing" if ours is Portfolio else "probe").solve(
+        problem, Budget(3.0), seed=1
+    )
+    assert result.value is not None
+    assert 0 < result.lower_bound <= result.value
+
+
+def test_unknown_tactics_are_refused(problem):
+    """The name of a tactic that there is not is one line, with those that there are."""
+    with pytest.raises(InputError, match=r"expected all, or some of .*cp-sat.*received 'magic'"):
+        po.solve(problem, "cp-sat", evaluations=10, tactics="probe, magic")
