@@ -126,8 +126,6 @@ def load(
         "slots": slots,
     }
     fields: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
-    if memory_limit is not None and objective in (None, "makespan"):
-        fields.setdefault("memory", "peak")
     if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
         from placeopt.io.serialize import load as load_json
 
@@ -141,7 +139,8 @@ def load(
         _refuse_graph_options(source, options)
         if memory_limit is not None:
             fields["capacity"] = np.array(device_limits(memory_limit, source.num_devices))
-        return source.replace(**fields) if fields else source
+        found = source.replace(**fields) if fields else source
+        return found if memory_limit is None or memory else _counting_peak(found)
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
@@ -156,7 +155,15 @@ def load(
         graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
 
-    return lower(graph, devices, **fields)
+    problem = lower(graph, devices, **fields)
+    return problem if memory_limit is None or memory else _counting_peak(problem)
+
+
+def _counting_peak(problem: PlacementProblem) -> PlacementProblem:
+    """Return a problem whose limit counts what lives at the peak, where its objective runs once."""
+    from placeopt.model.objective import objective_of
+
+    return problem.replace(memory="peak") if objective_of(problem).drawn else problem
 
 
 def limited(cluster: Cluster, limit: MemoryLimit) -> Cluster:

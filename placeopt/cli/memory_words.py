@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
+from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import bytes_text
 
@@ -30,7 +31,7 @@ def over_limit(problem: Any, placement: Placement | Any, queue: str | None = Non
     others = int((over > 0).sum()) - 1
     counted = (
         ""
-        if problem.objective != "makespan" or problem.memory == "peak"
+        if not objective_of(problem).drawn or problem.memory == "peak"
         else "; --memory-limit or --memory peak counts live tensors in the search"
     )
     return (

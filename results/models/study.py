@@ -24,6 +24,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -338,6 +340,7 @@ def run_ranks(ranks: int, folder: Path) -> None:
 def feeds(subject: Subject, names: list[str]) -> dict[str, Any]:
     """Return the inputs of an ONNX model by name, in its order."""
     given = [x.numpy() for x in tensors((subject.inputs, subject.named))]
+    given += [np.array(0)] * (len(names) - len(given))  # logits_to_keep, which older files ask for
     return dict(zip(names, given, strict=True))
 
 
@@ -399,7 +402,8 @@ def csv_table(subject: Subject) -> str:
     file = next(out.glob("*.csv"))
     values = []
     for path in (file, subject.placement):
-        values.append(placeopt("evaluate", subject.source, path, *words)["makespan"])
+        given = (*words, "--queue", "priority")  # which a CSV does not tell
+        values.append(placeopt("evaluate", subject.source, path, *given)["makespan"])
     if values[0] != values[1]:
         raise ValueError(f"makespans {values}")
     return "same makespan"
