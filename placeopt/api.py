@@ -33,7 +33,7 @@ DEFAULT_SECONDS = 10.0
 
 
 def load(source: Any, cluster: Any = None, **options: Any) -> Any:
-    """Return the problem of a source.
+    """Load a problem from a file, a generator, a graph, or a shape or stream by name.
 
     Parameters
     ----------

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
+
+from placeopt.cli import common
 
 cli = import_module("placeopt.cli.main")
 NAMES, PANELS = cli.NAMES, cli.PANELS
@@ -94,3 +97,33 @@ def test_every_command_has_a_summary_and_an_example(commands):
         assert re.match(r"[A-Z][^.]+\.", text), name
         assert "Example" in text, name
         assert f"`placeopt {name}" in text, name
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "solve gen:fork-join -c uniform:2 -s annealing -t 0.3",
+        "schedule shape:V?devices=2 -s repetend -t 5",
+        "plan gen:gpt2?layers=2&detail=coarse -c 2xV100 -b 4 -t 1 --runner-ups 0",
+        "shard gen:gpt2?layers=1&detail=coarse --mesh 2 -c 2xA100 -t 1",
+        "jobs stream:ramp?models=gen:chain-mm&device=A100&jobs=20&beta=2&interval=2 "
+        "-p constant-degree --episodes 1",
+    ],
+    ids=lambda command: command.split()[0],
+)
+def test_searches_show_incumbent_bound_and_gap(monkeypatch, capsys, command):
+    """On a terminal every search says what runs, its incumbent, its bound and its gap."""
+    announced, shown = [], []
+
+    @contextmanager
+    def progress(quiet):
+        assert not quiet
+        yield announced.append, shown.append
+
+    monkeypatch.setattr(common, "progress", progress)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(command.split())
+    assert stop.value.code == 0, capsys.readouterr().err
+    assert announced
+    pattern = r"incumbent \S.* bound \S.* gap [\d.]+ % .*evaluations"
+    assert any(re.match(pattern, words) for words in shown), shown

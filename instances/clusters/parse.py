@@ -48,7 +48,7 @@ def cluster_names() -> dict[str, str]:
 
 
 def make_cluster(source: str | Path | Cluster) -> Cluster:
-    """Return the cluster of a name or a TOML file.
+    """Make a cluster from a name such as `4xA100`, or from a TOML file.
 
     Raises
     ------

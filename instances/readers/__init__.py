@@ -115,7 +115,7 @@ _MALFORMED = (
 
 
 def read_graph(source: str | Path, format: str | None = None, **options: Any) -> OpGraph:
-    """Read a computation graph; see `read_bundled`, whose devices are dropped here."""
+    """Read a computation graph from a file, without the devices that `read_bundled` also gives."""
     return read_bundled(source, format, **options)[0]
 
 

@@ -33,7 +33,7 @@ Ticks = int | Fraction
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """What is proved about one solution.
+    """Validity, value, lower bound and gap of one solution, to be checked again by anyone.
 
     Attributes
     ----------

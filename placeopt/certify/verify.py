@@ -38,7 +38,7 @@ def verify(
     queue: str | None = None,
     num_workers: int = 2,
 ) -> Certificate:
-    """Check a solution, value it, and bound its distance from the optimum.
+    """Check a solution, compute its value, and prove how far from the optimum it is at most.
 
     The combinatorial and linear bounds run first; the rest of the time goes to the bound of the
     exact solver of the objective, seeded by the solution.
@@ -122,7 +122,7 @@ def recheck(
     solution: Any,
     seconds: float = 60.0,
 ) -> list[str]:
-    """Check a certificate against its problem and solution; return every difference in words.
+    """Check a certificate against its problem and solution; return a line for every difference.
 
     What follows from the claims is recomputed, the solution is judged and valued again, and the
     bound is proved again within `seconds`: a bound that is not reached again is reported as such

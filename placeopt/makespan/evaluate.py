@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Shown):
-    """What happens when a placement is executed.
+    """A simulated execution of a placement: times of ops and transfers, load and memory of devices.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ def evaluate(
     *,
     check: bool = True,
 ) -> Evaluation:
-    """Execute a placement and return its schedule.
+    """Simulate a placement and return its schedule.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from placeopt.model.errors import InputError
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search has to stop; None means no such limit.
+    """Limits of a search; None means no limit.
 
     Attributes
     ----------

@@ -266,7 +266,7 @@ def test_wrong_files(profiles, tmp_path):
         with pytest.raises(InputError, match=words):
             load_stream(tmp_path / name, profiles=profiles)
     for source, words in (
-        (tmp_path / "none.json", "cannot be read"),
+        (tmp_path / "none.json", "expected stream:ramp"),
         ("stream:poisson", "expected stream:ramp"),
         ("stream:ramp?jobs", "expected key=value, received 'jobs'"),
         ("stream:ramp?jobs=1&jobs=2", "jobs is given twice"),
