@@ -166,8 +166,8 @@ class TreeSearch:
         while True:
             known = self.best_cost
             self.attempts += 1
-            decoded = way == DECODED and self._decoded is not None
-            self.board = board_of(self.unlimited, self._decoded if decoded else self.best)
+            start = self._decoded if way == DECODED else None
+            self.board = board_of(self.unlimited, self.best if start is None else start)
             if way == WINDOW:
                 yield from self._windows(turns)
             elif way != POLISHED:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 FIRST_PAIRS = 2000
 """Open pairs of the first window."""
 
-SECONDS = 0.5
-"""CP-SAT's deterministic seconds per window: the length of one step of a search."""
+SECONDS = 0.1
+"""CP-SAT's deterministic seconds per window: the length of one step of a search, after which others
+get their turn."""
 
 
 class Windows:

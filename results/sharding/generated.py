@@ -3,7 +3,7 @@
     PLACEOPT_DATA=../shared/data python results/sharding/generated.py [--seconds 10] [--long 0]
         [--rows 99]
 
-Bound and search take turns in one thread, each for `--seconds` of processor time, so that the load
+Bound and search take turns, each for `--seconds` of processor time, CP-SAT counted, so that the load
 of the machine does not count. `--long` measures rows that are there once more with so many seconds
 and another seed, and keeps the lowest value. Each row is written to generated.csv when it is done;
 the study may be stopped and continued, and rows of other code are measured anew. `set` says whether
@@ -66,11 +66,11 @@ def measured(name: str, seconds: float, seed: int) -> dict[str, Any]:
     sides.start()
     spent = part = 0.1
     while spent < seconds and not sides.trivial and sides.search is not None:
-        begun = time.thread_time()
-        while time.thread_time() - begun < part:
+        begun = time.process_time()
+        while time.process_time() - begun < part:
             sides.dual.step()
-        half = time.thread_time()
-        while time.thread_time() - half < half - begun:
+        half = time.process_time()
+        while time.process_time() - half < half - begun:
             sides.moves += sides.search.round(500)
         sides.exchange()
         spent += half - begun

@@ -1,0 +1,103 @@
+"""The search by tree moves: it passes the capacity and comes back, and its windows are exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sharding_problems import draw, draw_linked, oracle
+
+from placeopt.sharding.compact import condense, draft_of, over_time
+from placeopt.sharding.contest_like import contest_like
+from placeopt.sharding.judge import sharding_violations
+from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.tree_moves import least_usage
+from placeopt.sharding.tree_search import TreeSearch
+from placeopt.sharding.two_sided import TwoSided
+from placeopt.sharding.windows import Windows
+
+
+def searches(seeds):
+    """Yield (condensed problem, search from the least usage, {feasible choice: cost})."""
+    for seed in seeds:
+        problem, data = (draw_linked if seed % 2 else draw)(seed)
+        feasible = oracle(data)
+        if not feasible:
+            continue
+        condensed = condense(*draft_of(problem))
+        if condensed.compact.num_nodes:
+            start = least_usage(condensed.compact)
+            search = TreeSearch(condensed.compact, start, np.random.default_rng(seed))
+            yield condensed, search, feasible
+
+
+@pytest.mark.jit
+def test_attempts_find_the_best_of_small_problems():
+    """The best choice always keeps the limit and costs what is said; mostly it is the best of
+    all.
+    """
+    found = count = 0
+    for condensed, search, feasible in searches(range(60)):
+        search.guide(np.zeros(len(condensed.compact.capacity)), search.best)
+        for _ in range(60):
+            search.round(5)
+        choice = tuple(condensed.expand(search.best).tolist())
+        assert choice in feasible
+        assert search.best_cost == search.cost_of(search.best)
+        found += feasible[choice] == min(feasible.values())
+        count += 1
+    assert found >= 0.9 * count > 20
+
+
+@pytest.mark.jit
+def test_squeezing_comes_back_into_the_capacity():
+    """From the choice of the largest usages, which passes the capacity, a squeeze ends within
+    it.
+    """
+    passed = 0
+    for condensed, search, _ in searches(range(100, 160)):
+        c = condensed.compact
+        starts = c.node_ptr[:-1]
+        most = [int(c.usage[a:b].argmax()) for a, b in zip(starts, c.node_ptr[1:], strict=True)]
+        search.board.choice[:] = most
+        used = over_time(c.first, c.last, c.usage[starts + most], len(c.capacity))
+        passed += bool((used > c.capacity).any())
+        for _ in search._squeeze():
+            pass
+        amounts = c.usage[starts + search.board.choice]
+        assert (over_time(c.first, c.last, amounts, len(c.capacity)) <= c.capacity).all()
+    assert passed > 10
+
+
+@pytest.mark.jit
+def test_a_window_of_everything_is_the_best_choice():
+    """A window that leaves all nodes of a small problem open finds the best, and nothing below
+    it.
+    """
+    count = 0
+    for condensed, search, feasible in searches(range(200, 230)):
+        windows = Windows(condensed.compact, np.random.default_rng(0))
+        best, cost = search.best, search.best_cost
+        for _ in range(8):
+            found = windows.improve(best, cost)
+            if found is not None:
+                assert search.cost_of(found) < cost
+                best, cost = found, search.cost_of(found)
+        choice = tuple(condensed.expand(best).tolist())
+        assert choice in feasible
+        count += feasible[choice] == min(feasible.values())
+    assert count >= 5
+
+
+@pytest.mark.jit
+def test_first_attempts_reach_a_tight_limit():
+    """Two percent above the smallest peak a good choice is there after few turns, and keeps the
+    limit.
+    """
+    problem = contest_like("tight", 300, 3)
+    sides = TwoSided(problem, np.random.default_rng(0))
+    sides.start()
+    for _ in range(12):
+        sides.turn(500)
+    sides.certify()
+    assert sharding_violations(problem, ShardingSolution(sides.solution())) == []
+    assert sides.bound <= sides.search.best_cost + sides.condensed.offset <= 1.5 * sides.bound
