@@ -25,7 +25,7 @@ TABLE = HERE / "ablation_test.csv"
 Row = dict[str, Any]
 
 GRAPHS, SEEDS, EVALUATIONS = 12, 20, 4000
-FEW = 5
+FEW = 2
 """Seeds of what takes ten times as long as the rest: a gradient, and `dual-policy`."""
 
 BASE = "tuned-list"

@@ -24,7 +24,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "dual_policy:DualPolicy",
         "selects an op and places it; starts as a heuristic, learns by policy gradient",
         "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025",
-        "learning from a simulator, a real system, or several graphs",
+        "the published method, also on a real system; annealing ends as low without it",
     ),
     _spec(
         "learned-list",
@@ -36,10 +36,10 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "tuned-list",
         "tuned_list:TunedList",
-        "learned list scheduler, policy gradient on the problem, then a walk",
+        "samples of the learned list scheduler, then a walk; policy gradient as an option",
         "Williams: Simple statistical gradient-following algorithms for connectionist "
         "reinforcement learning, 1992",
-        "heuristic-seeded policy gradient within a budget of evaluations",
+        "few evaluations, from a better seed than any heuristic's",
     ),
     _spec(
         "grouper-placer",

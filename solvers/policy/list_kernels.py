@@ -24,6 +24,9 @@ from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.projection import CostArrays, GraphArrays
+    from placeopt.model.units import Units
+
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
@@ -118,6 +121,23 @@ class ListFacts(NamedTuple):
     unit: Floats  # (2,) ticks of an op with its transfers, and of all work per device
 
 
+class ListTask(NamedTuple):
+    """What is scheduled, and by which scores."""
+
+    graph: GraphArrays
+    costs: CostArrays
+    units: Units
+    facts: ListFacts
+    weights: ListWeights
+
+
+class Lesson(NamedTuple):
+    """What is learned from a schedule."""
+
+    credit: Floats  # (num_ops,) weight of the choices about each op; (0,) learns nothing
+    grad: ListWeights  # to which the gradient of the log-probability of the choices is added
+
+
 class _Growing(NamedTuple):
     """A schedule that grows."""
 
@@ -154,8 +174,9 @@ def _gumbel(random):
 
 
 @uncounted
-def _priorities(facts, w, score):
+def _priorities(task, score):
     """Fill the part of every op's priority that no step changes."""
+    facts, w = task.facts, task.weights
     hidden = w.op_out.shape[0]
     for v in range(score.shape[0]):
         total = 0.0
@@ -189,8 +210,9 @@ def _earliest(s, d, ready, ticks):
 
 
 @uncounted
-def _say_of_turn(costs, units, facts, s, v, first, said):
+def _say_of_turn(task, s, v, first, said):
     """Fill TURN of a ready op; `first`: when the first device is idle."""
+    costs, units, facts = task.costs, task.units, task.facts
     start, one, two = FAR, FAR, FAR
     for d in range(costs.compute.shape[1]):
         if fits(units, s.home, s.free, units.unit[v], d):
@@ -207,8 +229,9 @@ def _say_of_turn(costs, units, facts, s, v, first, said):
 
 
 @uncounted
-def _choose_op(costs, units, facts, w, s, ready, count, score, heat, random):
+def _choose_op(task, s, ready, count, score, heat, random):
     """Return the place of the next op among the ready ones; fills `s.turn` and `s.odds`."""
+    costs, w = task.costs, task.weights
     first = FAR
     for d in range(costs.compute.shape[1]):
         first = min(first, _last_end(s, d))
@@ -216,7 +239,7 @@ def _choose_op(costs, units, facts, w, s, ready, count, score, heat, random):
     for i in range(count):
         v = ready[i]
         said = s.turn[i]
-        _say_of_turn(costs, units, facts, s, v, first, said)
+        _say_of_turn(task, s, v, first, said)
         total = score[v] + w.turn[0] * said[0] + w.turn[1] * said[1] + w.turn[2] * said[2]
         s.odds[i] = total
         if heat > 0.0:
@@ -253,8 +276,9 @@ def _learn_op(s, grad, ready, count, chosen, heat, credit):
 
 
 @uncounted
-def _learn_priorities(facts, w, s, grad):
+def _learn_priorities(task, s, grad):
     """Pass the gradient of the priorities on to their weights."""
+    facts, w = task.facts, task.weights
     for v in range(s.pull.shape[0]):
         x = s.pull[v]
         if x == 0.0:
@@ -273,8 +297,9 @@ def _learn_priorities(facts, w, s, grad):
 
 
 @uncounted
-def _learn_device(facts, w, s, grad, v, progress, chosen, heat, credit):
+def _learn_device(task, s, grad, v, progress, chosen, heat, credit):
     """Add the gradient of the choice of a device, whose log-odds are in `s.odds`."""
+    facts, w = task.facts, task.weights
     k = s.begin.shape[0]
     _to_surprise(s.odds, k, heat, chosen)
     for d in range(k):
@@ -295,8 +320,9 @@ def _learn_device(facts, w, s, grad, v, progress, chosen, heat, credit):
 
 
 @uncounted
-def _say(g, costs, units, facts, s, v):
+def _say(task, s, v):
     """Fill what is said of every device for op v; return how many devices may take it."""
+    g, costs, units, facts = task.graph, task.costs, task.units, task.facts
     k = costs.compute.shape[1]
     unit, tau = units.unit[v], facts.unit[0]
     said = s.said
@@ -351,10 +377,11 @@ def _say(g, costs, units, facts, s, v):
 
 
 @uncounted
-def _choose_device(facts, w, s, v, progress, heat, random):
+def _choose_device(task, s, v, progress, heat, random):
     """Return the device of the highest score, of those that may take op v; fills `s.odds` and
     `s.seen`.
     """
+    facts, w = task.facts, task.weights
     hidden = w.out.shape[0]
     for j in range(hidden):
         x = w.context[PROGRESS, j] * progress
@@ -397,8 +424,10 @@ def _put(s, v, d, begin, ticks):
 
 
 @uncounted
-def _grow(g, costs, units, facts, w, s, ready, left, score, heats, random, credit, grad):
+def _grow(task, s, ready, left, score, heats, random, lesson):
     """Schedule all ops; return whether a unit found no device with space."""
+    g, costs, units, credit = task.graph, task.costs, task.units, lesson.credit
+    grad = lesson.grad
     learn = credit.shape[0] > 0
     n, k = costs.compute.shape
     count, overflow = 0, False
@@ -412,21 +441,21 @@ def _grow(g, costs, units, facts, w, s, ready, left, score, heats, random, credi
             for d in range(k):
                 s.arrival[v, d] = 0
     for done in range(n):
-        at = _choose_op(costs, units, facts, w, s, ready, count, score, heats[0], random)
+        at = _choose_op(task, s, ready, count, score, heats[0], random)
         v = ready[at]
         if learn:
             _learn_op(s, grad, ready, count, at, heats[0], credit[v])
         count -= 1
         ready[at] = ready[count]
-        if _say(g, costs, units, facts, s, v) == 0:
+        if _say(task, s, v) == 0:
             overflow = True
             d = roomiest(units, s.free, units.unit[v])
             begin = _earliest(s, d, s.arrival[v, d], costs.compute[v, d])
         else:
-            d = _choose_device(facts, w, s, v, done / n, heats[1], random)
+            d = _choose_device(task, s, v, done / n, heats[1], random)
             begin = s.begin[d]
             if learn:
-                _learn_device(facts, w, s, grad, v, done / n, d, heats[1], credit[v])
+                _learn_device(task, s, grad, v, done / n, d, heats[1], credit[v])
         settle(units, s.home, s.free, units.unit[v], d)
         _put(s, v, d, begin, costs.compute[v, d])
         for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
@@ -438,23 +467,23 @@ def _grow(g, costs, units, facts, w, s, ready, left, score, heats, random, credi
                 for x in range(k):
                     s.arrival[c, x] = data_ready(g, costs, s.device, s.finish, c, x)
     if learn:
-        _learn_priorities(facts, w, s, grad)
+        _learn_priorities(task, s, grad)
     return overflow
 
 
 @entry
-def learned_schedule(g, costs, units, facts, w, heats, random, pinned, credit, grad):
+def learned_schedule(task, heats, random, pinned, lesson):
     """Schedule by the scores.
 
     Parameters
     ----------
+    task : a `ListTask`. lesson : a `Lesson`.
     heats : temperatures of the choices of ops and of devices, (2,); 0 takes the best.
     random : state of the generator (uint64[1]), advanced. pinned : (num_units,), -1 where open.
-    credit : weight of the choices about each op in the gradient, (num_ops,); (0,) for no gradient.
-    grad : `ListWeights` to which the gradient of the log-probability of these choices is added.
     """
-    n, k = costs.compute.shape
-    home, free = reserve(units, pinned)
+    n, k = task.costs.compute.shape
+    home, free = reserve(task.units, pinned)
+    w = task.weights
     s = _Growing(
         np.full(n, -1, np.int64),
         np.zeros(n, np.int64),
@@ -474,7 +503,7 @@ def learned_schedule(g, costs, units, facts, w, heats, random, pinned, credit, g
         np.zeros(n),
     )
     score = np.zeros(n)
-    _priorities(facts, w, score)
+    _priorities(task, score)
     ready, left = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    overflow = _grow(g, costs, units, facts, w, s, ready, left, score, heats, random, credit, grad)
+    overflow = _grow(task, s, ready, left, score, heats, random, lesson)
     return ListSchedule(s.device, s.start, s.finish, overflow)

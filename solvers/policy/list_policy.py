@@ -19,7 +19,9 @@ from placeopt.solvers.policy.list_kernels import (
     DEVICE,
     OP,
     TURN,
+    Lesson,
     ListFacts,
+    ListTask,
     ListWeights,
     learned_schedule,
 )
@@ -145,16 +147,11 @@ class ListPolicy(PolicyFile):
     ) -> ListSchedule:
         """Return a schedule: that of the best scores, or drawn at `heats` from a random number."""
         plan: ListSchedule = learned_schedule(
-            context.graph,
-            context.costs,
-            context.units,
-            facts,
-            self.weights,
+            self._task(context, facts),
             np.zeros(2) if random is None else np.array(self.heats),
             np.array([random or 0], dtype=np.uint64),
             context.unpinned,
-            NO_CREDIT,
-            _empty(1),
+            Lesson(NO_CREDIT, _empty(1)),
         )
         return plan
 
@@ -168,18 +165,16 @@ class ListPolicy(PolicyFile):
         """
         grad = ListWeights(*(np.zeros(array.shape) for array in self.weights))
         learned_schedule(
-            context.graph,
-            context.costs,
-            context.units,
-            facts,
-            self.weights,
+            self._task(context, facts),
             np.array(self.heats),
             np.array([random], dtype=np.uint64),
             context.unpinned,
-            credit,
-            grad,
+            Lesson(credit, grad),
         )
         return np.concatenate([array.ravel() for array in grad])
+
+    def _task(self, context: Context, facts: ListFacts) -> ListTask:
+        return ListTask(context.graph, context.costs, context.units, facts, self.weights)
 
     def content(self) -> dict[str, Any]:
         """Return the policy as JSON, in four digits."""
