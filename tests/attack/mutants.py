@@ -57,7 +57,7 @@ NAMES = ["file", "where", "operator", "before", "after", "number"]
 COLUMNS = ["group", "line", *NAMES, "outcome", "killer", "seconds"]
 SLOWEST = 8.0
 """Processor seconds of a test above which it is left out."""
-MOST = 90.0
+MOST = 6.0
 """Seconds of tests that a mutant gets, by their times without a fault; the fastest come first."""
 GIGABYTES = 6
 """Address space of a child: a fault may ask for any amount."""
@@ -83,7 +83,7 @@ SLICES = "tests/attack/mutant_slices.py"
 GROUPS = {
     "checker": Group(
         ("tools/proof_checker/*.py",),
-        0.2,
+        0.35,
         ("tests/proofs/test_check*.py", "tests/proofs/test_adversary.py"),
         ("tests/proofs/test_checker_package.py::*",),
     ),
