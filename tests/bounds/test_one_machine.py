@@ -66,3 +66,42 @@ def test_work_of_all_devices_is_the_largest_of_all_stretches():
                 best = max(best, a + (alone if devices == 1 or alone <= delay else shared))
         found = work_of(ancestors, count, fastest, near, far, devices, 99, jobs)
         assert found == best
+
+
+@pytest.mark.interpreted
+def test_energy_of_windows_is_summed_over_ops():
+    """Some window offers less than the least weighted ticks of all ops in it, over the classes on
+    which an op can still be in time; an op that is on none needs nothing.
+    """
+    from placeopt.makespan.bounds import energy
+
+    if hasattr(energy._overfull, "py_func"):
+        pytest.skip("needs NUMBA_DISABLE_JIT=1: called with arrays of any type")
+    rng, seen = np.random.default_rng(3), []
+    for _ in range(400):
+        n, classes, horizon = int(rng.integers(2, 8)), int(rng.integers(1, 4)), 6
+        ticks = rng.integers(-1, 6, (n, classes))
+        head, tail = rng.integers(0, 3, (n, classes)), rng.integers(0, 3, (n, classes))
+        weights, size = rng.integers(1, 4, classes), rng.integers(1, 3, classes)
+        begins, ends = np.sort(rng.integers(0, 4, 2)), np.sort(rng.integers(2, 7, 2))
+        overfull = False
+        for begin, end in itertools.product(begins.tolist(), ends.tolist()):
+            if end <= begin:
+                continue
+            need = 0
+            for v in range(n):
+                ways = []
+                for c in range(classes):
+                    latest = horizon - tail[v, c] - ticks[v, c]
+                    if ticks[v, c] >= 0 and head[v, c] <= latest:
+                        inside = min(
+                            max(0, min(s + ticks[v, c], end) - max(s, begin))
+                            for s in range(head[v, c], latest + 1)
+                        )
+                        ways.append(int(weights[c] * inside))
+                need += min(ways, default=0)
+            overfull |= need > int(size @ weights) * (end - begin)
+        found = energy._overfull(head, tail, ticks, weights, size, begins, ends, horizon)
+        assert bool(found) == overfull
+        seen.append(overfull)
+    assert 10 < sum(seen) < 390

@@ -9,6 +9,7 @@ import pytest
 from sharding_problems import draw, oracle
 
 from placeopt.sharding.compact import as_draft, condense, draft_of
+from placeopt.sharding.reduction import composed
 
 HUGE = 10**9
 
@@ -56,3 +57,29 @@ def test_every_choice_costs_the_same_and_fits_as_well():
             feasible_ones, others = feasible_ones + (found is not None), others + (found is None)
         edges += len(condensed.compact.edge)
     assert min(feasible_ones, others, edges) > 50
+
+
+@pytest.mark.interpreted
+def test_two_condensations_are_one():
+    """Strategies dropped at random, twice: a choice of what is left is the same choice of all."""
+    rng, count = np.random.default_rng(0), 0
+    for seed in range(80):
+        draft, alive = draft_of(draw(seed)[0])
+        if not np.logical_or.reduceat(alive, draft.node_ptr[:-1]).all():
+            continue
+        outer = condense(draft, alive)
+        pointer = outer.compact.node_ptr
+        if len(pointer) < 3:
+            continue
+        kept = rng.random(pointer[-1]) < 0.6
+        kept[pointer[:-1] + rng.integers(np.diff(pointer))] = True
+        inner = condense(as_draft(outer.compact), kept)
+        both = composed(outer, inner)
+        assert both.offset == outer.offset + inner.offset
+        for choice in itertools.product(*(range(k) for k in np.diff(inner.compact.node_ptr))):
+            chosen = np.array(choice, dtype=np.int64)
+            whole = outer.expand(inner.expand(chosen))
+            assert both.expand(chosen).tolist() == whole.tolist()
+            assert both.contract(whole).tolist() == list(choice)
+            count += 1
+    assert count > 50
