@@ -310,6 +310,9 @@ def test_lemmas_raise_heads_of_their_class():
     assert state.head[3] == [12, 13]
     with pytest.raises(FALSE):
         follows(["sweep", 0, [[3, 0, 13, [0, 1, 2]]]], 90, compute, edges)
+    turned = [row[::-1] for row in compute]
+    state = follows(["sweep", 0, [[3, 1, 12, [0, 1, 2]]]], 90, turned, edges)
+    assert state.head[3] == [13, 12]
 
 
 def test_a_lemma_that_says_nothing_new_is_not_looked_at():

@@ -131,7 +131,9 @@ def test_prices_and_messages_are_rounded_to_what_fits():
     """Prices down, messages to the nearest; the numbers of a pass stay below 2^60, however large
     they are made.
     """
-    for rng, compact in itertools.islice(drawn(range(90)), 12):
+    for number, (rng, compact) in enumerate(itertools.islice(drawn(range(90)), 12)):
+        if number % 2:
+            compact = compact._replace(cost=compact.cost * 2**35)
         pointers = pointers_of(compact)
         degree = int(np.diff(compact.adj_ptr).max())
         for scale in (1.0, 1e6, 1e15, 1e30):
@@ -150,8 +152,8 @@ def test_prices_and_messages_are_rounded_to_what_fits():
                     )
                 ]
                 sent = max(np.abs(w.to_low).max(), np.abs(w.to_high).max())
-                assert max(terms) + degree * int(sent) < 2**61
-            if scale == 1.0:
+                assert max(terms) + degree * int(sent) < 2**59 + 2**20
+            if scale == 1.0 and not number % 2:
                 unit = 2.0 ** (w.cost_bits + w.price_bits)
                 assert w.cost_bits == 20
                 for got, part in ((w.to_low, messages[0]), (w.to_high, messages[1])):
