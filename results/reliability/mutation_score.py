@@ -55,7 +55,9 @@ def _finished(row: Row) -> Row:
     kinds = ", ".join(f"{row[kind]} {kind}" for kind in KINDS if row.get(kind))
     found = {name: row[name] for name in ("group", "made", "killed", "equivalent", "survived")}
     tellable = row["made"] - row["equivalent"]
-    return {**found, "kinds": kinds, "score": f"{row['killed'] / max(1, tellable):.3f}"}
+    of_all = f"{row['killed'] / row['made']:.3f}"
+    score = f"{row['killed'] / max(1, tellable):.3f}"
+    return {**found, "kinds": kinds, "killed of made": of_all, "score": score}
 
 
 __all__ = ["mutation_score"]

@@ -11,6 +11,7 @@ Times are wall seconds on two cores of a shared machine.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import random
@@ -491,7 +492,7 @@ def draw_tables() -> None:
         rows = read_csv(HERE / f"{name}.csv")
         if not rows:
             continue
-        lines += [f"## {name}", "", (part.__doc__ or "").strip(), ""]
+        lines += [f"## {name}", "", inspect.cleandoc(part.__doc__ or ""), ""]
         if "as required" in rows[0]:
             good = sum(row["as required"] == "True" for row in rows)
             lines += [f"{good} of {len(rows)} as required.", ""]

@@ -425,3 +425,11 @@ def test_cases_of_a_class_split_its_devices():
     for u, c in ((0, 2), (1, 0), (0, -1), (-1, 0)):
         with pytest.raises(UNREADABLE):
             follows(["branch", "class", u, c, sweep, sweep], 3, [[9, 4]])
+
+
+def test_a_bound_is_refuted_one_tick_below_it():
+    """Two of three ops of 5 ticks share one of two devices: 10 is a bound, 11 is none."""
+    steps = [["pigeons", [0, 1, 2], 1]]
+    for bound, said in ((10, "accepted"), (11, "refused")):
+        data = proof_of([[5, 5]] * 3, [0, 0, 1], [0, 6, 0], bound, steps)
+        assert verdict(checker, data) == said

@@ -74,6 +74,9 @@ def test_a_supposition_starts_with_what_the_problem_says():
     }
     heavy = state_of(problem_of([[3, 3], [5, 5]], resident=[2, 3], capacity=[4, 2]), 50)
     assert heavy.time == [[3, 3], [5, None]]
+    assert state_of(problem_of([[3, 7], [9, 4]]), 50).fastest(1) == 4
+    one_cannot = state_of(problem_of([[3, 3], [5, -1]], colocation=[1, 1]), 50)
+    assert one_cannot.time == [[3, None], [5, None]]
     joint = problem_of([[3, 3], [5, 5]], resident=[2, 2], capacity=[4, 3], colocation=[1, 1])
     assert state_of(joint, 50).time == [[3, None], [5, None]]
 
@@ -296,6 +299,58 @@ def test_a_lemma_takes_the_earliest_of_other_devices():
                 follows(step, 90, compute, edges)
 
 
+def test_lemmas_raise_heads_of_their_class():
+    """Three ops that only the first device runs: 12 ticks there, where edges say 4; the second one
+    waits 13 ticks for a link already.
+    """
+    compute = [*[[4, -1]] * 3, [1, 1]]
+    edges = [(0, 3, 9), (1, 3, 0), (2, 3, 0)]
+    assert follows(["sweep", 0, []], 90, compute, edges).head[3] == [4, 13]
+    state = follows(["sweep", 0, [[3, 0, 12, [0, 1, 2]]]], 90, compute, edges)
+    assert state.head[3] == [12, 13]
+    with pytest.raises(FALSE):
+        follows(["sweep", 0, [[3, 0, 13, [0, 1, 2]]]], 90, compute, edges)
+    turned = [row[::-1] for row in compute]
+    state = follows(["sweep", 0, [[3, 1, 12, [0, 1, 2]]]], 90, turned, edges)
+    assert state.head[3] == [13, 12]
+
+
+def test_a_lemma_that_says_nothing_new_is_not_looked_at():
+    """Of a head that is as late already."""
+    assert follows(["sweep", 0, [[1, 0, 0, [0]]]], 50, [[5, 5]] * 2).head[1] == [0]
+
+
+def test_a_lemma_looks_as_far_back_as_its_ops():
+    """A chain of three and one more op before another, on one device: 16 ticks, where edges say
+    12.
+    """
+    given = [[4]] * 5, [(0, 1, 0), (1, 2, 0), (2, 3, 0), (4, 3, 0)]
+    for ticks, late in ((16, True), (17, False)):
+        step = ["sweep", 0, [[3, 0, ticks, [0, 1, 2, 4]]]]
+        if late:
+            assert follows(step, 90, *given).head[3] == [16]
+        else:
+            with pytest.raises(FALSE):
+                follows(step, 90, *given)
+
+
+def test_a_lemma_takes_the_least_delay_of_all():
+    """One op of 5 ticks comes just before, another one 3 ticks earlier: together 10 ticks are shown
+    on one device, not 11.
+    """
+    given = [[5], [5], [3], [1]], [(0, 3, 0), (1, 2, 0), (2, 3, 0)]
+    assert follows(["sweep", 0, [[3, 0, 10, [0, 1]]]], 90, *given).head[3] == [10]
+    with pytest.raises(FALSE):
+        follows(["sweep", 0, [[3, 0, 11, [0, 1]]]], 90, *given)
+
+
+def test_a_lemma_counts_the_second_device_of_a_class():
+    """Two ops on two like devices end at 5."""
+    given = [[5, 5], [5, 5], [1, 1]], [(0, 2, 0), (1, 2, 0)]
+    with pytest.raises(FALSE):
+        follows(["sweep", 0, [[2, 0, 6, [0, 1]]]], 90, *given)
+
+
 def test_a_lemma_is_of_ops_before_another():
     """What no path leads from says nothing of the op, and does not end the reading."""
     with pytest.raises(FALSE):
@@ -327,6 +382,8 @@ def test_delays_pay_one_link_unless_the_ends_share_a_device():
     )
     assert delays(*chain, 2, split=[(1, 2)]) == ({2: 0, 1: 20, 0: 23}, {2: INFINITE, 1: 20, 0: 23})
     assert delays(*chain, 2, split=[(0, 1)]) == ({2: 0, 1: 0, 0: 13}, {2: INFINITE, 1: 20, 0: 13})
+    assert delays(*chain, 2, share=[(0, 2)])[1] == {2: INFINITE, 1: 20, 0: INFINITE}
+    assert delays(*chain, 2, split=[(0, 2)])[0] == {2: 0, 1: 0, 0: 13}
     two = [[2, 2], [3, 3], [5, 5], [4, 4]], [(0, 1, 1), (1, 3, 9), (0, 2, 2), (2, 3, 1)]
     near, apart = delays(*two, 3)
     assert (near[0], apart[0]) == (5, 6)
@@ -353,6 +410,14 @@ def test_ops_share_a_device_if_every_other_way_is_too_long():
         follows(["same", 0, 1], 14, *own)
     with pytest.raises(FALSE):
         follows(["same", 0, 1], 3, [[5, 5], [5, 5]])
+    uneven = [[2, 9], [3, 8]], [(0, 1, 1)]  # 2 + 1 + 8 and 9 + 1 + 3
+    assert follows(["same", 0, 1], 10, *uneven).group[0] == [0, 1]
+    with pytest.raises(FALSE):
+        follows(["same", 0, 1], 11, *uneven)
+    only = {0: [5, -1, -1], 1: [-1, 5, 5]}  # the first device alone, or either of two like ones
+    assert follows(["same", 0, 1], 50, [only[0], only[0]]).group[0] == [0, 1]
+    with pytest.raises(FALSE):
+        follows(["same", 0, 1], 50, [only[1], only[1]])
     assert follows(["same", 0, 1], 50, [[5], [5]]).group[0] == [0, 1]  # one device
 
 
@@ -366,6 +431,21 @@ def test_ops_share_a_device_counts_heads_and_tails():
         if together:
             checker.follow(state, ["same", 1, 2])
             assert state.group[1] is state.group[2]
+        else:
+            with pytest.raises(FALSE):
+                checker.follow(state, ["same", 1, 2])
+
+
+def test_ops_share_a_device_counts_the_head_of_each_class():
+    """The first of two ops waits for a third one, 4 ticks beside it or 10 elsewhere: 10 + 2 + 1 + 8
+    and 4 + 9 + 1 + 3.
+    """
+    given = [[-1, 4], [2, 9], [3, 8]], [(0, 1, 6), (1, 2, 1)]
+    for most, together in ((16, True), (17, False)):
+        state = follows(["sweep", 0, []], most, *given)
+        assert state.head[1] == [10, 4]
+        if together:
+            checker.follow(state, ["same", 1, 2])
         else:
             with pytest.raises(FALSE):
                 checker.follow(state, ["same", 1, 2])
@@ -432,16 +512,17 @@ def test_more_ops_than_devices_cannot_all_be_apart():
 
 def test_ticks_in_a_window_are_the_least_of_all_starts():
     """Against every start of an op of up to 4 ticks, every window, head and tail, within 7."""
-    state = state_of(problem_of([[1]]), 7)
+    state = state_of(problem_of([[1, 2], [3, 4]]), 7)
     inside = sys.modules["proof_checker.work_steps"].inside
     for ticks, head, tail in itertools.product(range(5), range(4), range(4)):
         starts = range(head, 7 - tail - ticks + 1)
         if not starts:
             continue
-        state.time, state.head, state.tail = [[ticks]], [[head]], [[tail]]
+        parts = (ticks, head, tail)  # of the second op on the second class; others say other things
+        state.time, state.head, state.tail = ([[9, 8], [7, part]] for part in parts)
         for begin, end in itertools.combinations_with_replacement(range(8), 2):
             seen = [max(0, min(s + ticks, end) - max(s, begin)) for s in starts]
-            assert inside(state, 0, 0, begin, end) == min(seen), (ticks, head, tail, begin, end)
+            assert inside(state, 1, 1, begin, end) == min(seen), (ticks, head, tail, begin, end)
 
 
 def test_a_window_offers_weights_and_bytes():
@@ -454,6 +535,10 @@ def test_a_window_offers_weights_and_bytes():
     for capacity, closed in (([3, 2], True), ([3, 3], False)):
         given = {"resident": [2, 2, 2], "capacity": capacity}
         assert holds(bytes_only, 50, [[5, 5]] * 3, **given) == closed
+    for room, closed in ((4, True), (5, False)):  # 2 + 15 + 15 of room + 27
+        given = {"resident": [2, 5, 5], "capacity": [room, 9]}
+        step = ["window", 0, 0, [0, 0], [1, 3]]
+        assert holds(step, 50, [[5, 5], [-1, 5], [-1, 5]], **given) == closed
     both = ["window", 0, 8, [3, 2], [0, 0]]  # 8 * 5 offered; 15 or 14 an op
     assert holds(both, 8, [[5, 7]] * 2) is False
     assert holds(both, 8, [[5, 7]] * 3) is True
@@ -693,6 +778,26 @@ def test_every_number_of_a_sharding_problem_has_its_range(change):
     assert checker.Sharding(data).cost == [[3, 5]]
     with pytest.raises(UNREADABLE):
         checker.Sharding({**data, **change})
+
+
+def test_tables_of_edges_are_whole():
+    """One cost too few or too many, also where the second node comes first."""
+    data = plain(
+        ShardingProblem(
+            name="s",
+            node_ptr=[0, 2, 4],
+            cost=[3, 5] * 2,
+            usage=[4, 0] * 2,
+            interval=[[0, 1]] * 2,
+            edge=[[1, 0]],
+            edge_cost=[1, 2, 3, 4],
+            usage_limit=9,
+        )
+    )
+    assert checker.Sharding(data).tables == {(0, 1): [[1, 3], [2, 4]]}
+    for costs in ([1, 2, 3], [1], [], [1, 2, 3, 4, 5]):
+        with pytest.raises(UNREADABLE):
+            checker.Sharding({**data, "edge_cost": costs})
 
 
 def test_a_choice_is_of_strategies_that_exist_within_the_limit():
