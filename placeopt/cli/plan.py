@@ -150,6 +150,7 @@ def plan_command(
     space: dict[str, Any] = {
         "costs": costs,
         "formula": formula,
+        "precision": precision,
         "recompute": recompute,
         "mixed": mixed,
         "sharded": sharded,

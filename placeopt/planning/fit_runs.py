@@ -7,7 +7,6 @@ so that what the runs do not tell stays there.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.planning.run_rows import Run, read_run
-from placeopt.planning.runs_table import predict_run
+from placeopt.planning.runs_table import USABLE, predict_run
 from placeopt.plans.calibration import CONSTANTS, Calibration, offset_keys
 from placeopt.plans.memory_model import MEMORY_CONSTANTS
 from placeopt.plans.step_model import StepModel
@@ -186,22 +185,45 @@ def _intervals(
 
 
 def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
-    """Return the constants of memory with the least median error on rows with a measured peak."""
-    known = [run for run in runs if run.memory_gb]
-    best = MEMORY_CONSTANTS | start.memory
-    if len(known) < LEAST_RUNS:
-        return best
-    grid = [
-        {"base": base * 1e9, "fragmentation": 1 + share / 10}
-        for base in (0.5, 1, 1.5, 2, 3, 4, 5, 6)
-        for share in range(11)
+    """Return the constants of memory with the least median error of measured peaks, plus the share
+    of runs that are called wrongly: those with a step fitted into memory.
+
+    Families of frameworks with enough peaks get a base of their own, the others the usual one.
+    """
+    if sum(run.memory_gb is not None for run in runs) < LEAST_RUNS:
+        return MEMORY_CONSTANTS | start.memory
+    plain = replace(start, memory={"base": 0.0, "fragmentation": 1.0})
+    parts = [predict_run(run, plain)[1] for run in runs]
+    kept = np.array([part.activations for part in parts])
+    rest = np.array([part.total for part in parts]) - kept
+    peaks = np.array([(run.memory_gb or np.nan) * 2**30 for run in runs])
+    room = np.array([USABLE * run.gpu.memory for run in runs])
+    known, left = ~np.isnan(peaks), np.array([not run.oom for run in runs])
+
+    kinds = np.array([run.conf.framework for run in runs])
+
+    bases = np.arange(2, 17) / 2 * 1e9
+
+    def loss(base: float, share: float, rows: NDArray[np.bool_]) -> float:
+        total = rest + base + share * kept
+        wrong = np.mean(((total <= room) != left)[rows])
+        errors = np.abs(np.log(total / peaks))[rows & known]
+        return float(wrong + (np.median(errors) if len(errors) else 0.0))
+
+    enough = [
+        kind
+        for kind in dict.fromkeys(kinds.tolist())
+        if (known & (kinds == kind)).sum() >= LEAST_RUNS
     ]
-
-    def loss(memory: dict[str, float]) -> float:
-        errors = []
-        for run in known:
-            parts = predict_run(run, replace(start, memory=memory))[1]
-            errors.append(abs(math.log(parts.total / 1e9 / (run.memory_gb or 1.0))))
-        return float(np.mean(errors))
-
-    return min(grid, key=loss)
+    rest_of = ~np.isin(kinds, enough)
+    usual = MEMORY_CONSTANTS["base"]
+    found: list[tuple[float, dict[str, float]]] = []
+    for share in np.arange(16, 31) / 20:
+        memory = {"base": usual, "fragmentation": float(share)}
+        worth = loss(usual, share, rest_of) if rest_of.any() else 0.0
+        for kind in enough:
+            losses = [loss(base, share, kinds == kind) for base in bases]
+            memory[f"base {kind}"] = float(bases[int(np.argmin(losses))])
+            worth += min(losses)
+        found.append((worth, memory))
+    return min(found, key=lambda item: item[0])[1]

@@ -98,7 +98,7 @@ def read_shape(model: Any) -> ModelShape | None:
 
 def _own_shape(text: str) -> ModelShape:
     known = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "gated", "experts", "active")
-    values: dict[str, int] = {}
+    values: dict[str, Any] = {}
     for item in text.split(","):
         name, _, value = item.partition("=")
         if name not in (*known, "expert_ffn", "head_dim") or not value.isdigit():

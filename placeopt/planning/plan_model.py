@@ -49,6 +49,7 @@ def plan_problem(
     *,
     costs: str | Path | None = None,
     formula: str = "predicted",
+    precision: str = "bf16",
     **space: Any,
 ) -> StepPlanProblem:
     """Return the problem of training a model.
@@ -65,6 +66,7 @@ def plan_problem(
     `placeopt profile`, whose
         model's example inputs then are one sample; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
+    precision : of matrix products by roofline.
     space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas
     of a stage may be of two
         kinds, by default False), schedules, sharded and forms (see `StepPlanProblem`; by default
@@ -99,7 +101,7 @@ def plan_problem(
                 "backward "
                 "passes by roofline"
             )
-        found, pools = roofline_costs(graph, devices, sizes, known_times=said)
+        found, pools = roofline_costs(graph, devices, sizes, known_times=said, precision=precision)
         name = f"{graph.name} on {cluster}"
     else:
         table, path = read_layer_table(costs, str(model)), Path(costs) / "network.json"

@@ -22,7 +22,8 @@ class Run:
 
     Attributes
     ----------
-    notes : what was assumed. seconds, memory_gb, oom : measured, None where the row does not say.
+    notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
+    them. seconds, memory_gb, oom : measured, None where the row does not say.
     """
 
     shape: ModelShape
@@ -30,9 +31,17 @@ class Run:
     conf: Configuration
     notes: tuple[str, ...]
     unsaid_recompute: bool
+    unsaid_sharding: bool
     seconds: float | None
     memory_gb: float | None
     oom: bool | None
+
+    @property
+    def shares(self) -> bool:
+        """Whether optimizer states are shared out though the row does not say, as
+        Megatron-DeepSpeed does, at no price of time.
+        """
+        return self.unsaid_sharding and self.conf.framework == "megatron-deepspeed"
 
 
 def number(row: dict[str, Any], key: str) -> float | None:
@@ -74,6 +83,7 @@ def read_run(row: dict[str, Any]) -> Run:
         conf,
         tuple(notes),
         unsaid,
+        not str(row.get("sharding") or "").strip(),
         number(row, "step_s") or None,
         number(row, "peak_mem_gb") or None,
         None if oom is None else bool(oom),

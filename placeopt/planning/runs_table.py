@@ -12,32 +12,38 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_text, write_text
 from placeopt.planning.run_rows import Run, read_run
 from placeopt.plans.calibration import Calibration, default_calibration
-from placeopt.plans.configuration import RECOMPUTE
+from placeopt.plans.configuration import RECOMPUTE, SHARDING
 from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.step_model import StepModel, StepParts
 
 ADDED = ("predicted_step_s", "predicted_memory_gb", "predicted_oom", "note")
-USABLE = 0.97
+USABLE = 0.95
 """Part of a device's memory that a run may use: the driver keeps the rest."""
 
 
 def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryParts, Run, str]:
     """Return time, memory, the run as it was priced, and what was assumed of recomputation.
 
-    Where a row does not say what is recomputed, the least that fits into memory is taken.
+    Where a row does not say what is recomputed or shared out, the least that fits is taken.
     """
     model = StepModel(run.shape, run.gpu, constants)
-    choices = RECOMPUTE if run.unsaid_recompute else (run.conf.recompute,)
-    for recompute in choices:
-        conf = replace(run.conf, recompute=recompute)
-        memory = memory_parts(run.shape, conf, model.held(conf), constants.memory)
-        if memory.total <= USABLE * run.gpu.memory:
+    found, least = [], SHARDING.index(run.conf.sharding)
+    for sharding in SHARDING[least:] if run.unsaid_sharding else (run.conf.sharding,):
+        for recompute in RECOMPUTE if run.unsaid_recompute else (run.conf.recompute,):
+            conf = replace(run.conf, recompute=recompute, sharding=sharding)
+            kept = replace(conf, sharding="zero1") if run.shares and sharding == "none" else conf
+            memory = memory_parts(run.shape, kept, model.held(conf), constants.memory)
+            found.append((conf, memory))
+            if memory.total <= USABLE * run.gpu.memory:
+                break
+        if memory.total <= USABLE * run.gpu.memory or (conf.pipeline > 1 and sharding == "zero1"):
             break
-    else:  # nothing fits, so that the measured run was leaner than this model: without
-        conf = replace(run.conf, recompute=choices[0])
-        memory = memory_parts(run.shape, conf, model.held(conf), constants.memory)
-    said = f"recompute {conf.recompute} assumed" if run.unsaid_recompute else ""
-    return model.parts(conf), memory, replace(run, conf=conf), said
+    if memory.total > USABLE * run.gpu.memory:  # nothing fits: the row was leaner than this model
+        conf, memory = found[0]
+    said = [f"recompute {conf.recompute} assumed"] if run.unsaid_recompute else []
+    if run.unsaid_sharding and conf.data * conf.context > 1:
+        said.append(f"sharding {conf.sharding} assumed")
+    return model.parts(conf), memory, replace(run, conf=conf), "; ".join(said)
 
 
 def read_runs(path: str | Path) -> list[dict[str, str]]:
@@ -65,7 +71,7 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
     except InputError as error:
         return row | dict.fromkeys(ADDED[:3], "") | {"note": str(error)}
     notes = [*run.notes, *([said] if said else [])]
-    total = memory.total / 1e9
+    total = memory.total / 2**30
     return row | {
         "predicted_step_s": f"{parts.total:.6g}",
         "predicted_memory_gb": f"{total:.4g}",

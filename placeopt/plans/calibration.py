@@ -58,8 +58,8 @@ def family(framework: str) -> str:
     text = framework.lower()
     known = (
         ("megatron-deepspeed", ("megatron-deepspeed", "megatron-ds", "deepspeed")),
-        ("megatron", ("megatron", "nemo", "bridge", "apex")),
         ("fsdp", ("fsdp", "composer", "foundry", "torchtitan", "automodel", "fairscale", "llm.c")),
+        ("megatron", ("megatron", "nemo", "bridge", "apex")),
         ("jax", ("pax", "maxtext", "jax", "levanter", "t5x", "easylm")),
         ("internevo", ("intern",)),
     )

@@ -20,7 +20,8 @@ class Gpu:
     Attributes
     ----------
     peaks : dense flop/s by precision. sustained : of them, the part that the best measured matmul
-    reaches (1 where none was measured). memory : bytes. bandwidth, link, fabric : bytes per second
+    reaches (1 where none was measured). memory : bytes; what is sold as
+    80 GB is 80 GiB. bandwidth, link, fabric : bytes per second
     of memory, of an all-reduce inside a host, and of a device's port to other hosts.
     domain : devices joined by links. source : of the numbers.
     """
@@ -72,7 +73,7 @@ def known_gpus() -> dict[str, Gpu]:
             name,
             peaks,
             sustained,
-            row["memory_gb"] * 1e9,
+            row["memory_gb"] * 2**30,
             row["bandwidth_gbs"] * 1e9,
             row["link_gbs"] * 1e9,
             row["fabric_gbs"] * 1e9,
@@ -111,5 +112,5 @@ def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     if memory_gb and memory_gb > 0 and not said:
         if gpu.name == "A100" and memory_gb > 60:
             gpu = known["A100-80"]
-        gpu = replace(gpu, memory=memory_gb * 1e9)
+        gpu = replace(gpu, memory=memory_gb * 2**30)
     return gpu, said

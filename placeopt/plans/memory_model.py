@@ -4,7 +4,8 @@ Mixed precision keeps 16-bit weights, gradients, and 12 bytes of 32-bit weights 
 parameter: 16 bytes with 16-bit gradients, 18 with 32-bit ones. Activations are counted as by
 Korthikanti et al., MLSys 2023 (their section 4), with the widths of the feed-forward part; fused
 attention keeps no scores. A stage of 1F1B keeps as many micro-batches as stages follow, an
-interleaved one (p - 1) / v of a stage's more.
+interleaved one (p - 1) / v of a stage's more. Masks of dropout are
+not counted.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.model_shapes import ModelShape
 
-MEMORY_CONSTANTS = {"base": 2.0e9, "fragmentation": 1.1}
-"""Bytes of driver, libraries and communicators, and the allocator's factor of activations."""
+MEMORY_CONSTANTS = {"base": 2.5e9, "fragmentation": 1.1}
+"""Bytes of driver, libraries and communicators, and the allocator's factor of activations; `base F`
+is that of a framework F, where peaks were measured."""
 
 MASTER_BYTES = 12
-LOGIT_BYTES = 10
-"""A logit in 16 bits, its copy in 32 and the gradient of that."""
+LOGIT_BYTES = 6
+"""A logit in 16 bits and its gradient in 32."""
 
 CHECKPOINT_BYTES = 2
 
@@ -68,7 +70,7 @@ def memory_parts(
         trained * master * (own if level >= 1 else held),
         activations,
         2 * size * one_layer if level >= 3 and conf.shards > 1 else 0.0,
-        known["base"],
+        known.get(f"base {conf.framework}", known["base"]),
         (known["fragmentation"] - 1) * activations,
     )
 
@@ -77,7 +79,7 @@ def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> floa
     """Bytes that a layer keeps of a micro-batch without recomputation."""
     t = conf.tensor
     tokens = conf.micro_batch * conf.sequence / conf.context
-    between = 5.0 * tokens * shape.hidden * size / (t if conf.sequence_parallel else 1)
+    between = 4.0 * tokens * shape.hidden * size / (t if conf.sequence_parallel else 1)
     keys = 2 * shape.kv_heads * shape.head_dim
     attention = tokens * (2 * shape.attention_width + keys) * size / t
     sparse = shape.sparse_layers / shape.layers

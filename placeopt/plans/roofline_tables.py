@@ -12,6 +12,9 @@ a micro-batch; what enters and leaves experts passes an all-to-all over the link
 which every device sends (t - 1) / t of its share. All other splits are even ones of every op, whose
 activations already are those of sequence parallelism, so that this is no choice of its own here.
 
+Parameters are counted, and floats have the bytes of the precision, whatever the graph's are; matrix
+units run at the peak that the best matmul sustains (`placeopt.plans.gpus`).
+
 Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the
 forward pass of one sample; other micro-batches and degrees take what is above the overhead of a
 launch times the ratio of their roofline to that of one sample.
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.plans.gpus import find_gpu
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
 from placeopt.plans.plan import EXPERT
@@ -104,11 +108,12 @@ def roofline_costs(
     micro_batches: tuple[int, ...],
     degrees: tuple[int, ...] = (1, 2, 4, 8),
     known_times: str = "",
+    precision: str = "bf16",
 ) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
     """Return a cost model of a forward graph of one sample, and the devices of a cluster.
 
     `known_times` says where measured times of the graph's ops come from; without it they are not
-    used.
+    used. `precision` is that of matrix products where nothing was measured.
 
     Raises
     ------
@@ -126,8 +131,12 @@ def roofline_costs(
     layer = chain_of_layers(graph)
     count = int(layer.max()) + 1
     pools, inside, between = _hosts(cluster)
-    work = _Work(graph, layer, count, measured=bool(known_times))
-    times, experts, devices = {}, {}, {device.kind: device for device in cluster.devices}
+    size_of = 4 if known_times or precision == "fp32" else 2
+    work = _Work(graph, layer, count, size_of, measured=bool(known_times))
+    times, experts = {}, {}
+    devices = {device.kind: device for device in cluster.devices}
+    if not known_times:
+        devices = {kind: _with_peak(device, precision) for kind, device in devices.items()}
     for pool, tensor, size in product(pools, degrees, micro_batches):
         if tensor <= pool.per_host:
             times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
@@ -142,8 +151,8 @@ def roofline_costs(
         known,
         {t: work.activations / t for t in degrees},
         work.outputs,
-        4,
-        known_times or f"roofline of '{graph.name}' on '{cluster.name}'",
+        size_of,
+        known_times or f"roofline of '{graph.name}' on '{cluster.name}', {precision}",
         work.weight_part,
         "flops of the ops with weights, of all flops",
     )
@@ -169,11 +178,29 @@ def roofline_costs(
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
 
 
+def _with_peak(device: Device, precision: str) -> Device:
+    """Return a device with the sustained peak of a precision, itself where none is known."""
+    gpu, unknown = find_gpu(device.kind)
+    if unknown or device.family == "cpu":
+        return device
+    peak, used = gpu.peak(precision)
+    share = 1.0 if used == "fp32" else gpu.share(used)
+    return replace(device, peak_flops=peak * share)
+
+
 class _Work:
-    """What each layer computes, moves, keeps and passes on, for one sample; floats of 4 bytes."""
+    """What each layer computes, moves, keeps and passes on, for one sample, in floats of
+    `size` bytes.
+    """
 
     def __init__(
-        self, graph: OpGraph, layer: NDArray[np.int64], count: int, *, measured: bool
+        self,
+        graph: OpGraph,
+        layer: NDArray[np.int64],
+        count: int,
+        size: int,
+        *,
+        measured: bool,
     ) -> None:
         seconds = graph.measured.T * graph.tick_seconds
         self.measured = dict(zip(graph.measured_kinds, seconds, strict=True)) if measured else {}
@@ -182,24 +209,29 @@ class _Work:
             graph.flops.astype(float),
             np.minimum(graph.resident, graph.bytes_moved).astype(float),
         )
-        self.moved = graph.bytes_moved - self.weights
-        self.parameters = np.bincount(layer, graph.resident / 4.0, count)
-        size = graph.tensor_bytes / 4.0
-        self.activations = np.bincount(layer[graph.producer], size, count)
+        counted = graph.parameters if graph.parameters.any() else graph.resident / 4.0
+        own_size = float(graph.resident.sum()) / max(1.0, float(counted.sum())) or 4.0
+        self.size = size  # bytes of a float here, `own_size` those of the graph
+        self.moved = (graph.bytes_moved - self.weights) * (size / own_size)
+        self.weights *= size / own_size
+        self.counted = np.asarray(counted, dtype=np.float64)
+        self.parameters = np.bincount(layer, self.counted, count)
+        floats = graph.tensor_bytes / own_size
+        self.activations = np.bincount(layer[graph.producer], floats, count)
         own = np.bincount(layer, self.flops * (graph.resident > 0), count)
         # the gradients of inputs and of weights take as many flops as the forward pass each
         self.weight_part = (
             own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
         )
-        self._count_experts(graph)
+        self._count_experts(graph, own_size)
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
         np.maximum.at(last, graph.edge_tensor, layer[graph.consumer])
         for cut in range(1, count):  # what crosses the cut behind a layer
             crossing = (layer[graph.producer] < cut) & (last >= cut)
-            self.outputs[cut - 1] = size[crossing].sum()
+            self.outputs[cut - 1] = floats[crossing].sum()
 
-    def _count_experts(self, graph: OpGraph) -> None:
+    def _count_experts(self, graph: OpGraph, own_size: float) -> None:
         """Find experts, the parameters beside them, and the floats that enter and leave them, by
         layer.
         """
@@ -210,11 +242,11 @@ class _Work:
         )
         self.expert = np.array([bool(found) for found in named])
         self.experts = len({int(found[-1]) for found in named if found})
-        own = np.where(self.expert, 0.0, graph.resident / 4.0)
+        own = np.where(self.expert, 0.0, self.counted)
         self.dense = np.asarray(np.bincount(self.layer, own, self.count), dtype=np.float64)
         source = graph.producer[graph.edge_tensor]
         crossing = self.expert[source] != self.expert[graph.consumer]
-        floats = graph.tensor_bytes[graph.edge_tensor] / 4.0
+        floats = graph.tensor_bytes[graph.edge_tensor] / own_size
         self.exchanged = np.bincount(
             self.layer[graph.consumer], np.where(crossing, floats, 0.0), self.count
         )
@@ -232,7 +264,7 @@ class _Work:
             self._op_seconds(device, micro_batch, 1) / tensor,
             self._op_seconds(device, micro_batch // tensor, 1),
         )
-        sent = self.exchanged * 4 * micro_batch / tensor * (tensor - 1) / tensor
+        sent = self.exchanged * self.size * micro_batch / tensor * (tensor - 1) / tensor
         forward = np.bincount(self.layer, passes, self.count) + sent / inside
         return self._with_update(
             device, forward, self.dense + (self.parameters - self.dense) / tensor
@@ -262,7 +294,7 @@ class _Work:
     ) -> NDArray[np.float64]:
         """Forward, backward and optimizer seconds of each layer."""
         passes = self._op_seconds(device, micro_batch, tensor)
-        ring = 2 * (tensor - 1) / tensor * self.outputs * 4 * micro_batch / inside
+        ring = 2 * (tensor - 1) / tensor * self.outputs * self.size * micro_batch / inside
         forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
         return self._with_update(device, forward, self.parameters / tensor)
 

@@ -23,7 +23,7 @@ import numpy as np
 import placeopt.plans
 from placeopt.experiments.studies import data_folder, write_csv
 from placeopt.model.errors import InputError
-from placeopt.planning.fit_runs import fit, usable
+from placeopt.planning.fit_runs import fit, fit_memory, usable
 from placeopt.planning.run_rows import read_run
 from placeopt.planning.runs_table import USABLE, predict_run, read_runs
 from placeopt.plans.calibration import CONSTANTS, Calibration, read_calibration, spread_key
@@ -114,7 +114,7 @@ def memory(rows: list[Row], kind: str) -> list[Row]:
     for source in sorted({row["source"] for row in rows}):
         mine = [row for row in rows if row["source"] == source]
         peaks = [
-            abs(row["memory"] / 1e9 / row["run"].memory_gb - 1)
+            abs(row["memory"] / 2**30 / row["run"].memory_gb - 1)
             for row in mine
             if row["run"].memory_gb
         ]
@@ -177,8 +177,21 @@ def final(rows: list[Row]) -> None:
         print(*row.values())
 
 
+def refit_memory(rows: list[Row]) -> None:
+    """Fit the constants of memory again, the others as they are."""
+    path = Path(placeopt.plans.__file__).parent / "calibration.json"
+    known = read_calibration(path)
+    fitted = fit_memory(usable(rows), known)
+    replace(known, memory=fitted).save(path)
+    table = memory(predictions(rows, read_calibration(path)), "all, as shipped")
+    write_csv(HERE / "memory.csv", table)
+    for row in [fitted, *table]:
+        print(*row.items())
+
+
 def halves(rows: list[Row]) -> None:
     """Fit each half, judge it on the other, and keep the spread that the others had."""
+    path = Path(placeopt.plans.__file__).parent / "calibration.json"
     parts = [[row for row in rows if half(row) == side] for side in (0, 1)]
     tables: dict[str, list[Row]] = defaultdict(list)
     apart: list[Row] = []
@@ -192,10 +205,9 @@ def halves(rows: list[Row]) -> None:
             tables["choices"] += choices(found, name)
             tables["memory"] += memory(found, name)
     tables["runs"] += errors(apart, BOTH)
-    tables["memory"] += memory(apart, BOTH)
+    tables["memory"] += memory(predictions(rows, read_calibration(path)), "all, as shipped")
     for name, table in tables.items():
         write_csv(HERE / f"{name}.csv", table)
-    path = Path(placeopt.plans.__file__).parent / "calibration.json"
     replace(read_calibration(path), spread=spreads(apart)).save(path)
     for name in ("runs", "memory"):
         for row in tables[name]:
@@ -217,7 +229,7 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", default=["final", "halves"])
     rows = read_runs(data_folder("measured") / "training_runs.csv")
     for stage in parser.parse_args().stages:
-        {"final": final, "halves": halves}[stage](rows)
+        {"final": final, "halves": halves, "memory": refit_memory}[stage](rows)
 
 
 if __name__ == "__main__":
