@@ -81,8 +81,8 @@ def tied_notes(graph: OpGraph) -> list[str]:
             continue
         shown = [path.replace("/", ".") or graph.op_names[ops[0]] for path in paths]
         notes.append(
-            f"one weight of {_first_names(shown)}: these share a device, and all stages between them in a "
-            "chain; --shared copy gives each its copy (a pipeline sums their gradients)"
+            f"one weight of {_first_names(shown)}: these share a device, and all stages between "
+            "them in a chain; --shared copy gives each its copy (a pipeline sums their gradients)"
         )
     return notes
 
