@@ -47,6 +47,9 @@ class Pipeline:
         self.devices, self.span, self.memory, self.after = [], [], [], []
         for row in rows:
             self._read_block(row, names, blocks)
+        self._order_and_work()
+
+    def _order_and_work(self):
         pairs = [(u, v) for v, before in enumerate(self.after) for u, _ in before]
         self.order = sorted_order(self.num_blocks, pairs)
         demand(self.order is not None, "no block waits for itself")
