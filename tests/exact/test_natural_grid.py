@@ -14,7 +14,7 @@ from placeopt.makespan.time_grid import FEWEST_UNITS, LEAST_KEPT, MOST_UNITS, na
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_cp_sat import _climb_grids
+from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solving.tracker import Tracker
 
 
@@ -81,16 +81,9 @@ def test_a_sharded_layer(data):
     known = po.solve(problem, "annealing", seconds=5)
     tracker = Tracker("cp-sat", problem, Budget(100.0))
     tracker.offer(known.objective, known.solution)
-    analysis = Analysis(problem, seconds=10.0)
-    combinatorial = max(map(analysis.run, COMBINATORIAL))
-    tracker.raise_bound(combinatorial, "communication")
-    _climb_grids(
-        CpSat(num_workers=2, windows=False),
-        tracker,
-        analysis,
-        natural_grid(problem, known.objective),
-        20.0,
-    )
+    combinatorial = max(map(Analysis(problem, seconds=10.0).run, COMBINATORIAL))
+    settings = CpSat(num_workers=2, warm_start=False, windows=False, tactics="grids")
+    search_makespan(settings, problem, tracker)
     assert combinatorial < 980_000_000_000
     assert 1_151_000_000_000 <= tracker.lower_bound <= 1_157_245_512_960
     assert tracker.value <= known.objective
