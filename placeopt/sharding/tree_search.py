@@ -13,8 +13,9 @@ give up another cannot take at the same time. So the search makes attempts, each
 The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core. A phase ends with a
 cycle that gains nothing, or so little that in as many cycles again the attempt would not become the
 best, or after so many turns; the number doubles from attempt to attempt, so that a first good
-choice is there soon. There are four ways to begin: from a decoded choice, from the best one, from
-the best one with the strict phase alone, and from what CP-SAT makes of windows of the best one.
+choice is there soon. There are five ways to begin: from a decoded choice, with the strict phase
+alone from one that is decoded within the capacity, from the best one, from the best one with the
+strict phase alone, and from what CP-SAT makes of windows of the best one.
 The next attempt begins as the last one did if that found a better choice, else in the next way.
 
 References
@@ -69,7 +70,7 @@ SWEEP = 3.0
 PIECE = 20_000
 """Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
 
-DECODED, RELAXED, POLISHED, WINDOW, WAYS = 0, 1, 2, 3, 4
+DECODED, FITTED, RELAXED, POLISHED, WINDOW, WAYS = 0, 1, 2, 3, 4, 5
 """Ways in which an attempt begins, and their number."""
 
 DOUBLINGS = 64
@@ -91,6 +92,7 @@ class TreeSearch:
         self.state = random_states(rng, 1)[0]
         self._prices = np.zeros(len(compact.capacity))
         self._decoded: Ints | None = None
+        self._fitted: Ints | None = None
         self.best, self.best_cost = choice, self.cost_of(choice)
         self.urgent = False
         inner = np.flatnonzero(
@@ -108,11 +110,12 @@ class TreeSearch:
         self.window = Windows(compact, rng)
         self._work = self._attempts(polished=False)
 
-    def guide(self, prices: Floats, decoded: Ints) -> None:
-        """Take note of the bound's prices by time point, and of a choice that its messages decode
-        without a capacity.
+    def guide(self, prices: Floats, decoded: Ints, fitted: Ints) -> None:
+        """Take note of the bound's prices by time point, and of choices that its messages decode
+        without a capacity and within it.
         """
-        self._prices, self._decoded = prices, decoded
+        self._prices, self._decoded, self._fitted = prices, decoded, fitted
+        self.offer_best(fitted)
 
     def restart(self, choice: Ints) -> None:
         """Go on from another choice, which keeps the capacity."""
@@ -120,11 +123,11 @@ class TreeSearch:
         self._keep_best()
         self._work = self._attempts(polished=True)
 
-    def offer(self, choice: Ints) -> None:
-        """Take note of a choice, which keeps the capacity."""
-        if self.cost_of(choice) < self.best_cost:
-            self.board = board_of(self.compact, choice)
-            self._keep_best()
+    def offer_best(self, choice: Ints) -> None:
+        """Take note of a choice that keeps the capacity, if it is the best; the attempt goes on."""
+        cost = self.cost_of(choice)
+        if cost < self.best_cost:
+            self.best, self.best_cost = choice.copy(), cost
 
     def round(self, limit: int) -> int:
         """Do the next piece of work: at most `limit` moves; return their number, at least 1."""
@@ -166,11 +169,11 @@ class TreeSearch:
         while True:
             known = self.best_cost
             self.attempts += 1
-            start = self._decoded if way == DECODED else None
+            start = {DECODED: self._decoded, FITTED: self._fitted}.get(way)
             self.board = board_of(self.unlimited, self.best if start is None else start)
             if way == WINDOW:
                 yield from self._windows(turns)
-            elif way != POLISHED:
+            elif way not in (FITTED, POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))

@@ -164,7 +164,6 @@ class TwoSided:
         self._aim(self.search.best)
         for _ in range(FIRST_STEPS):
             self.dual.step()
-        self.search.offer(decode(self.dual.factors, self.compact, self.dual.width))
         self.exchange()
 
     def solution(self) -> Ints:
@@ -201,7 +200,8 @@ class TwoSided:
         """
         if self.search is None:
             return
-        self.search.guide(self.dual.prices, self._decoded(self.search))
+        fitted = decode(self.dual.factors, self.compact, self.dual.width)
+        self.search.guide(self.dual.prices, self._decoded(self.search), fitted)
         self.search.urgent = self.search.best_cost >= self._forbidden
         self._aim(self.search.best)
 

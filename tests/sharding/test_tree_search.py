@@ -37,7 +37,7 @@ def test_attempts_find_the_best_of_small_problems():
     """
     found = count = 0
     for condensed, search, feasible in searches(range(60)):
-        search.guide(np.zeros(len(condensed.compact.capacity)), search.best)
+        search.guide(np.zeros(len(condensed.compact.capacity)), search.best, search.best)
         for _ in range(60):
             search.round(5)
         choice = tuple(condensed.expand(search.best).tolist())
