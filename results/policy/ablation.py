@@ -140,7 +140,7 @@ def page(rows: list[Row]) -> str:
             "# Seed, search and learning on families set apart",
             "",
             f"`python results/policy/ablation.py`. One graph each of {', '.join(TEST)}, "
-            f"{SEEDS} seeds ({FEW} of what takes ten times as long), {EVALUATIONS} evaluations a run where nothing else is said. Ratio of "
+            f"up to {SEEDS} seeds as the column says, {EVALUATIONS} evaluations a run where nothing else is said. Ratio of "
             f"geometric means to `{BASE}` with its 95 % interval over graphs: above 1 is worse. "
             "Other work ran beside it; seconds are of the processor.",
             "",
