@@ -124,6 +124,7 @@ GROUPS = {
             f"{SLICES}::*[[]split*",
             f"{SLICES}::*[[]pipeline*",
             "tests/splits/test_*.py",
+            "tests/schedules/test_bound_parts.py",
             "tests/schedules/test_known.py",
             "tests/schedules/test_joint.py",
         ),
