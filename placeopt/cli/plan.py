@@ -131,7 +131,9 @@ def plan_command(
     `schedule --joint` is for block placements that need no data or tensor degrees, with schedules
     found block by block.
 
-    Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
+    A transformer by name or sizes is planned as launchers know plans, on any number of devices.
+
+    Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
     from placeopt.model.errors import InputError, check_choice
     from placeopt.planning.plan_model import plan, plan_problem

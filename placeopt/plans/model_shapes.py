@@ -177,36 +177,24 @@ def named_shape(name: str) -> ModelShape | None:
     return shape_of(name, **best[0][1]) if best else None
 
 
-def shape_of(
-    name: str,
-    layers: int,
-    hidden: int,
-    heads: int = 0,
-    kv_heads: int = 0,
-    ffn: int = 0,
-    params_b: float = 0.0,
-    active_b: float = 0.0,
-    gated: bool = False,
-    vocab: int = 0,
-    head_dim: int = 0,
-    **rest: Any,
-) -> ModelShape:
-    """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64."""
+def shape_of(name: str, layers: int, hidden: int, heads: int = 0, **rest: Any) -> ModelShape:
+    """Return a shape; what is not given is as in GPT: 4 x hidden, heads of 128 or 64.
+
+    `rest` holds fields of ModelShape, and params_b and active_b, published counts in 1e9.
+    """
     heads = heads or max(1, hidden // (128 if hidden >= 4096 else 64))
-    return ModelShape(
-        name,
-        layers,
-        hidden,
-        heads,
-        kv_heads or heads,
-        head_dim or max(1, hidden // heads),
-        ffn or (4 * hidden if not gated else int(8 * hidden / 3)),
-        gated,
-        vocab or DEFAULT_VOCABULARY,
-        published=params_b * 1e9,
-        published_active=active_b * 1e9,
-        **rest,
-    )
+    gated = bool(rest.get("gated", False))
+    usual = {
+        "kv_heads": heads,
+        "head_dim": max(1, hidden // heads),
+        "ffn": int(8 * hidden / 3) if gated else 4 * hidden,
+        "gated": gated,
+        "vocab": DEFAULT_VOCABULARY,
+        "published": rest.pop("params_b", 0.0) * 1e9,
+        "published_active": rest.pop("active_b", 0.0) * 1e9,
+    }
+    given = {key: value for key, value in rest.items() if value or key == "causal"}
+    return ModelShape(name, layers, hidden, heads, **usual | given)
 
 
 def counted_shape(params: float, name: str = "") -> ModelShape:

@@ -1,0 +1,68 @@
+"""Plans of public models at public scales by the shipped cost model: one command.
+
+    python results/plans/launches.py
+
+Writes launches.csv: plan, step, gap, MFU, plans priced, seconds of search; beside them what public
+recipes run there, where one is known. Seven rows that once went wrong come first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placeopt.experiments.studies import write_csv
+from placeopt.planning.launch_answer import to_json
+from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
+from placeopt.plans.calibration import default_calibration
+
+HERE = Path(__file__).parent
+CASES = (
+    ("layers=72,hidden=14336,heads=112", "384xA100-80", 2048, 2048, "fp16", ""),
+    ("llama-7b", "8xA100", 64, 2048, "bf16", ""),
+    ("llama3-70b", "256xH100", 512, 4096, "bf16", ""),
+    ("llama3-405b", "8xA100", 16, 4096, "bf16", ""),
+    ("llama2-7b", "8xH100", 128, 4096, "bf16", "NeMo: TP1 PP1 (fp8)"),
+    ("llama3-70b", "64xH100", 128, 8192, "bf16", "NeMo: TP4 PP4 CP2 (fp8)"),
+    ("llama3-405b", "1024xH100", 512, 8192, "bf16", "Megatron: TP8 PP8 VP8 CP2 (fp8)"),
+    ("llama3-405b", "16384xH100", 2048, 8192, "bf16", "Llama 3 paper: TP8 PP16 DP128"),
+    ("mixtral-8x7b", "64xH100", 512, 4096, "bf16", "NeMo: TP1 PP4 EP8"),
+    ("deepseek-v3", "1024xH100", 8192, 4096, "bf16", "automodel: PP4 EP64 FSDP256"),
+)
+
+
+def main() -> None:
+    """Search every case and write the table."""
+    rows = []
+    for model, cluster, batch, sequence, precision, recipe in CASES:
+        shape, machine = read_shape(model), read_machine(cluster)
+        if shape is None or machine is None:
+            raise SystemExit(f"{model} on {cluster} is not known")
+        problem = LaunchProblem(shape, machine, batch, sequence, default_calibration(), precision)
+        answer = search(problem, 10.0)
+        body = to_json(answer)
+        rows.append(
+            {
+                "model": model,
+                "devices": cluster,
+                "batch": batch,
+                "sequence": sequence,
+                "precision": precision,
+                "plan": body.get("plan", ""),
+                "step_s": body["step_seconds"] and round(body["step_seconds"], 3),
+                "gap": body["gap"],
+                "mfu": body.get("mfu") and round(body["mfu"], 3),
+                "memory_gib": body.get("peak_memory_bytes", 0) / 2**30,
+                "priced": body["plans_that_fit"],
+                "looked_at": body["plans_looked_at"],
+                "search_s": round(answer.runtime, 2),
+                "regret": body.get("regret"),
+                "recipe": recipe,
+                "said": body["message"],
+            }
+        )
+        print(*rows[-1].values())
+    write_csv(HERE / "launches.csv", rows, 3)
+
+
+if __name__ == "__main__":
+    main()
