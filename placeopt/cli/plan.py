@@ -150,6 +150,7 @@ def plan_command(
         _evaluate(model, evaluate, costs, formula, json=json)
         return
     space: dict[str, Any] = {
+        "memory_limit": memory_limit,
         "costs": costs,
         "formula": formula,
         "precision": precision,
@@ -160,9 +161,7 @@ def plan_command(
         "forms": None if forms is None else tuple(form for form in forms.split(",") if form),
     }
     if offers is not None:
-        compare_offers(
-            model, offers, batch, seconds, {**space, "memory_limit": memory_limit}, json=json
-        )
+        compare_offers(model, offers, batch, seconds, space, json=json)
         return
     given = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "micro_batch": micro_batch}
     check_choice("--precision", precision, PRECISIONS)
@@ -181,6 +180,7 @@ def plan_command(
         fabric=fabric,
         given=given,
         recompute=recompute,
+        memory_limit=memory_limit,
         seconds=seconds,
         folder=folder,
         json=json,
@@ -202,7 +202,6 @@ def plan_command(
             batch,
             seconds=seconds,
             runner_ups=runner_ups,
-            memory_limit=memory_limit,
             on_progress=show,
         )
     after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)

@@ -24,11 +24,13 @@ def plan_launch(
     fabric: float | None,
     given: dict[str, int | None],
     recompute: bool,
+    memory_limit: str | None,
     seconds: float,
     folder: Path | None,
     json: bool,
 ) -> bool:
     """Plan a model by its shape; return False if model or devices are of another kind."""
+    from placeopt.model.sizes import device_limits
     from placeopt.planning.launch_answer import to_json
     from placeopt.planning.launch_search import LaunchProblem, read_machine, read_shape, search
     from placeopt.planning.launchers import write_launchers
@@ -48,6 +50,7 @@ def plan_launch(
         precision,
         recompute,
         fixed=fixed,
+        memory_limit=None if memory_limit is None else device_limits(memory_limit, 1)[0],
     )
     answer = search(problem, seconds)
     body = to_json(answer)

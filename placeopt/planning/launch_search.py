@@ -133,6 +133,7 @@ class LaunchProblem:
     Attributes
     ----------
     fixed : fields of a Configuration that are given.
+    memory_limit : bytes that a plan may use on a device, instead of the usable share of its memory.
     """
 
     shape: ModelShape
@@ -144,6 +145,7 @@ class LaunchProblem:
     recompute: bool = True
     framework: str = "megatron"
     fixed: dict[str, Any] = field(default_factory=dict)
+    memory_limit: int | None = None
 
     @property
     def model(self) -> StepModel:
@@ -153,6 +155,8 @@ class LaunchProblem:
     @property
     def limit(self) -> float:
         """Bytes that a plan may use on a device."""
+        if self.memory_limit is not None:
+            return float(self.memory_limit)
         return USABLE * self.machine.gpu.memory
 
     def memory(self, conf: Configuration) -> MemoryParts:

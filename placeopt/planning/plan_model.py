@@ -50,6 +50,7 @@ def plan_problem(
     costs: str | Path | None = None,
     formula: str = "predicted",
     precision: str = "bf16",
+    memory_limit: MemoryLimit | None = None,
     **space: Any,
 ) -> StepPlanProblem:
     """Return the problem of training a model.
@@ -67,6 +68,7 @@ def plan_problem(
         model's example inputs then are one sample; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
     precision : of matrix products by roofline.
+    memory_limit : bytes of every device ("16GiB"), or one for each pool, instead of the cluster's.
     space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas
     of a stage may be of two
         kinds, by default False), schedules, sharded and forms (see `StepPlanProblem`; by default
@@ -114,7 +116,16 @@ def plan_problem(
                 table.monotone().with_sequence(), read_network(path, zones=zones)
             )
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
-    return StepPlanProblem(found, pools, batch, name=name, **_space_of(found, formula, space))
+    fields = _space_of(found, formula, space)
+    return _within(StepPlanProblem(found, pools, batch, name=name, **fields), memory_limit)
+
+
+def _within(problem: StepPlanProblem, limit: MemoryLimit | None) -> StepPlanProblem:
+    """Return the problem with other limits on the memory of its devices, if there are any."""
+    if limit is None:
+        return problem
+    pools = zip(problem.pools, device_limits(limit, len(problem.pools)), strict=True)
+    return problem.replace(pools=tuple(replace(pool, memory=size) for pool, size in pools))
 
 
 def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str, Any]:
@@ -184,10 +195,7 @@ def plan(
         if isinstance(model, StepPlanProblem)
         else plan_problem(model, cluster, batch, costs=costs, **options)
     )
-    if memory_limit is not None:
-        sizes = device_limits(memory_limit, len(problem.pools))
-        pools = zip(problem.pools, sizes, strict=True)
-        problem = problem.replace(pools=tuple(replace(pool, memory=size) for pool, size in pools))
+    problem = _within(problem, memory_limit)
     result: Result[TrainingPlan] = run(
         problem, make_solver("plan-stages", "plan"), Budget(seconds), on_progress=on_progress
     )
