@@ -330,7 +330,7 @@ def test_a_search_begins_before_all_is_compiled():
     assert heft[:2] == ["heft", best]
     assert portfolio[1] <= best
     assert "first run" in note
-    assert "cross-entropy" in portfolio[2]
+    assert "heuristics" in portfolio[2]
 
 
 @compiled_only

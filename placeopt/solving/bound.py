@@ -84,6 +84,15 @@ class BoundTracker(Tracker[Any]):
             self.found[method] = max(int(value), self.found.get(method, 0))
         return super().raise_bound(value, method)
 
+    @property
+    def gained(self) -> tuple[float, ...]:
+        """Parts of the gap that were closed: an incumbent helps, but only a bound is a gain."""
+        return self._gained
+
+    @gained.setter
+    def gained(self, parts: tuple[float, ...]) -> None:
+        self._gained = 0.0, parts[1]
+
     def stop(self) -> bool:
         """Whether the bound cannot or need not rise any more."""
         if self.upper is not None and self.lower_bound >= self.upper:

@@ -214,7 +214,8 @@ class Runs:
     the bound of the last.
 
     `call(state, part)` works until the tracker `part` stops, and returns whether nothing is left to
-    do.
+    do. `prior` is the length of the first run in seconds, for what mostly ends within it and makes
+    all that follows easier.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Runs:
     call: Callable[[State, Tracker[Any]], bool]
     when: Callable[[Any], bool] = always
     needs: Callable[[Any], float] = at_once
+    prior: float = 0.0
 
     def applies(self, facts: Any) -> bool:
         """See `Tactic`."""
@@ -234,6 +236,8 @@ class Runs:
     def steps(self, state: State) -> Iterator[None]:
         """See `Tactic`."""
         over = False
+        if not state.by_evaluations:
+            state.first = max(state.first, self.prior)
         while not over:
             with state.part() as part:
                 over = self.call(state, part)

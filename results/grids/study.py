@@ -54,7 +54,7 @@ def main(words: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 write_csv(HERE / f"{part}.csv", measured(part, Path(folder)), 3)
     if all((HERE / f"{part}.csv").exists() for part in PARTS):
-        write_page(*(read_csv(HERE / f"{part}.csv") for part in PARTS))
+        write_page(*(read_csv(HERE / f"{name}.csv") for name in (*PARTS, "faults")))
 
 
 def measured(part: str, folder: Path) -> list[dict[str, Any]]:
@@ -178,7 +178,10 @@ def sync_time(path: Path) -> float:
 
 
 def write_page(
-    short: list[dict[str, str]], long: list[dict[str, str]], reports: list[dict[str, str]]
+    short: list[dict[str, str]],
+    long: list[dict[str, str]],
+    reports: list[dict[str, str]],
+    failing: list[dict[str, str]],
 ) -> None:
     """Write README.md from the rows of the parts."""
     report = {key: float(value) for key, value in reports[0].items()}
@@ -232,18 +235,18 @@ def write_page(
             f"({report['cpu']:.1f} CPU s), with",
             f"tables, three charts in two formats and the HTML page. Target: under 10 s{word}.",
             "",
-            *faults(),
+            *faults(failing),
         ]
     )
     (HERE / "README.md").write_text(text)
 
 
-def faults() -> list[str]:
+def faults(failing: list[dict[str, str]]) -> list[str]:
     """Return the lines on failing workers, scheduler and disk, from the rows of faults.py."""
     rows = [
         f"| {r['part']} | {r['cells']} | {r['missing']} | {r['twice']} | {r['failed']} | "
         f"{r['other_value']} |"
-        for r in read_csv(HERE / "faults.csv")
+        for r in failing
     ]
     return [
         "## When workers, scheduler or disk fail",

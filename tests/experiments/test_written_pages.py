@@ -38,7 +38,8 @@ def evaluator(study):
 
 def grids(study):
     """Write the page of what a grid costs."""
-    study.write_page(*(read_csv(RESULTS / "grids" / f"{part}.csv") for part in study.PARTS))
+    names = (*study.PARTS, "faults")
+    study.write_page(*(read_csv(RESULTS / "grids" / f"{name}.csv") for name in names))
 
 
 def start(study):

@@ -20,8 +20,8 @@ from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import period_batch, period_value
-from placeopt.solvers import portfolio
 from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solvers.stages import HEURISTICS
 from placeopt.solving.registry import make_solver, specs
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")
@@ -220,7 +220,7 @@ def test_the_portfolio_is_not_worse_than_its_heuristics(seed):
     """On random problems with any contention, every heuristic in it is matched."""
     problem = random_problem(np.random.default_rng(seed), max_ops=12)
     result = make_solver("portfolio").solve(problem, Budget(evaluations=4000), seed=seed)
-    for name in portfolio.HEURISTICS:
+    for name in HEURISTICS:
         spec = specs("placement")[name]
         if "makespan" in spec.objectives:
             try:
@@ -246,7 +246,7 @@ def test_wrong_settings_are_one_line():
     """Options out of range are refused with the value received."""
     for solver, options in [
         ("annealing", {"walks": 0}),
-        ("annealing", {"hot": 0.0}),
+        ("annealing", {"hot": -1.0}),
         ("annealing", {"start": "nothing"}),
         ("genetic", {"population": 1}),
         ("genetic", {"climb": -1}),

@@ -105,7 +105,9 @@ def segment_delays(
             continue
         ticks = known.get(model.key)
         if ticks is None:
-            ticks = known[model.key] = model.least(end)
+            ticks = model.least(end)
+            if time.perf_counter() < end:  # else it may have been cut short: asked again next time
+                known[model.key] = ticks
         if ticks > model.longest_path:
             found.setdefault(segment.last, []).append(Delay(segment, ticks))
     return [delay for delays in found.values() for delay in delays]
