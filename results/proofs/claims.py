@@ -83,6 +83,7 @@ SUPPORT = (
         FRONT,
         "what the package does",
         r"and a proven lower bound beside every result|the best bound that can be proved"
+        r"|^writes this file and gets a certificate|^A proof is one file"
         r"|--proof out/proof.json|^A proof travels|check_proof.py out/proof.json"
         r"|^out/proof.json: accepted|^\[docs/proofs.md\]|^\| a proven lower bound"
         r"|`repetend` \(with proof\)|and a bound is a proof about|proofs that take minutes run",
@@ -141,7 +142,7 @@ SUPPORT = (
     Support(
         RESULTS,
         "Doppler's chain, FFNN and Llama block",
-        r"^\| makespans of the chain|and the optimum is 37.6 %",
+        r"^\| makespans of the chain|The optimum is 37.6 %",
         (DOPPLER,),
     ),
     Support(
