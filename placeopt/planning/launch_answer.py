@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from placeopt.planning.launch_search import (
     why,
 )
 from placeopt.planning.launchers import launch_files
+from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
     from placeopt.planning.launch_search import LaunchAnswer, LaunchProblem, Priced
@@ -69,11 +71,12 @@ def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
     """Return the stages with their layers and devices; those of a device follow each other."""
     conf, name = priced.conf, problem.machine.gpu.name
     width = conf.tensor * conf.context * conf.data
-    count = problem.shape.layers // (conf.pipeline * conf.chunks)
+    sizes = stage_layers(problem.shape.layers, conf.pipeline * conf.chunks)
+    begins = [0, *accumulate(sizes)]
     seconds = priced.parts.to_json()["compute"] / conf.rounds / conf.chunks
     return [
         {
-            "layers": list(range(i * count, (i + 1) * count)),
+            "layers": list(range(begins[i], begins[i + 1])),
             "devices": [
                 f"{name}/{number}"
                 for number in range((i % conf.pipeline) * width, (i % conf.pipeline + 1) * width)

@@ -20,7 +20,7 @@ from placeopt.plans.calibration import Calibration, spread_key
 from placeopt.plans.configuration import RECOMPUTE, Configuration
 from placeopt.plans.gpus import Gpu, find_gpu
 from placeopt.plans.memory_model import MemoryParts, memory_parts
-from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of
+from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage_layers
 from placeopt.plans.step_model import StepModel, StepParts
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ LEAST_SLICE = 2048
 """Tokens of a sequence that a rank of context parallelism has at least."""
 
 SEARCHED = (
-    "searched: tensor degrees of powers of two inside a host, equal stages, 1F1B and interleaved, "
+    "searched: tensor degrees of powers of two inside a host, equal stages (or a layer less in the "
+    "first and the last), 1F1B and interleaved, "
     "micro-batches of 1 to 32, context degrees with at least 2048 tokens a rank, expert degrees "
     "among data-parallel ranks, recomputation none, selective or full, ZeRO 1 or whole states with "
     "stages, ZeRO 2 and 3 (FSDP, also within a host) without; all devices, batch divided evenly"
 )
 NOT_SEARCHED = (
-    "not searched: uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
+    "not searched: other uneven stages, zero-bubble schedules, offloading, tensor parallelism over "
     "hosts, unlike replicas"
 )
 
@@ -178,7 +179,7 @@ class LaunchProblem:
         )
         for tensor in self._tensor_degrees():
             for context in self._context_degrees():
-                for pipeline in _divisors(self.shape.layers, devices // tensor // context):
+                for pipeline in self._stage_counts(devices // tensor // context):
                     inner = tensor * context * pipeline
                     if devices % inner == 0 and self.batch % (devices // inner) == 0:
                         outer = replace(
@@ -189,6 +190,10 @@ class LaunchProblem:
                             data=devices // inner,
                         )
                         yield from self._inner(outer)
+
+    def _stage_counts(self, most: int) -> list[int]:
+        layers = self.shape.layers
+        return [p for p in range(1, min(layers, most) + 1) if stage_layers(layers, p)]
 
     def _tensor_degrees(self) -> list[int]:
         shape = self.shape
@@ -202,14 +207,15 @@ class LaunchProblem:
     def _inner(self, outer: Configuration) -> Iterator[Configuration]:
         """Yield the choices below the degrees."""
         each = self.batch // outer.data
-        layers = self.shape.layers // outer.pipeline
         for micro in MICRO_BATCHES:
             if each % micro:
                 continue
             rounds = each // micro
             for chunks in CHUNKS:
                 if chunks > 1 and (
-                    outer.pipeline == 1 or layers % chunks or rounds % outer.pipeline
+                    outer.pipeline == 1
+                    or rounds % outer.pipeline
+                    or not stage_layers(self.shape.layers, outer.pipeline * chunks)
                 ):
                     continue
                 for expert in self._expert_degrees(outer.data * outer.context):
@@ -249,10 +255,6 @@ class LaunchProblem:
     def allowed(self, conf: Configuration) -> bool:
         """Whether a plan has what is fixed."""
         return all(getattr(conf, name) == value for name, value in self.fixed.items())
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
+from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,13 +77,11 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         flags.append("untie-embeddings-and-output-weights")
     if conf.tensor > 1:
         flags.append("sequence-parallel")
+    sizes = stage_layers(shape.layers, conf.pipeline * conf.chunks)
+    if len(set(sizes)) > 1:  # embedding and head stand for a layer each
+        flags += ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"]
     if conf.chunks > 1:
-        said.append(
-            (
-                "num-layers-per-virtual-pipeline-stage",
-                shape.layers // conf.pipeline // conf.chunks,
-            )
-        )
+        said.append(("num-layers-per-virtual-pipeline-stage", max(sizes)))
     if shape.experts:
         said += [
             ("num-experts", shape.experts),
@@ -102,7 +101,7 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         flags += ["use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"]
     elif conf.sharding in ("zero2", "zero3"):
         if conf.shard_group:
-            raise Refused("megatron: FSDP within a host alone is not among its arguments here")
+            raise Refused("FSDP within a host alone is not among its arguments here")
         flags += ["use-megatron-fsdp", "use-distributed-optimizer"]
         level = {"zero2": "optim_grads", "zero3": "optim_grads_params"}[conf.sharding]
         said.append(("data-parallel-sharding-strategy", level))
@@ -110,18 +109,16 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     if conf.precision == "fp8":
         said.append(("fp8-format", "hybrid"))
     if conf.precision == "fp4":
-        raise Refused("megatron: 4-bit recipes differ by release; none is written")
+        raise Refused("4-bit recipes differ by release; none is written")
     return "".join([f"--{k} {v}\n" for k, v in said] + [f"--{flag}\n" for flag in flags])
 
 
 def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the tables of torchtitan's TOML that a plan decides."""
     if conf.sharding == "zero1":
-        raise Refused(
-            "torchtitan: it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)"
-        )
+        raise Refused("it shards weights (FSDP) or nothing, not optimizer states alone (ZeRO 1)")
     if conf.precision in ("fp16", "fp4"):
-        raise Refused(f"torchtitan: it trains in bf16 or fp8, not in {conf.precision}")
+        raise Refused(f"it trains in bf16 or fp8, not in {conf.precision}")
     sharded = conf.sharding != "none"
     group = (conf.shard_group or conf.data) if sharded else 1
     local = conf.micro_batch * (conf.rounds if conf.pipeline > 1 else 1)
@@ -144,11 +141,13 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
         lines.append(f'fsdp_reshard_after_forward = "{after}"')
     if conf.pipeline > 1:
         schedule = "Interleaved1F1B" if conf.chunks > 1 else "1F1B"
-        layers = problem.shape.layers // conf.pipeline // conf.chunks
+        sizes = stage_layers(problem.shape.layers, conf.pipeline * conf.chunks)
         lines += [
             f'pipeline_parallel_schedule = "{schedule}"',
             f"pipeline_parallel_microbatch_size = {conf.micro_batch}",
-            f"pipeline_parallel_layers_per_stage = {layers}",
+            f"pipeline_parallel_layers_per_stage = {max(sizes)}",
+            f"pipeline_parallel_first_stage_less_layers = {max(sizes) - sizes[0]}",
+            f"pipeline_parallel_last_stage_less_layers = {max(sizes) - sizes[-1]}",
         ]
     mode = f'mode = "{conf.recompute}"'
     lines += ["", "[activation_checkpoint]", mode]
@@ -160,15 +159,15 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
 def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
     """Return DeepSpeed's configuration."""
     if conf.chunks > 1:
-        raise Refused("deepspeed: its pipeline engine has no interleaved schedule")
+        raise Refused("its pipeline engine has no interleaved schedule")
+    if problem.shape.layers % conf.pipeline:
+        raise Refused(f"{problem.shape.layers} layers need a module list of your own")
     if conf.context > 1:
-        raise Refused("deepspeed: its configuration has no context parallelism")
+        raise Refused("its configuration has no context parallelism")
     if conf.expert > 1:
-        raise Refused(
-            "deepspeed: expert parallelism is set in the model's code, not in its configuration"
-        )
+        raise Refused("expert parallelism is set in the model's code, not in its configuration")
     if conf.precision in ("fp8", "fp4"):
-        raise Refused(f"deepspeed: its configuration has no {conf.precision}")
+        raise Refused(f"its configuration has no {conf.precision}")
     body: dict[str, Any] = {
         "train_batch_size": conf.batch,
         "train_micro_batch_size_per_gpu": conf.micro_batch,
@@ -191,13 +190,15 @@ def deepspeed(problem: LaunchProblem, conf: Configuration) -> str:
 def nanotron(problem: LaunchProblem, conf: Configuration) -> str:
     """Return the parts of nanotron's YAML that a plan decides."""
     if conf.chunks > 1:
-        raise Refused("nanotron: it has no interleaved schedule")
+        raise Refused("it has no interleaved schedule")
+    if problem.shape.layers % conf.pipeline:
+        raise Refused("it balances unequal stages by its own costs")
     if conf.sharding in ("zero2", "zero3"):
-        raise Refused(f"nanotron: it has ZeRO 1, not {conf.sharding}")
+        raise Refused(f"it has ZeRO 1, not {conf.sharding}")
     if conf.recompute == "selective":
-        raise Refused("nanotron: it recomputes whole layers or nothing")
+        raise Refused("it recomputes whole layers or nothing")
     if conf.precision not in ("bf16", "fp32"):
-        raise Refused(f"nanotron: no {conf.precision} is set by its configuration here")
+        raise Refused(f"no {conf.precision} is set by its configuration here")
     dtype = {"bf16": "bfloat16", "fp32": "float32"}[conf.precision]
     again = str(conf.recompute == "full").lower()
     return (

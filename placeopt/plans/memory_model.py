@@ -61,7 +61,7 @@ def memory_parts(
     size = 4 if conf.precision == "fp32" else 2
     trained = 0.01 if conf.adapters else 1.0
     master = 8 if conf.precision == "fp32" else MASTER_BYTES
-    layers = shape.layers / conf.pipeline
+    layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
     activations = _activations(shape, conf, layers, size)
     return MemoryParts(

@@ -202,3 +202,15 @@ def counted_shape(params: float, name: str = "") -> ModelShape:
     layers = max(2, round((params / 12 / ASPECT**2) ** (1 / 3)))
     hidden = max(64, round((params / 12 / layers) ** 0.5 / 64) * 64)
     return replace(shape_of(name or f"{params / 1e9:.3g}B", layers, hidden), tied=True)
+
+
+def stage_layers(layers: int, stages: int) -> list[int]:
+    """Return the layers of each stage: as many each, or one less in the first and the last, which
+    hold the embedding and the head; empty where neither divides evenly.
+    """
+    if layers % stages == 0:
+        return [layers // stages] * stages
+    if stages > 1 and (layers + 2) % stages == 0 and layers + 2 > stages:
+        each = (layers + 2) // stages
+        return [each - 1, *[each] * (stages - 2), each - 1]
+    return []

@@ -17,6 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placeopt.plans.model_shapes import stage_layers
+
 if TYPE_CHECKING:
     from placeopt.plans.calibration import Calibration
     from placeopt.plans.configuration import Configuration
@@ -93,6 +95,9 @@ class StepModel:
         head = self._head(conf)
         middle = layers_mean * (compute + tensor + experts)
         slowest = layers * compute + head
+        if len(set(stage_layers(self.shape.layers, conf.pipeline * conf.chunks))) > 1:
+            # the last stage has a layer less, beside the head
+            slowest = max(layers * compute, (layers - 1) * compute + head)
         transfer = self._transfer(conf)
         bubble = (conf.pipeline - 1) / conf.chunks * (middle + 2 * transfer)
         busy = rounds * (slowest + layers * (tensor + experts))
@@ -112,7 +117,7 @@ class StepModel:
     def held(self, conf: Configuration) -> float:
         """Parameters on the fullest device, before states are sharded."""
         shape = self.shape
-        layers = shape.layers / conf.pipeline
+        layers = math.ceil(shape.layers / conf.pipeline)
         dense = layers * shape.layer_parameters / conf.tensor
         ends = shape.embedding_parameters / conf.tensor
         if conf.pipeline == 1 and not shape.tied:

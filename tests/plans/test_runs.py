@@ -30,7 +30,7 @@ from placeopt.plans.calibration import Calibration, default_calibration, read_ca
 from placeopt.plans.configuration import Configuration
 from placeopt.plans.gpus import find_gpu, known_gpus
 from placeopt.plans.memory_model import memory_parts
-from placeopt.plans.model_shapes import named_shape
+from placeopt.plans.model_shapes import named_shape, stage_layers
 
 RUNS = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "measured" / "training_runs.csv"
 measured = pytest.mark.skipif(not RUNS.is_file(), reason=f"{RUNS} is not there")
@@ -191,6 +191,22 @@ def test_the_best_plan_is_the_least_of_all():
             best = min(best, priced.seconds)
     assert answer.complete
     assert (answer.looked, answer.best.seconds) == (count, best)
+
+
+def test_embedding_and_head_may_stand_for_a_layer_each():
+    """126 layers on 16 stages are 7, 8, ..., 8, 7; what divides evenly stays even."""
+    assert stage_layers(126, 16) == [7, *[8] * 14, 7]
+    assert stage_layers(126, 9) == [14] * 9
+    assert stage_layers(126, 5) == []
+    fixed = {"tensor": 8, "pipeline": 16, "data": 128, "micro_batch": 1}
+    machine, shape = read_machine("16384xH100", None), read_shape("llama3-405b")
+    problem = LaunchProblem(shape, machine, 2048, 8192, default_calibration(), fixed=fixed)
+    answer = search(problem, 5.0)
+    body = to_json(answer)
+    assert (answer.given.conf.tensor, answer.given.conf.pipeline) == (8, 16)
+    layers = [layer for stage in body["stages"] for layer in stage["layers"]]
+    assert layers == list(range(126))
+    assert answer.best.seconds <= answer.given.seconds
 
 
 def test_all_devices_are_used_and_the_batch_divides():
