@@ -76,7 +76,7 @@ def _anneal(state: State, part: Tracker[Placement]) -> bool:
 
 
 SEARCHES: tuple[Tactic, ...] = (
-    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing")),
+    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing"), slow=True),
     Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
 )
 """Tactics that improve the incumbent; those before others begin first."""

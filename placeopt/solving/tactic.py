@@ -215,7 +215,8 @@ class Runs:
 
     `call(state, part)` works until the tracker `part` stops, and returns whether nothing is left to
     do. `prior` is the length of the first run in seconds, for what mostly ends within it and makes
-    all that follows easier.
+    all that follows easier. With `slow`, a run is as long as the whole solve so far: what cools
+    finds more in one long run than in several short ones.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Runs:
     when: Callable[[Any], bool] = always
     needs: Callable[[Any], float] = at_once
     prior: float = 0.0
+    slow: bool = False
 
     def applies(self, facts: Any) -> bool:
         """See `Tactic`."""
@@ -239,6 +241,8 @@ class Runs:
         if not state.by_evaluations:
             state.first = max(state.first, self.prior)
         while not over:
+            if self.slow and not state.by_evaluations:
+                state.first = max(state.first, state.tracker.elapsed)
             with state.part() as part:
                 over = self.call(state, part)
             yield
