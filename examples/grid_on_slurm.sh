@@ -16,10 +16,12 @@ results=$2
 scheduler="tcp://$(hostname):8786"
 cores=${SLURM_CPUS_ON_NODE:-$(nproc)}
 
-dask scheduler --port 8786 --no-dashboard &
+mkdir -p "$results"
+log="$results/dask.log"
+dask scheduler --port 8786 --no-dashboard >"$log" 2>&1 &
 # One worker process per core, each with one thread: the kernels share nothing.
 ${SRUN-srun --kill-on-bad-exit=0} dask worker "$scheduler" \
-    --nworkers "$cores" --nthreads 1 --no-dashboard --death-timeout 300 &
+    --nworkers "$cores" --nthreads 1 --no-dashboard --death-timeout 300 >>"$log" 2>&1 &
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 
 placeopt bench "$study" --results "$results" \
