@@ -69,6 +69,10 @@ class Source:
         """Return a value of others from references.csv."""
         return self.number("references.csv", "value", system=system, quantity=quantity, case=case)
 
+    def doppler_mean(self, graph: str, method: str) -> float:
+        """Return the mean of a method's runs on a graph of Doppler's, on four devices."""
+        return self.number("doppler/runs.csv", "mean", graph=graph, devices="4", method=method)
+
     def references(self, system: str, quantity: str, cases: Sequence[str]) -> list[float]:
         """Return values of others, one a case."""
         return [self.reference(system, quantity, case) for case in cases]

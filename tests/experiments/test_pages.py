@@ -271,7 +271,7 @@ def test_references_say_where_they_are_from():
     assert {row["origin"] for row in rows} <= {"printed", "stored", "run here"}
     assert all(row["how"] and float(row["value"]) for row in rows)
     doppler = {row["quantity"]: row["origin"] for row in rows if row["system"] == "Doppler"}
-    assert doppler["critical path"] == doppler["cross-entropy"] == "run here"
+    assert set(doppler.values()) == {"printed"}  # what was run on its graphs is in doppler/runs.csv
 
 
 def test_no_run_is_a_published_column():
