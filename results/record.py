@@ -3,8 +3,8 @@
     python results/record.py          # a line per CSV file
     python results/record.py --json
 
-A row names its commit in the column `commit` or `version`; where a file has neither, the commit that
-last changed the file stands in brackets. Ages are in days, by the date of the commit.
+A row names its commit in the column `commit`; where a file has none, the commit that last changed the
+file stands in brackets. Ages are in days, by the date of the commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections import Counter
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent
-COLUMNS = ("commit", "commit_hash")
 
 
 def git(*words: str) -> str:
@@ -31,8 +30,7 @@ def described(path: Path) -> dict[str, object]:
     """Return the study, file, rows, commits and age of a table."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    column = next((name for name in COLUMNS if rows and name in rows[0]), None)
-    commits = Counter(row[column] or "not said" for row in rows) if column else Counter()
+    commits = Counter(row["commit"] or "not said" for row in rows if "commit" in row)
     last, _, date = git("log", "-1", "--format=%h %ct", "--", str(path)).partition(" ")
     return {
         "study": str(path.parent.relative_to(RESULTS)),

@@ -18,9 +18,10 @@ runs of doubling length reaches a run of length t when it has had 2t: the factor
 is dovetailing, and the constant is its worst case: where one tactic closes the gap steadily it has
 three quarters of all time and more.
 
-A first piece that is longer by a prior of its tactic is a constant added to all that. A tactic
-whose runs are as long as the whole solve so far at most doubles the time of the others before each
-run.
+A first piece that is longer by a prior of its tactic is a constant added to all that. The
+constant is not for a lane with a tactic whose runs are as long as the whole solve so far (`slow` of
+`Runs`): each such run at most doubles the time that has passed, and the next one by the floor comes
+only when every other tactic has had half as long as that run.
 
 A tactic that offers nothing before some seconds (a model has to be built) waits for the round whose
 target is as long, and its first piece is twice that; up to that round the argument is the same.
