@@ -40,7 +40,11 @@ def attack_chunk(family: str, first: int) -> dict[str, Any]:
     """Attack CHUNK problems of a family."""
     began, feasible, wrong = time.process_time(), 0, []
     for seed in range(first, first + CHUNK):
-        outcome = FAMILIES[family](seed)
+        try:
+            outcome = FAMILIES[family](seed)
+        except Exception as error:  # one of the tool's own checks, or a crash: both are differences
+            wrong.append(f"seed {seed}: {type(error).__name__}: {error}"[:300])
+            continue
         feasible += outcome.feasible
         wrong += [f"seed {seed}: {outcome.differences[0]}"] if outcome.differences else []
     return {

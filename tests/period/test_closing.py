@@ -12,9 +12,11 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import closing, set_tables
 from placeopt.period.bounds.best_prices import PriceSearch
 from placeopt.period.bounds.closing import Closing, can_close
+from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
@@ -247,3 +249,38 @@ def test_layers_of_resnet50_are_closed(data):
         == value[0]
         == 33_222_220
     )
+
+
+def free_somewhere(compute, tensors, **fields):
+    """A period without contiguity; a tensor is (producer, consumer, ticks of every device)."""
+    return PlacementProblem(
+        name="free",
+        compute=np.array(compute),
+        producer=np.array([u for u, _, _ in tensors], dtype=np.int64),
+        consumer_ptr=np.arange(len(tensors) + 1),
+        consumer=np.array([v for _, v, _ in tensors], dtype=np.int64),
+        transfer=np.array([ticks for _, _, ticks in tensors]).reshape(-1, len(compute[0])),
+        io_class=np.arange(len(compute[0])),
+        objective="period",
+        contiguity="none",
+        **fields,
+    )
+
+
+def test_columns_where_every_op_is_free_on_some_device():
+    """Memory forces an op onto a device where it takes time: the bound by columns holds, without
+    a division by the sum of the times, which is nothing.
+    """
+    memory = {"resident": np.array([3, 3]), "capacity": np.array([3, 4, 0])}
+    problem = free_somewhere([[20, 0, 0], [9, 0, 0]], [], **memory)
+    model = contract(problem, contiguity="none")
+    assert 0 <= ColumnBound(model, time.perf_counter() + 60).raise_from(6, 9) <= 9
+
+
+def test_closing_where_no_set_is_worth_anything():
+    """No op fits the examined type below the value: closing ends, and says no more than it."""
+    problem = free_somewhere([[443, 320], [472, 0]], [(0, 1, [196, 0])])
+    cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
+    best = min(int(x) for x in period_batch(problem, np.array(list(product((0, 1), repeat=2)))))
+    assert best == 320
+    assert Closing(cover, lambda: best + 1, lambda device: None).raise_from(52, 60.0) <= best

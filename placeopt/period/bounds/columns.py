@@ -117,8 +117,11 @@ class ColumnBound:
         return lower
 
     def _uniform(self) -> NDArray[np.float64]:
+        """Prices of nodes by their times; all alike where no node needs any time."""
         times = self.model.smallest_times.astype(np.float64)
-        prices: NDArray[np.float64] = times / max(1.0, times.sum())
+        prices: NDArray[np.float64] = (
+            times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
+        )
         return prices
 
     def _refutes(self, limit: int, uniform: NDArray[np.float64], rounds: int) -> bool:
