@@ -4,6 +4,7 @@ itself.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ def load_graph(
     Parameters
     ----------
     source : a file, `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with
-    `inputs`) or an OpGraph.
+    `inputs`), a networkx DiGraph or an OpGraph.
     format : reader to use instead of the one detected by content.
     training : derive the backward graph.
     group : "layer", "block" or a number of groups: ops that share a device (see
@@ -61,6 +62,15 @@ def _graph(
         from placeopt.instances.generators import generate
 
         graph = generate(str(source))
+    elif _is_networkx(source):
+        from placeopt.instances.readers import from_networkx
+
+        graph = from_networkx(source, **options)
+    elif not isinstance(source, str | Path):
+        raise InputError(
+            "a source is a file, 'onnx:NAME', 'gen:NAME?...', 'torch:FILE.py:NAME', a torch "
+            f"module, a networkx DiGraph or an OpGraph; received {type(source).__name__}"
+        )
     else:
         from placeopt.instances.readers import read_bundled
 
@@ -75,6 +85,12 @@ def _graph(
 
         graph = training_graph(graph)
     return graph, None
+
+
+def _is_networkx(source: Any) -> bool:
+    """Whether an object is a networkx graph; networkx is not imported for that."""
+    networkx = sys.modules.get("networkx")
+    return networkx is not None and isinstance(source, networkx.Graph)
 
 
 def load(
@@ -96,8 +112,7 @@ def load(
     Parameters
     ----------
     source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a
-    torch module (with
-        `inputs`), an OpGraph or a problem saved as JSON.
+    torch module (with `inputs`), a networkx DiGraph, an OpGraph or a problem saved as JSON.
     cluster : a name such as "4xA100" (see `placeopt clusters`), a TOML file or a Cluster; not
     needed where the
         file carries its own devices.

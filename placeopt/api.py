@@ -5,14 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from placeopt.instances import sources
 from placeopt.io.serialize import load as load_json
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import default_solver, objective_names, objective_of
-from placeopt.model.placement import Placement
 from placeopt.sharding.contest_format import holds_sharding
 from placeopt.sharding.contest_format import read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
@@ -22,6 +19,7 @@ from placeopt.splits.codecs import holds_split
 from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
+    from placeopt.model.placement import Placement
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress, Solver
 
@@ -127,7 +125,7 @@ def solve(
         (pipelines) or sharding-portfolio (sharding).
     seconds, evaluations, target : the budget; 10 seconds if nothing else limits the search.
     seed : same seed and evaluation budget, same answer.
-    initial : a solution to start from; the result is never worse.
+    initial : a solution to start from, in any form that `verify` takes; the result is never worse.
     on_progress : called with a Progress (time, evaluations, incumbent, bound) while the solver
         runs.
     options : fields of the named solver, for instance `num_workers=2`.
@@ -146,8 +144,10 @@ def solve(
             f"options {', '.join(options)} belong into the solver object, which is configured "
             "already"
         )
-    if isinstance(initial, list | tuple) or (initial is not None and hasattr(initial, "dtype")):
-        initial = Placement(np.asarray(initial))
+    if initial is not None:
+        from placeopt.certify.verify import read_solution
+
+        initial = read_solution(problem, initial).solution
     budget = Budget(seconds, evaluations, target)
     if budget.seconds is None and budget.evaluations is None:
         budget = Budget(DEFAULT_SECONDS, None, target)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from exact_instances import doppler, random_layered
 
+import placeopt as po
 from placeopt.certify.certificate import DERIVED, Certificate
 from placeopt.certify.verify import recheck, verify
 from placeopt.io.placement_file import write_placement
@@ -303,3 +305,43 @@ def test_an_interruption_of_the_bounds_ends_the_proof(problem, monkeypatch):
     )
     report = verify(problem, Placement(np.zeros(problem.num_ops, dtype=np.int64)), seconds=20)
     assert report.value >= report.lower_bound > 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [0, 1, 0],
+        np.array([0, 1, 0]),
+        {"a": 0, "b": 1, "c": 0},
+        {"a": "device0", "b": "device1", "c": "device0"},
+        {0: 0, 1: 1, 2: 0},
+        {"device": [0, 1, 0]},
+        {"device": {"a": 0, "b": 1, "c": 0}, "priority": {"a": 0, "b": 1, "c": 2}},
+    ],
+    ids=lambda given: f"{type(given).__name__}",
+)
+def test_a_placement_as_a_list_or_a_mapping(given):
+    """What another program holds is verified, and started from, as it is."""
+    graph = nx.DiGraph([("a", "b"), ("a", "c")])
+    nx.set_node_attributes(graph, 5, "time")
+    problem = po.load(graph, "uniform:2")
+    assert po.verify(problem, given, seconds=0.1).value == 10
+    assert po.solve(problem, "random", evaluations=2, initial=given).value == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([0, 1], "expected 3 ops of problem .*, received 2"),
+        ([0, 1, 2], r"op 'c': expected a device in 0\.\.1, received 2"),
+        ({"a": 0, "b": 1}, "op 'c' has no device"),
+        ({"a": 0, "b": 1, "d": 0}, "op 'd' is not in problem"),
+        (5, "expected a Placement, .* received int"),
+        (None, "received NoneType"),
+    ],
+)
+def test_what_is_no_placement_is_one_line(given, words):
+    """A list of another length, an unknown op and another object say what is expected."""
+    problem = po.load(nx.DiGraph([("a", "b"), ("a", "c")]), "uniform:2")
+    with pytest.raises(InputError, match=words):
+        po.verify(problem, given)

@@ -15,7 +15,13 @@ from placeopt.certify.certificate import (
     solution_hash,
     versions,
 )
-from placeopt.io.placement_file import PlacementText, open_placement, read_placement, read_queue
+from placeopt.io.placement_file import (
+    PlacementText,
+    open_placement,
+    placement_of,
+    read_placement,
+    read_queue,
+)
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
@@ -47,8 +53,8 @@ def verify(
     ----------
     problem : of any type.
     solution : a solution, a Result (which names its execution), or a file of either; placements
-        also as CSV (see
-        `placeopt.io.placement_file`).
+        also as CSV (see `placeopt.io.placement_file`), as the device of every op (a list or an
+        array), or as a mapping of ops to devices, by name or index.
     seconds : time for the bounds; the validity check and the value always come.
     queue : execution; None is the one that the Result or the file names, else the default of the
         objective
@@ -189,7 +195,8 @@ class Given(NamedTuple):
 
 
 def read_solution(problem: Any, solution: Any) -> Given:
-    """Return what is given as a solution, a Result, or a file of either.
+    """Return what is given as a solution, a Result, or a file of either; of a placement also as a
+    list of devices or a mapping of ops to devices.
 
     Raises
     ------
@@ -210,7 +217,8 @@ def read_solution(problem: Any, solution: Any) -> Given:
 
         solution = load(solution)
     if not isinstance(solution, Result):
-        return Given(solution)
+        of_ops = objective_of(problem).kind == "placement"
+        return Given(placement_of(solution, problem) if of_ops else solution)
     _refuse_other_problem(problem, solution.problem_hash, where)
     if solution.solution is None:
         raise InputError(

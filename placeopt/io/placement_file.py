@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,6 +74,35 @@ def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) 
     """
     where, text, data = open_placement(path)
     return _from_csv(text, problem, where) if data is None else _from_json(data, problem, where)
+
+
+def placement_of(value: Any, problem: PlacementProblem) -> Placement:
+    """Return the placement that a Python object stands for.
+
+    Parameters
+    ----------
+    value : a Placement, the device of every op in order (a list or an array), or a mapping: of ops
+        to devices, each by name or index, or of the keys of a placement file.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, names what is not there, or leaves an op out.
+    """
+    if isinstance(value, Placement):
+        return value
+    if isinstance(value, Mapping):
+        known = {"device", "format"} & set(value)
+        data = dict(value) if known else {"device": dict(value)}
+        return _from_json(data, problem, "placement")
+    if isinstance(value, list | tuple | np.ndarray):
+        placement = Placement(np.asarray(value))
+        _check_devices(problem, placement, "placement")
+        return placement
+    raise InputError(
+        f"problem '{problem.name}': expected a Placement, a Result, a file, a list of devices or a "
+        f"mapping of ops to devices, received {type(value).__name__}"
+    )
 
 
 def _check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from reader_samples import NEW, OLD, PARTITION, STG
 
+import placeopt as po
 from placeopt.instances.readers import from_networkx, read_bundled, read_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
@@ -168,6 +169,18 @@ def test_networkx_of_another_kind():
         from_networkx(nx.Graph([(1, 2)]))
     with pytest.raises(InputError, match="cycle"):
         from_networkx(nx.DiGraph([(1, 2), (2, 1)]))
+
+
+def test_a_networkx_graph_is_a_source_and_other_objects_are_refused():
+    """`load` takes a DiGraph as it is; what is no source is told what one is."""
+    graph = nx.DiGraph([("a", "b"), ("a", "c")])
+    nx.set_node_attributes(graph, 5, "time")
+    problem = po.load(graph, "uniform:2")
+    assert problem.op_names == ("a", "b", "c")
+    assert problem.compute.tolist() == [[5, 5]] * 3
+    for other in ({"a": 1}, None, 5, ["a"]):
+        with pytest.raises(InputError, match=f"networkx DiGraph.*received {type(other).__name__}"):
+            po.load(other, "uniform:2")
 
 
 def test_csv_tables(tmp_path):
