@@ -23,8 +23,9 @@ BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", 
 
 
 def pages(folder: Path = RESULTS) -> list[Path]:
-    """Return README.md and the pages of the studies."""
-    return [folder.parent / "README.md", *sorted(folder.rglob("README.md"))]
+    """Return README.md, the pages of the studies, and the page of what falls short."""
+    above = folder.parent
+    return [above / "README.md", *sorted(folder.rglob("README.md")), above / "docs/behind.md"]
 
 
 def redraw(text: str, source: Source) -> tuple[str, list[str]]:

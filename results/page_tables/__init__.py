@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from page_tables import (
+    behind,
     doppler_graphs,
     front_page,
     groupings,
@@ -29,5 +30,6 @@ TABLES: dict[str, Callable[[Source], list[str]]] = {
     **own_systems.TABLES,
     **studies.TABLES,
     **proofs.TABLES,
+    **behind.TABLES,
 }
 """Name: what draws it."""
