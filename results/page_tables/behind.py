@@ -13,7 +13,7 @@ from page_tables import (
     placement_systems,
     scheduling_systems,
 )
-from page_tables.source import Source, bullets, percent, times
+from page_tables.source import Source, bullets, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def learning(source: Source) -> list[str]:
     )
     ratios = [without[graph] - with_[graph] for graph in without]
     half = NORMAL * stdev(ratios) / len(ratios) ** 0.5
-    low, middle, high = (times(exp(fmean(ratios) + off)) for off in (-half, 0.0, half))
+    low, middle, high = (f"{exp(fmean(ratios) + off):.4f}" for off in (-half, 0.0, half))
     return bullets(
         [
             f"`tuned-list` without its learned weights ends {middle} times as high, between {low} "
