@@ -96,8 +96,12 @@ def register(
     Raises
     ------
     InputError
-        If the name is taken by another class.
+        If the name is taken by another class, or none is given.
     """
+    if not isinstance(name, str) or not name:
+        raise InputError(
+            f'register: expected a name, as in @placeopt.register("mine"), received {name!r:.60}'
+        )
 
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"

@@ -24,7 +24,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import TracePoint
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import MOST_EVALUATIONS, PluginTracker, adopt, lent, restated
-from placeopt.solving.registry import make_solver
+from placeopt.solving.registry import make_solver, register
 from placeopt.solving.run import best_so_far, run, run_part, run_step
 from placeopt.solving.tracker import Tracker
 
@@ -743,3 +743,10 @@ def test_a_judge_is_asked_again_unless_it_has_judged_this(monkeypatch):
     tracker.verdict = tracker.solution, Finished(99, "fifo", ())
     assert finish(tracker, objective, tracker.solution, False).value == 99
     assert finish(tracker, objective, Placement(WORSE), False).value == 14
+
+
+@pytest.mark.parametrize("name", [int, None, ""])
+def test_a_solver_is_registered_by_a_name(name):
+    """`@register` without its name is one line, and registers nothing."""
+    with pytest.raises(InputError, match=r'@placeopt\.register\("mine"\)'):
+        register(name)
