@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -138,20 +139,11 @@ def period_dp() -> None:
 
 def period_search() -> None:
     """Improve a small partition by local search."""
-    from placeopt.period.contracted import contract
     from placeopt.solvers.exact.period_local_search import anneal_period
+    from placeopt.solving.tracker import Tracker
 
-    model = contract(small_problem("period"))
-    anneal_period(
-        model,
-        np.zeros(model.num_nodes, dtype=np.int64),
-        10**6,
-        lower_bound=0,
-        seed=0,
-        cycles=1,
-        stop=lambda: False,
-        offer=lambda value, device: None,
-    )
+    tracker: Tracker[Any] = Tracker("cp-sat", small_problem("period"), Budget(evaluations=1))
+    next(anneal_period(tracker, tracker.rng()))
 
 
 def period_columns() -> None:

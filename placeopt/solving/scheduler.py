@@ -24,7 +24,11 @@ constant is not for a lane with a tactic whose runs are as long as the whole sol
 only when every other tactic has had half as long as that run.
 
 A tactic that offers nothing before some seconds (a model has to be built) waits for the round whose
-target is as long, and its first piece is twice that; up to that round the argument is the same.
+target is as long, or for a credit that pays its first piece, which is twice that; up to then the
+argument is the same.
+
+A tactic that waits for what another one has to find gives its turns up, and counts them as had; if
+all wait, the lane sleeps, or ends where no other lane is at work.
 
 Two lanes, one of tactics that prove and one of tactics that improve the incumbent, run on two
 threads where seconds are the limit and two cores are there; they tell each other what they find
@@ -37,6 +41,7 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +49,7 @@ import numpy as np
 from placeopt.model.errors import Refused
 from placeopt.model.result import TacticUse
 from placeopt.solving.exchange import Exchange
-from placeopt.solving.tactic import FIRST_EVALUATIONS, FIRST_SECONDS, VALUE, State
+from placeopt.solving.tactic import FIRST_EVALUATIONS, FIRST_SECONDS, VALUE, WAITING, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +58,7 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 WAIT = 0.02
-"""Seconds between two looks at a lane that is waited for."""
-
+"""Seconds between two looks at what is waited for, another lane say."""
 
 FASTEST = 3
 """Time of the fastest tactic, relative to the floors of all: the argument above holds for any, with
@@ -77,8 +81,9 @@ class Turn:
 
     def __init__(self, tactic: Tactic, state: State) -> None:
         self.tactic, self.state = tactic, state
-        self.steps: Iterator[None] | None = None
-        self.over, self.turns, self.seconds = False, 0, 0.0
+        self.steps: Iterator[str | None] | None = None
+        self.over, self.waits, self.turns = False, False, 0
+        self.seconds = self.passed = 0.0  # that it was at work, and that it let pass waiting
         self.gained = (0.0, 0.0)  # parts of the gap, by value and by bound
         self._then = self._now = (0.0, 0.0)  # (used, gained) when the last two rounds began
 
@@ -88,13 +93,18 @@ class Turn:
         return self.state.used
 
     @property
-    def speed(self) -> float:
-        """Part of the gap that it closed per second or evaluation since the round before."""
-        used, gained = self._then
-        return (sum(self.gained) - gained) / (self.used - used) if self.used > used else 0.0
+    def speed(self) -> tuple[float, float]:
+        """Part of the gap that it closed per second or evaluation: since the round before, and in
+        all.
+        """
+        gained = sum(self.gained)
+        spans = [(self.used - then, gained - before) for then, before in (self._then, (0.0, 0.0))]
+        lately, ever = (gain / span if span > 0 else 0.0 for span, gain in spans)
+        return lately, ever
 
     def begin_round(self) -> None:
         """Forget what is longer ago than the last round."""
+        self.waits = False
         self._then, self._now = self._now, (self.used, sum(self.gained))
 
     def report(self) -> TacticUse:
@@ -110,7 +120,7 @@ class Lane:
     Parameters
     ----------
     clock : seconds or evaluations so far; by default what limits the tracker.
-    threads : asked for the number of cores of this lane.
+    threads : asked for the number of cores of this lane. beside : whether another lane is at work.
     """
 
     def __init__(
@@ -120,9 +130,10 @@ class Lane:
         tracker: Tracker[Any],
         *,
         threads: Callable[[], int] = lambda: 1,
+        beside: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.facts, self.tracker = facts, tracker
+        self.facts, self.tracker, self._beside = facts, tracker, beside
         self.first: float = FIRST_EVALUATIONS if self._counted else FIRST_SECONDS
         self._clock = clock or self._read
         seeds = np.random.SeedSequence(tracker.seed).spawn(len(tactics))
@@ -134,15 +145,25 @@ class Lane:
     def run(self) -> None:
         """Give turns until every tactic is exhausted or the tracker stops."""
         target, credit = self.first, 0.0
-        while self._open() and not self.tracker.stop():
+        while self._open():
+            alone = not self._beside()  # before the tracker meets what the other lane found last
+            if self.tracker.stop():
+                break
             for turn in self._open():
                 turn.begin_round()
-                while self._ready(turn, target) and turn.used < target and not self.tracker.stop():
+                while self._ready(turn, target) and not self.tracker.stop():
                     self._advance(turn)
-            credit += FASTEST * target * len(self._begun())
-            while credit > 0 and (begun := self._begun()) and not self.tracker.stop():
-                credit -= self._advance(self._fastest(begun))
-            target *= 2
+                if turn.waits:
+                    turn.passed = max(turn.passed, target - turn.used)
+            credit += FASTEST * target * len(self._at_work())
+            while credit > 0 and (turns := self._at_work(credit)) and not self.tracker.stop():
+                credit -= self._advance(self._fastest(turns))
+            if not all(turn.waits for turn in self._open()):
+                target *= 2
+            elif alone:
+                break
+            else:
+                time.sleep(WAIT)
 
     @property
     def _counted(self) -> bool:
@@ -154,26 +175,31 @@ class Lane:
     def _open(self) -> list[Turn]:
         return [turn for turn in self.turns if not turn.over]
 
-    def _begun(self) -> list[Turn]:
-        return [turn for turn in self._open() if turn.steps is not None]
+    def _at_work(self, credit: float = 0.0) -> list[Turn]:
+        """Return those that can go on, and with `credit` those whose first piece it pays."""
+        open_ = [turn for turn in self._open() if not turn.waits]
+        return [turn for turn in open_ if turn.steps is not None or self._begin(turn, credit / 2)]
 
     def _ready(self, turn: Turn, target: float) -> bool:
-        """Begin a tactic when its first turn is long enough; whether it can go on."""
-        if turn.steps is None and not turn.over:
-            if not turn.tactic.applies(self.facts):
-                turn.over = True
-                return False
+        """Begin a tactic when its first turn is long enough; whether it goes on in this round."""
+        behind = turn.used + turn.passed < target and not (turn.over or turn.waits)
+        return behind and (turn.steps is not None or self._begin(turn, target))
+
+    def _begin(self, turn: Turn, longest: float) -> bool:
+        """Begin a tactic that offers something within `longest`; whether it was."""
+        if not turn.over and turn.steps is None and longest > 0:
+            turn.over = not turn.tactic.applies(self.facts)
             least = 0.0 if self._counted else turn.tactic.least(self.facts)
-            if least <= target:
+            if not turn.over and least <= longest:
                 turn.state.first = max(self.first, 2 * least)
                 turn.steps = turn.tactic.steps(turn.state)
-        return turn.steps is not None and not turn.over
+        return not turn.over and turn.steps is not None
 
     def _fastest(self, turns: list[Turn]) -> Turn:
-        """Who closed most of the gap per second lately; of those who closed nothing, who had
-        least.
+        """Who closed most of the gap per second lately, or, where nobody closed anything, in all;
+        of those who never did, who had least.
         """
-        return max(turns, key=lambda turn: (turn.speed, -turn.used))
+        return max(turns, key=lambda turn: (*turn.speed, -turn.used))
 
     def _advance(self, turn: Turn) -> float:
         """Let a tactic do a piece of work; return what it took."""
@@ -182,7 +208,7 @@ class Lane:
         begin, second, tracker.gained = self._clock(), tracker.elapsed, (0.0, 0.0)
         tracker.at_work = turn.tactic.name
         try:
-            next(turn.steps)
+            turn.waits = next(turn.steps) == WAITING
             if self._counted and self._clock() == begin:
                 tracker.count()  # a piece costs something, or it could be asked for for ever
         except (StopIteration, Refused):
@@ -243,7 +269,13 @@ class Scheduler:
         tracker, exchange = self.tracker, Exchange()
         own = tracker.copy(exchange)
         lanes = [
-            Lane(tactics, self.facts, mine, threads=lambda: self.threads - self._beside)
+            Lane(
+                tactics,
+                self.facts,
+                mine,
+                threads=lambda: self.threads - self._beside,
+                beside=lambda: self._beside > 0,
+            )
             for tactics, mine in ((improve, tracker), (prove, own))
         ]
         thread = threading.Thread(
@@ -277,6 +309,6 @@ class Scheduler:
             self._failure.append(error)
             self.tracker.stopped = True
         finally:
-            self._beside = 0
             if own.exchange is not None:
                 own.exchange.meet(own)
+            self._beside = 0

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 VALUE, BOUND, BOTH = "value", "bound", "both"
 """Sides that a tactic serves: it improves the incumbent, the bound, or both."""
 
+WAITING = "waiting"
+"""What `steps` yields where nothing can be done before another tactic has found something: the
+tactic gives up its turns in this round."""
+
 FIRST_SECONDS, FIRST_EVALUATIONS = 0.05, 32
 """Length of the first piece of work. The scheduler's argument holds for any; it has to be short
 beside the shortest useful limit (a second) and long beside the start of a piece (milliseconds)."""
@@ -56,11 +60,11 @@ class Tactic(Protocol):
         """Seconds before which it offers nothing, about: it waits for a turn of that length."""
         ...
 
-    def steps(self, state: State) -> Iterator[None]:
+    def steps(self, state: State) -> Iterator[str | None]:
         """Work; a piece between two yields is at most as long as `state.piece` (or a second).
 
-        Ending means that nothing is left to do. `Refused` is taken as that; any other exception
-        ends the solve.
+        Yields WAITING or None. Ending means that nothing is left to do. `Refused` is taken as that;
+        any other exception ends the solve.
         """
         ...
 
@@ -191,7 +195,7 @@ class Steps:
 
     name: str
     side: str
-    work: Callable[[State], Iterator[None]]
+    work: Callable[[State], Iterator[str | None]]
     when: Callable[[Any], bool] = always
     needs: Callable[[Any], float] = at_once
 
@@ -203,7 +207,7 @@ class Steps:
         """See `Tactic`."""
         return self.needs(facts)
 
-    def steps(self, state: State) -> Iterator[None]:
+    def steps(self, state: State) -> Iterator[str | None]:
         """See `Tactic`."""
         return self.work(state)
 

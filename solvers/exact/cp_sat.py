@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 SEARCHES = {
     "makespan": "placeopt.solvers.exact.makespan_cp_sat:search_makespan",
-    "period": "placeopt.solvers.exact.period_cp_sat:search_period",
+    "period": "placeopt.solvers.exact.period_tactics:search_period",
     "latency": "placeopt.solvers.exact.latency_tactics:search_latency",
 }
 """By objective: the search, a function of (settings, problem, tracker)."""
 
 PROOFS = {
     "makespan": "placeopt.solvers.exact.makespan_cp_sat:prove_makespan",
+    "period": "placeopt.solvers.exact.period_tactics:prove_period",
     "latency": "placeopt.solvers.exact.latency_tactics:prove_latency",
 }
 """By objective: what runs the tactics of such a search that prove."""
@@ -61,7 +62,7 @@ class CpSat(SearchSolver):
 
     tactics: str = option(
         "all",
-        meaning="tactics to use (makespan, latency): all, or some of their names joined by commas",
+        meaning="tactics to use: all, or some names of the objective's joined by commas",
     )
 
     name: ClassVar[str] = "cp-sat"

@@ -6,17 +6,14 @@ its program finds placements that are good as well; `cp-sat` runs where both lea
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placeopt.latency.bounds import longest_path
 from placeopt.latency.bounds.flow import flow_bounds
-from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
 from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
-from placeopt.solving.options import named
-from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+from placeopt.solvers.exact.placement_cp_sat import run_tactics, with_threads
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,14 +63,9 @@ def prove_latency(
 
 
 def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run those of the tactics that the settings name."""
-    problem = tracker.problem
-    known = tuple(tactic.name for tactic in TACTICS)
-    names = named(settings.tactics, known, "cp-sat option tactics")
-    tactics = [tactic for tactic in tactics if tactic.name in names]
-    tracker.raise_bound(longest_path(problem), "path")
-    threads = min(settings.num_workers, num_threads())
-    Scheduler(tactics, LatencyFacts(settings, problem), tracker, threads=threads).run()
+    """Run tactics after the bound that takes milliseconds."""
+    tracker.raise_bound(longest_path(tracker.problem), "path")
+    run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
 
 
 def _starts(state: State) -> Iterator[None]:
@@ -82,10 +74,10 @@ def _starts(state: State) -> Iterator[None]:
         yield
 
 
-def _anneal(state: State) -> Iterator[None]:
+def _anneal(state: State) -> Iterator[str | None]:
     """Anneal from the incumbent, again and again."""
-    while state.solution is None and not state.stop():
-        yield
+    while state.solution is None:
+        yield WAITING
     yield from anneal(state.tracker, state.rng)
 
 
@@ -123,8 +115,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
         facts.model = LatencyCpModel(part.problem, part.value)
     elif part.value is not None:
         facts.model.cut_off(part.value)
-    settings = replace(facts.settings, num_workers=min(facts.settings.num_workers, state.threads))
-    return facts.model.solve(settings, part, part.seconds_left)
+    return facts.model.solve(with_threads(state), part, part.seconds_left)
 
 
 TACTICS: tuple[Tactic, ...] = (

@@ -54,7 +54,8 @@ class ChainSearch(SearchSolver):
         model = chain_model(tracker)
         if model is None:
             return
-        search_orders(tracker, model, self.orders)
+        for _ in search_orders(tracker, model, self.orders):
+            pass
         raise_bounds(tracker)
         if not tracker.stop():
             self.go_on(tracker, model)
@@ -93,17 +94,17 @@ def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
     return None
 
 
-def raise_bounds(tracker: Tracker[Placement], seconds: float = 0.0) -> None:
-    """Record the bounds of the tracker's problem that take milliseconds, and with `seconds` the one
-    by areas.
-    """
-    for method, value in period_bounds(tracker.problem, seconds, ("op", "pigeonhole", "area")):
+def raise_bounds(tracker: Tracker[Placement]) -> None:
+    """Record the bounds of the tracker's problem that take milliseconds."""
+    for method, value in period_bounds(tracker.problem, 0.0, ("op", "pigeonhole")):
         tracker.raise_bound(value, method)
 
 
-def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders: int) -> None:
+def search_orders(
+    tracker: Tracker[Placement], model: ContractedProblem, orders: int
+) -> Iterator[None]:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
-    model.
+    model, one per step.
     """
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
@@ -117,6 +118,7 @@ def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders:
             along,
             best_chain(program, tracker.value, None if tracker.value is None else tracker.stop),
         )
+        yield
 
 
 def offer_stages(

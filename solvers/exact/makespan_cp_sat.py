@@ -12,11 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.model.threads import num_threads
 from placeopt.solvers.exact.makespan_tactics import IMPROVERS, PROVERS, MakespanFacts
+from placeopt.solvers.exact.placement_cp_sat import run_tactics
 from placeopt.solvers.search.cp_sat_start import warm_start
-from placeopt.solving.options import named
-from placeopt.solving.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -40,12 +38,8 @@ def search_makespan(
         tracker.raise_bound(analysis.run(name), name)
     if not tracker.stop():
         facts = MakespanFacts(settings, analysis, tracker, search_makespan)
-        threads = min(settings.num_workers, num_threads())
-        known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}
-        names = named(settings.tactics, tuple(known), "cp-sat option tactics")
-        Scheduler(
-            [known[name] for name in known if name in names], facts, tracker, threads=threads
-        ).run()
+        known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}.values()
+        run_tactics(known, known, settings, facts, tracker)
 
 
 def prove_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -21,7 +21,7 @@ from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.makespan_series import close_parts
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,11 +138,11 @@ class MakespanFacts:
         return replace(self.settings, num_workers=most if small else min(most, state.threads))
 
 
-def windows(state: State) -> Iterator[None]:
+def windows(state: State) -> Iterator[str | None]:
     """Re-optimise windows of the incumbent."""
     facts: MakespanFacts = state.facts
     while state.solution is None:
-        yield
+        yield WAITING
     allowed = facts.analysis.relaxation.allowed
     yield from WindowSearch(Lns(), state.problem, state.tracker, allowed).steps()
 

@@ -35,7 +35,8 @@ from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.period.loads import order_edges
-from placeopt.solvers.exact.period_cp_sat import prepare, refutes
+from placeopt.solvers.exact.period_cp_sat import refutes
+from placeopt.solvers.exact.period_tactics import bounded, first_placements
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -70,7 +71,11 @@ class Milp(SearchSolver):
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Minimise the period; the time limit is that of HiGHS."""
-        if not prepare(tracker, heuristics=self.warm_start) or tracker.stop():
+        if not bounded(tracker):
+            return
+        if self.warm_start:
+            first_placements(tracker)
+        if tracker.stop():
             return
         try:
             program = PeriodProgram(problem, tracker.value, tracker.lower_bound, tracker.stop)

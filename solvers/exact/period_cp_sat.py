@@ -14,10 +14,8 @@ Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwar
 edges, and x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (section 4). Chain: a total
 order of the devices, transitive, that every order edge respects.
 
-The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds`
-are constraints. Where identical devices pay for transfers, with at most one that does not, bound
-and value of "none" also meet without CP-SAT (`placeopt.period.bounds.closing`). Identical devices
-are told apart by falling load (by their order in the chain).
+The problem is contracted first under the incumbent's value, and the bound is a constraint.
+Identical devices are told apart by falling load (by their order in the chain).
 
 References
 ----------
@@ -28,7 +26,6 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 4.
 from __future__ import annotations
 
 import itertools
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,12 +34,9 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.loads import order_edges
-from placeopt.solvers.exact.linear_dp import raise_bounds
-from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
@@ -52,71 +46,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
-
-_FIRST_SHARE, _COLUMN_SHARE, _CLOSE_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = (
-    0.06,
-    0.4,
-    0.8,
-    0.5,
-    0.8,
-)  # each of what is left
-_COLUMN_SECONDS = 20.0  # most of the first turn of prices
-
-
-def search_period(
-    settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
-) -> None:
-    """Minimise the period with CP-SAT; the warm start takes at most a quarter of the time."""
-    if prepare(tracker, heuristics=settings.warm_start) and not tracker.stop():
-        _prove(settings, tracker)
-
-
-def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
-    """Find quick bounds and a first incumbent; False if there is no placement at all."""
-    try:
-        raise_bounds(tracker, seconds=min(2.0, 0.2 * tracker.seconds_left))
-    except InfeasibleProblemError as error:
-        tracker.infeasible(str(error))
-        return False
-    if heuristics:
-        warm_start(tracker, seconds=warm_seconds(tracker))
-    return True
-
-
-def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run CP-SAT shortly, the price bound, what closes its gap, annealing where that is left,
-    prices again, CP-SAT for the rest.
-    """
-    left = tracker.seconds_left
-    short = _FIRST_SHARE * left
-    _solve_whole(settings, tracker, short)
-    if np.isinf(left) or tracker.stop():
-        return
-    prices, known = PriceBound(tracker.problem), tracker.value
-    _bound_and_anneal(tracker, prices, min(_COLUMN_SHARE * left, _COLUMN_SECONDS))
-    if not tracker.stop():
-        _close_and_anneal(tracker, prices)
-    if not tracker.stop():
-        improve(tracker, seconds=_IMPROVE_SHARE * tracker.seconds_left)
-    if not tracker.stop() and (
-        prices.goes_on or tracker.value != known
-    ):  # prices refute what is below the value
-        _bound_and_anneal(tracker, prices, _AGAIN_SHARE * tracker.seconds_left)
-    if not tracker.stop():
-        _solve_whole(settings, tracker, tracker.seconds_left)
-
-
-def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
-    try:
-        model = PeriodCpModel(tracker.problem, tracker.value, tracker.lower_bound)
-    except (
-        InfeasibleProblemError
-    ) as error:  # of a chain: the nodes of a circle have no device in common
-        tracker.infeasible(str(error))
-        return
-    model.solve(settings, tracker, seconds)
 
 
 def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: int = 1) -> bool:
@@ -138,68 +68,6 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
         stop_after_first_solution=True,
     )
     return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
-
-
-def _bound_and_anneal(tracker: Tracker[Placement], prices: PriceBound, seconds: float) -> None:
-    """Prove the bound by prices while annealing improves the incumbent."""
-    lower, upper = tracker.lower_bound, tracker.value
-    _beside_annealing(tracker, lambda: prices.raise_from(lower, upper, seconds), seconds)
-
-
-def _close_and_anneal(tracker: Tracker[Placement], prices: PriceBound) -> None:
-    """Raise the bound and lower the value until they meet, where that is possible; annealing
-    helps.
-    """
-    lower, value, seconds = tracker.lower_bound, tracker.value, _CLOSE_SHARE * tracker.seconds_left
-    found: list[NDArray[np.int64]] = []
-    closing = (
-        None
-        if value is None
-        else prices.closing(lambda: value if tracker.value is None else tracker.value, found.append)
-    )
-
-    def offer() -> None:
-        while found:
-            device = found.pop()
-            ticks = int(period_batch(tracker.problem, device[None, :])[0])
-            tracker.count()
-            if ticks < INFEASIBLE:
-                tracker.offer(ticks, Placement(device))
-
-    if closing is not None:
-        _beside_annealing(tracker, lambda: closing.raise_from(lower, seconds), seconds, offer)
-
-
-def _beside_annealing(
-    tracker: Tracker[Placement],
-    prove: Callable[[], int],
-    seconds: float,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> None:
-    """Prove a bound on one thread while annealing improves the incumbent on this one, with
-    `meanwhile` between its rounds.
-    """
-    found: list[int] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            found.append(prove())
-        except Exception as error:  # raised again below, in the solver's own thread
-            errors.append(error)
-
-    def done() -> bool:
-        meanwhile()
-        return not thread.is_alive()
-
-    thread = Thread(target=work, daemon=True)  # Ctrl-C does not wait for it
-    thread.start()
-    improve(tracker, seconds=seconds, salt=1, walks=1, done=done)
-    thread.join()
-    meanwhile()
-    if errors:
-        raise errors[0]
-    tracker.raise_bound(found[0], "columns")
 
 
 class PeriodCpModel(PlacementModel):

@@ -13,26 +13,31 @@ other; two ops swap devices. The loads are kept up to date by the tensors of the
 # ruff: noqa: NPY002
 from __future__ import annotations
 
+import itertools
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.model.compiled import uncounted, uncounted_entry
+from placeopt.model.interruptible import call_interruptibly
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.period.contracted import contract
+from placeopt.period.evaluate import period_batch, period_loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from placeopt.period.contracted import ContractedProblem, TensorArrays
+    from placeopt.solving.tracker import Tracker
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
-_MOVES, _MOST_MOVES = (
-    300_000,
-    8_000_000,
-)  # moves of a cycle: doubled after every cycle without success
+_MOVES, _MOST_CHUNKS = 300_000, 32  # moves of the first cycle, and chunks of the longest
 _MOVES_PER_CHOICE = 500  # shorter first cycles for small problems
 
 
@@ -326,50 +331,86 @@ def _anneal(a, w, cycle, start, seed):
     return best_value
 
 
-def anneal_period(
-    model: ContractedProblem,
-    node_device: NDArray[np.int64],
-    value: int,
-    *,
-    lower_bound: int,
-    seed: int,
-    cycles: int | None,
-    stop: Callable[[], bool],
-    offer: Callable[[int, NDArray[np.int64]], None],
-) -> None:
-    """Search from `node_device` until `stop` or `cycles` are over; report improvements to `offer`.
+def anneal_period(tracker: Tracker[Placement], rng: np.random.Generator) -> Iterator[None]:
+    """Anneal from the incumbent (from a balanced placement, without one) in cycles, in chunks of
+    the first cycle's length; one chunk per step, which counts as an evaluation.
 
-    Parameters
-    ----------
-    value : period of `node_device` in ticks, or any large number if it is infeasible.
-    offer : called with (ticks, device of every node) for every cycle that improves.
+    A cycle is twice as long as the one before where that found nothing; after one of the longest,
+    as after every success, short ones come again, which find more than ever longer ones.
     """
-    arrays = search_arrays(model)
-    generator = np.random.default_rng(seed)
-    best_device, best = node_device.copy(), value
-    passes, walk = len(arrays.compute), make_walk(arrays)
-    byte_price = 4.0 * value / max(1.0, float(model.resident.sum()))
-    done, moves = 0, min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
-    while not stop() and (cycles is None or done < cycles):
-        done += 1
-        low = max(lower_bound, int(best * (1 - _AIM * generator.random() * 2)))
-        share = _pass_shares(model, best_device) if passes == 2 else np.ones(1)
-        target = np.maximum(np.floor(low * share), 1).astype(np.int64)
-        hot = _HOT * best * 10.0 ** (-2 * generator.random())
-        cycle = Cycle(target, _AIM / 4, byte_price, hot, _COLD * best, moves)
-        reached = int(_anneal(arrays, walk, cycle, best_device, int(generator.integers(2**31))))
-        if 0 <= reached < best:
-            best, best_device = reached, walk.best.copy()
-            offer(best, best_device)
+    chunks, walk = 1, _Annealing(tracker)
+    while walk.model.num_nodes > 1:
+        before = tracker.value
+        yield from walk.cycle(rng, chunks)
+        if tracker.value != before:
+            walk, chunks = _Annealing(tracker), 1
         else:
-            moves = min(2 * moves, _MOST_MOVES)
+            chunks = 2 * chunks if chunks < _MOST_CHUNKS else 1
+
+
+class _Annealing:
+    """Cycles from one placement of the problem, contracted for what beats its value."""
+
+    def __init__(self, tracker: Tracker[Placement]) -> None:
+        self.tracker = tracker
+        model = contract(tracker.problem, contiguity="none", limit=tracker.value)
+        if tracker.solution is None:
+            self.device = _balanced(model)
+            self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
+        else:
+            self.device = np.zeros(model.num_nodes, dtype=np.int64)
+            self.device[model.node] = tracker.solution.device
+            self.value = int(tracker.value or 0)
+        self.model, self.arrays = model, search_arrays(model)
+        self.walk = make_walk(self.arrays)
+
+    def cycle(self, rng: np.random.Generator, chunks: int) -> Iterator[None]:
+        """Cool once, in so many chunks; offer what is better than all before."""
+        model, value = self.model, self.value
+        moves = min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
+        low = max(self.tracker.lower_bound, int(value * (1 - _AIM * rng.random() * 2)))
+        share = _pass_shares(model, self.device) if len(self.walk.load) == 2 else np.ones(1)
+        target = np.maximum(np.floor(low * share), 1).astype(np.int64)
+        byte_price = 4.0 * value / max(1.0, float(model.resident.sum()))
+        hot, cold = _HOT * value * 10.0 ** (-2 * rng.random()), _COLD * value
+        ends = hot * (cold / hot) ** (np.arange(chunks + 1) / chunks)
+        device = self.device
+        for start, end in itertools.pairwise(ends.tolist()):
+            cycle = Cycle(target, _AIM / 4, byte_price, start, end, moves)
+            work = partial(_anneal, self.arrays, self.walk, cycle, device)
+            reached = int(call_interruptibly(partial(work, int(rng.integers(2**31)))))
+            self.tracker.count()
+            if 0 <= reached < self.value:
+                self.value, self.device = reached, self.walk.best.copy()
+                self._offer()
+            device = self.walk.device.copy()
+            yield
+
+    def _offer(self) -> None:
+        placement = Placement(self.model.expand(self.device))
+        ticks = int(period_batch(self.model.problem, placement.device[None, :])[0])
+        if ticks < INFEASIBLE:
+            self.tracker.offer(ticks, placement)
+
+
+def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
+    """Give nodes, the largest bytes first, to the compatible device with the most free memory
+    left.
+    """
+    type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
+    free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
+    device = np.zeros(model.num_nodes, dtype=np.int64)
+    for v in np.argsort(-model.resident, kind="stable").tolist():
+        best = max(
+            (d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d)
+        )
+        device[v] = best
+        free[best] -= int(model.resident[v])
+    return device
 
 
 def _pass_shares(model: ContractedProblem, node_device: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of the forward and the backward pass in the period of a placement."""
-    from placeopt.model.placement import Placement
-    from placeopt.period.evaluate import period_loads
-
     load = (
         period_loads(model.problem, Placement(model.expand(node_device)))
         .max(axis=1)

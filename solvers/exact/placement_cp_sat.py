@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.errors import SolverError
+from placeopt.model.threads import num_threads
+from placeopt.solving.options import named
+from placeopt.solving.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
     from placeopt.solvers.exact.cp_sat import CpSat
+    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
     CpSatSettings = CpSat
@@ -32,6 +37,31 @@ MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid."""
 
 _EVALUATIONS_PER_UNIT = 100  # of CP-SAT's deterministic time, where evaluations are the budget
+
+
+def run_tactics(
+    tactics: Iterable[Tactic],
+    known: Iterable[Tactic],
+    settings: CpSatSettings,
+    facts: Any,
+    tracker: Tracker[Placement],
+) -> None:
+    """Run those of the tactics that the settings name.
+
+    Parameters
+    ----------
+    known : all of the objective.
+    """
+    names = named(settings.tactics, tuple(t.name for t in known), "cp-sat option tactics")
+    threads = min(settings.num_workers, num_threads())
+    chosen = [tactic for tactic in tactics if tactic.name in names]
+    Scheduler(chosen, facts, tracker, threads=threads).run()
+
+
+def with_threads(state: State) -> CpSatSettings:
+    """Return the settings with the cores that the lane has."""
+    settings: CpSatSettings = state.facts.settings
+    return replace(settings, num_workers=min(settings.num_workers, state.threads))
 
 
 class PlacementModel(ABC):
@@ -52,8 +82,9 @@ class PlacementModel(ABC):
         """Hint a placement, its identical devices renamed as the symmetry constraints want them."""
 
     def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> bool:
-        """Run CP-SAT until proof or the end of the budget, and return whether it is done; an
-        evaluation is a conflict.
+        """Run CP-SAT until proof or the end of the budget, and return whether bound and value meet,
+        or there is no placement; an evaluation is a conflict. (What is optimal on a coarse grid may
+        leave a gap.)
         """
         from ortools.sat.python import cp_model
 
@@ -97,8 +128,7 @@ class PlacementModel(ABC):
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(tracker, solver.value)
         self._raise_bound(tracker, solver.best_objective_bound)
-        tracker.stop()
-        return bool(code == cp_model.OPTIMAL)
+        return tracker.stop() and tracker.stop_reason == "proved"
 
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none

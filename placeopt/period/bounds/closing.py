@@ -72,6 +72,10 @@ class Closing:
     cover : for a problem that `can_close`; its sets are where column generation starts.
     value : asked for the value of the best placement known, ticks.
     offer : called with the device of every node of a placement that is better.
+
+    Attributes
+    ----------
+    unfinished : whether the last turn ended for want of time, so that another one would go on.
     """
 
     def __init__(
@@ -89,16 +93,19 @@ class Closing:
         self._best = _NEVER  # the value of what was found
         self._settled = 0  # bound by prices alone
         self._listed = 0  # ticks above the threshold of prices at which all sets were listed
+        self._limit = -1  # that the last turn ended at
+        self.unfinished = True
 
     def raise_from(self, lower: int, seconds: float) -> int:
         """Return the best bound (ticks), at least `lower`, that is proved within about
         `seconds`.
         """
         deadline = time.perf_counter() + seconds
-        undecided, limit = (
-            _NEVER,
-            (lower + self._upper()) // 2,
-        )  # undecided: the smallest limit with too many sets to say no
+        for members in self._cover.sets:
+            self._search.add(members)
+        undecided, limit = _NEVER, self._limit  # undecided: the smallest limit with too many sets
+        if not lower <= limit < self._upper():
+            limit = (lower + self._upper()) // 2
         try:
             while lower <= limit < min(self._upper(), undecided):
                 now = time.perf_counter()
@@ -110,9 +117,12 @@ class Closing:
                     found, whole = self._attain(prices, deadline)
                     lower = max(lower, limit + 1) if whole and not found else lower
                     undecided = min(undecided, limit) if not whole and not found else undecided
-                limit = self._next(lower, prices, undecided)
-        except (OutOfTimeError, UndecidedError):
-            pass
+                self._limit = limit = self._next(lower, prices, undecided)
+            self.unfinished = False
+        except OutOfTimeError:
+            self.unfinished = True
+        except UndecidedError:
+            self.unfinished = False
         return max(lower, self._settled)
 
     def _settle(self, lower: int, prices: BestPrices, deadline: float) -> int:

@@ -71,11 +71,17 @@ class _Subproblem:
 
 @dataclass
 class ColumnBound:
-    """Refutes periods of one model; keeps the sets it finds between calls."""
+    """Refutes periods of one model; keeps the sets it finds between calls.
+
+    Attributes
+    ----------
+    deadline : when it gives up (`time.perf_counter`). unfinished : whether time was short.
+    """
 
     model: ContractedProblem
     deadline: float
     sets: list[tuple[int, NDArray[np.bool_]]] = field(default_factory=list)
+    unfinished: bool = False
 
     def __post_init__(self) -> None:
         self._problems = [_subproblem(self.model, g) for g in range(self.model.num_types)]
@@ -87,6 +93,7 @@ class ColumnBound:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least
         `lower`.
         """
+        self.unfinished = self._exact = False
         if self.model.num_nodes > _MAX_NODES or self.model.num_nodes < 2:
             return lower
         uniform = self._uniform()
@@ -113,7 +120,7 @@ class ColumnBound:
                 if self._refutes(upper - 1, uniform, _ROUNDS):
                     lower = upper
         except _OutOfTimeError:
-            pass
+            self.unfinished = True
         return lower
 
     def _uniform(self) -> NDArray[np.float64]:

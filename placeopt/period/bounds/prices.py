@@ -22,50 +22,68 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
 
-COVER_SHARE = 0.6
-"""Share of a turn for the sets of a thin frontier; where that is not done by then, the rest is for
-sets one by one."""
+FIRST_SECONDS = 0.5
+"""First turn of each kind of price in `column_bound`; every further one is twice as long."""
 
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
-    placement.
+    placement: turns of doubling length over a frontier, and set by set.
     """
-    return PriceBound(problem).raise_from(lower, upper, seconds)
+    prices = PriceBound(problem)
+    end, turn = time.perf_counter() + seconds, FIRST_SECONDS
+    while (left := end - time.perf_counter()) > 0 and (prices.goes_on or prices.one_by_one):
+        lower = max(lower, prices.raise_from(lower, upper, min(turn, left)))
+        if prices.one_by_one:
+            lower = prices.raise_one_by_one(lower, upper, min(turn, end - time.perf_counter()))
+        turn *= 2
+    return lower
 
 
 class PriceBound:
     """The bound by prices in several turns, each with a better value: the sets of earlier turns are
     kept.
+
+    Attributes
+    ----------
+    goes_on : whether another turn over the frontier would go on where the last one ended.
+    one_by_one : whether sets one by one may prove more, or finish what they began.
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
-        self._model: ContractedProblem | None = (
-            None  # contracted for the first turn's value, which is above the later ones
-        )
-        self._cover: CoverBound | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether another turn would go on where the last one ended."""
-        return self._cover is not None and self._cover.unfinished
+        self._model: ContractedProblem | None = None  # for the first turn's value, above later ones
+        self._columns: ColumnBound | None = None
+        self.cover: CoverBound | None = None
+        self.goes_on = self.one_by_one = True
 
     def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
         """Return the best bound from `lower` on; at most `upper`, which never rises from turn to
         turn.
         """
         deadline = time.perf_counter() + seconds
-        if self._model is None:
-            self._model = contract(self._problem, contiguity="none", limit=upper)
-            self._cover = cover_bound(self._model, deadline)
-        most = max(lower, int(self._model.smallest_times.sum()) + 1 if upper is None else upper)
-        if self._cover is not None:
-            self._cover.pricer.deadline = deadline - (1 - COVER_SHARE) * seconds
-            lower = self._cover.raise_from(lower, most)
-            if lower >= most or (not self._cover.unfinished and self._cover.fits_memory()):
-                return lower
-        return ColumnBound(self._model, deadline).raise_from(lower, most)
+        model = self._contracted(upper)
+        if self.cover is None:
+            self.cover = cover_bound(model, deadline)
+            self.goes_on = self.cover is not None or time.perf_counter() >= deadline
+        if self.cover is None:
+            return lower
+        self.cover.pricer.deadline = deadline
+        most = self._most(lower, upper)
+        lower = self.cover.raise_from(lower, most)
+        self.goes_on = self.cover.unfinished
+        self.one_by_one = self.goes_on or (lower < most and not self.cover.fits_memory())
+        return lower
+
+    def raise_one_by_one(self, lower: int, upper: int | None, seconds: float) -> int:
+        """Do so with sets one by one: for wide frontiers, and for tight memory."""
+        deadline = time.perf_counter() + seconds
+        if self._columns is None:
+            self._columns = ColumnBound(self._contracted(upper), deadline)
+        self._columns.deadline = deadline
+        lower = self._columns.raise_from(lower, self._most(lower, upper))
+        self.one_by_one = self._columns.unfinished
+        return lower
 
     def closing(
         self, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]
@@ -78,7 +96,7 @@ class PriceBound:
         value : asked for the best period known, not above the value of the first turn.
         offer : called with the device of every op of placements that are better.
         """
-        cover, model = self._cover, self._model
+        cover, model = self.cover, self._model
         if (
             cover is None
             or model is None
@@ -87,3 +105,14 @@ class PriceBound:
         ):
             return None
         return Closing(cover, value, lambda device: offer(model.expand(device)))
+
+    def _contracted(self, upper: int | None) -> ContractedProblem:
+        if self._model is None:
+            self._model = contract(self._problem, contiguity="none", limit=upper)
+        return self._model
+
+    def _most(self, lower: int, upper: int | None) -> int:
+        """Return what no bound exceeds: the value, or what everything takes one after the other."""
+        if upper is not None:
+            return max(lower, upper)
+        return max(lower, int(self._contracted(None).smallest_times.sum()) + 1)
