@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.ideals import Lattice, ideal_lattice
 from placeopt.solvers.exact.chain_search import best_chain
+from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import IdealProgram
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -28,26 +30,30 @@ class IdealDp(ChainSearch):
     """Best chain of ideals over k accelerators and l CPUs (or more device types).
 
     For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always
-    best, for `convex` and `none`.
+    best, for `convex` and `none`. Where a graph has too many ideals, CP-SAT goes on from the best
+    chain along a few orders.
     """
 
     name: ClassVar[str] = "ideal-dp"
     max_ideals: int = option(
         2_000_000,
         low=1,
-        meaning="ideals of the graph; with more, the best linear order found is returned",
+        meaning="ideals of the graph; with more, the best linear order goes to CP-SAT",
     )
     orders: int = option(
         4, low=1, meaning="topological orders whose best pipeline is the first incumbent"
+    )
+    beyond: str = option(
+        "cp-sat",
+        choices=("cp-sat", "nothing"),
+        meaning="what goes on in the time that is left where there are more ideals (chains only)",
     )
 
     def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
         """Prove the best chain: run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
-            tracker.message = (
-                f"more than {enough} ideals: kept the best of {self.orders} linear orders"
-            )
+            self._go_beyond(tracker, enough)
             return
         program = IdealProgram(model, lattice)
         outcome = best_chain(program, tracker.value, tracker.stop)
@@ -65,13 +71,31 @@ class IdealDp(ChainSearch):
             tracker.message = f"{left_out} devices were left out: too many device types"
         tracker.stop()
 
+    def _go_beyond(self, tracker: Tracker[Placement], enough: int) -> None:
+        """Improve the best linear order, and prove a bound, by CP-SAT in the time that is left."""
+        limited = tracker.budget.seconds is not None or tracker.budget.evaluations is not None
+        if (
+            self.beyond == "nothing"
+            or tracker.problem.contiguity != "chain"
+            or not limited
+            or tracker.stop()
+        ):
+            tracker.message = (
+                f"more than {enough} ideals: kept the best of {self.orders} linear orders"
+            )
+            return
+        run_part(tracker, CpSat(), initial=tracker.solution)
+        tracker.message = (
+            f"more than {enough} ideals: cp-sat went on from {self.orders} linear orders"
+        )
+
     def _ideals(
         self, tracker: Tracker[Placement], model: ContractedProblem
     ) -> tuple[Lattice | None, int]:
         """Enumerate the ideals, or return how many there are more than.
 
-        In tries that grow eightfold, as long as the next one seems to fit into the time left; the
-        first two cost a seventh of the last.
+        In tries that grow eightfold, as long as the next one seems to fit into half of the time
+        left, so that as much remains for what follows; the first two cost a seventh of the last.
         """
         for limit in (max(1, self.max_ideals // 64), max(1, self.max_ideals // 8), self.max_ideals):
             before = tracker.elapsed
@@ -79,7 +103,7 @@ class IdealDp(ChainSearch):
             if (
                 lattice is not None
                 or tracker.stop()
-                or 8 * (tracker.elapsed - before) > tracker.seconds_left
+                or 8 * (tracker.elapsed - before) > tracker.seconds_left / 2
             ):
                 break
         return lattice, limit

@@ -12,6 +12,7 @@ Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +23,7 @@ from placeopt.model.ideals import linear_lattice
 from placeopt.model.placement import Placement
 from placeopt.period.bounds import period_bounds
 from placeopt.period.contracted import contract
+from placeopt.period.loads import order_edges
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solving.base import SearchSolver
@@ -109,16 +111,124 @@ def search_orders(
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
             return
-        along = model.renumbered(order)
-        program = IdealProgram(along, linear_lattice(along.num_nodes))
-        tracker.count()
-        # the first answer is worth any time limit; every further one has to keep it
-        offer_stages(
-            tracker,
-            along,
-            best_chain(program, tracker.value, None if tracker.value is None else tracker.stop),
-        )
-        yield
+        yield from _along(tracker, model, order)
+
+
+def _along(
+    tracker: Tracker[Placement], model: ContractedProblem, order: NDArray[np.int64]
+) -> Iterator[None]:
+    """Offer the best pipeline along one order."""
+    along = model.renumbered(order)
+    program = IdealProgram(along, linear_lattice(along.num_nodes))
+    tracker.count()
+    # the first answer is worth any time limit; every further one has to keep it
+    stop = None if tracker.value is None else tracker.stop
+    offer_stages(tracker, along, best_chain(program, tracker.value, stop))
+    yield
+
+
+def _order_by(model: ContractedProblem, keys: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the topological order that takes the node of the least key among those that are
+    ready.
+    """
+    successors, waiting = _successors(model)
+    ready = [(keys[v], v) for v in np.flatnonzero(waiting == 0).tolist()]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        u = heapq.heappop(ready)[1]
+        order.append(u)
+        for v in successors[u]:
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                heapq.heappush(ready, (keys[v], v))
+    return np.array(order, dtype=np.int64)
+
+
+def _successors(model: ContractedProblem) -> tuple[list[list[int]], NDArray[np.int64]]:
+    """Return the successors of every node, and how many predecessors it has."""
+    successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
+    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
+        successors[u].append(v)
+    return successors, np.bincount(model.order_to, minlength=model.num_nodes)
+
+
+def chain_positions(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Position of every device in a pipeline order of a feasible chain."""
+    source, target = order_edges(problem, "chain")
+    k = problem.num_devices
+    edge = np.zeros((k, k), dtype=np.bool_)
+    edge[device[source], device[target]] = True
+    np.fill_diagonal(edge, False)
+    position = np.full(k, -1, dtype=np.int64)
+    for rank in range(k):
+        free = [d for d in range(k) if position[d] < 0 and not edge[position < 0, d].any()]
+        position[free[0]] = rank
+    return position
+
+
+def improve_orders(
+    tracker: Tracker[Placement], model: ContractedProblem, generator: np.random.Generator
+) -> Iterator[None]:
+    """Offer the best pipelines along orders near the incumbent of a chain, one per step, without
+    end.
+
+    Nodes are ordered by their stage, but some are moved: n^u of n nodes, by k^w of k stages, since
+    it is not known at what scale the incumbent can be improved (u uniform in [0, 1], w in [-1, 1]).
+    By turns they are any nodes, each with a normal distance of its own, or neighbours in the graph,
+    which move together.
+    """
+    beside = _neighbours(model)
+    together = False
+    while True:
+        keys = generator.standard_normal(model.num_nodes)
+        if tracker.solution is not None:
+            stage = _stages(tracker.problem, model, tracker.solution)
+            count = round(model.num_nodes ** generator.random())
+            far = float(stage.max() + 1) ** generator.uniform(-1, 1)
+            keys /= 1e3 * len(keys)  # breaks ties at random and is far below any distance
+            moved = (
+                _connected(beside, count, generator)
+                if together
+                else generator.choice(model.num_nodes, count, replace=False)
+            )
+            keys[moved] += far * generator.standard_normal(1 if together else count)
+            keys += stage
+            together = not together
+        yield from _along(tracker, model, _order_by(model, keys))
+
+
+def _stages(
+    problem: PlacementProblem, model: ContractedProblem, chain: Placement
+) -> NDArray[np.int64]:
+    """Return the stage of every node."""
+    device = np.zeros(model.num_nodes, dtype=np.int64)
+    inside = model.node >= 0
+    device[model.node[inside]] = chain.device[inside]
+    return chain_positions(problem, chain.device)[device]
+
+
+def _neighbours(model: ContractedProblem) -> list[list[int]]:
+    """Return the nodes that share an order edge with every node."""
+    beside: list[list[int]] = [[] for _ in range(model.num_nodes)]
+    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
+        beside[u].append(v)
+        beside[v].append(u)
+    return beside
+
+
+def _connected(
+    beside: list[list[int]], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return up to `count` nodes that a random growth from a random node reaches."""
+    open_ = [int(generator.integers(len(beside)))]
+    found = set(open_)
+    while open_ and len(found) < count:
+        u = open_.pop(int(generator.integers(len(open_))))
+        new = [v for v in beside[u] if v not in found][: count - len(found)]
+        found.update(new)
+        open_ += new
+    return np.array(sorted(found))
 
 
 def offer_stages(
@@ -133,10 +243,7 @@ def _orders(
     model: ContractedProblem, count: int, generator: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     yield np.arange(model.num_nodes)
-    successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
-    indegree = np.bincount(model.order_to, minlength=model.num_nodes)
-    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
-        successors[u].append(v)
+    successors, indegree = _successors(model)
     for _ in range(count - 1):
         waiting = indegree.copy()
         ready = np.flatnonzero(waiting == 0).tolist()

@@ -37,12 +37,12 @@ from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.loads import order_edges
+from placeopt.solvers.exact.linear_dp import chain_positions
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
     from placeopt.model.problem import PlacementProblem
@@ -281,7 +281,7 @@ class PeriodCpModel(PlacementModel):
         loads = period_loads(self.problem, placement)
         load = loads[0] if self.model.two_pass else loads.sum(axis=0)
         chain = self.problem.contiguity == "chain"
-        position = _chain_positions(self.problem, placement.device) if chain else -load
+        position = chain_positions(self.problem, placement.device) if chain else -load
         rename = np.arange(self.problem.num_devices)
         for devices in self.model.types:
             rename[sorted(devices, key=lambda d: (position[d], d))] = devices
@@ -291,17 +291,3 @@ class PeriodCpModel(PlacementModel):
             for d, x in enumerate(row):
                 if x is not None:
                     self.cp.add_hint(x, int(node_device[v] == d))
-
-
-def _chain_positions(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Position of every device in a pipeline order of a feasible chain."""
-    source, target = order_edges(problem, "chain")
-    k = problem.num_devices
-    edge = np.zeros((k, k), dtype=np.bool_)
-    edge[device[source], device[target]] = True
-    np.fill_diagonal(edge, False)
-    position = np.full(k, -1, dtype=np.int64)
-    for rank in range(k):
-        free = [d for d in range(k) if position[d] < 0 and not edge[position < 0, d].any()]
-        position[free[0]] = rank
-    return position

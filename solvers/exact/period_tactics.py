@@ -22,7 +22,12 @@ from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram
-from placeopt.solvers.exact.linear_dp import offer_stages, raise_bounds, search_orders
+from placeopt.solvers.exact.linear_dp import (
+    improve_orders,
+    offer_stages,
+    raise_bounds,
+    search_orders,
+)
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.solvers.exact.period_local_search import anneal_period
 from placeopt.solvers.exact.placement_cp_sat import run_tactics, with_threads
@@ -110,7 +115,7 @@ def search_period(
     settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]
 ) -> None:
     """Minimise the period by its tactics."""
-    heuristics = ("starts", "ideals", "annealing")
+    heuristics = ("starts", "ideals", "orders", "annealing")
     _run([t for t in TACTICS if settings.warm_start or t.name not in heuristics], settings, tracker)
 
 
@@ -155,6 +160,12 @@ def _starts(state: State) -> Iterator[None]:
     """Offer the best pipeline along a few orders."""
     if state.facts.chain is not None:
         yield from search_orders(state.tracker, state.facts.chain, _ORDERS)
+
+
+def _orders(state: State) -> Iterator[None]:
+    """Offer the best pipelines along orders near the incumbent."""
+    if state.facts.chain is not None:
+        yield from improve_orders(state.tracker, state.facts.chain, state.rng)
 
 
 def _ideals(state: State, part: Tracker[Placement]) -> bool:
@@ -233,6 +244,7 @@ def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
 TACTICS: tuple[Tactic, ...] = (
     Steps("starts", VALUE, _starts),
     Runs("ideals", VALUE, _ideals, when=lambda facts: facts.uses_ideals),
+    Steps("orders", VALUE, _orders, when=lambda facts: facts.problem.contiguity == "chain"),
     Steps("annealing", VALUE, _anneal, when=lambda facts: facts.anneals),
     Runs("area", BOUND, _area),
     Steps("prices", BOUND, _prices, when=lambda facts: facts.prices_apply),

@@ -4,7 +4,7 @@ optima.
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import period_problems as problems
@@ -17,7 +17,9 @@ from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.judge import period_violations
+from placeopt.solvers.exact.linear_dp import improve_orders, search_orders
 from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
 
 pytestmark = pytest.mark.interpreted
 
@@ -161,3 +163,36 @@ def test_memory_that_cannot_fit_is_infeasible():
         result = make_solver(name).solve(problem, Budget(20.0), seed=0)
         assert result.status == "infeasible"
         assert "resident bytes" in result.message
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("seed", range(6))
+def test_orders_near_the_incumbent_find_the_best_chain(seed):
+    """Moving nodes along the stages of the incumbent ends at the optimum over all ideals, from a
+    single order.
+    """
+    problem = problems.random_problem(seed, contiguity="chain", training=seed % 2 == 0, n=8)
+    best = make_solver("ideal-dp").solve(problem, Budget(evaluations=100))
+    tracker = Tracker("orders", problem, Budget(evaluations=10**6))
+    model = contract(problem, contiguity="chain")
+    for _ in search_orders(tracker, model, 1):
+        pass
+    for _ in islice(improve_orders(tracker, model, np.random.default_rng(seed)), 300):
+        pass
+    assert tracker.value == best.value
+    if tracker.solution is not None:
+        assert period_violations(problem, tracker.solution) == []
+
+
+@pytest.mark.jit
+def test_too_many_ideals_go_to_cp_sat():
+    """With more ideals than allowed the answer is not that of a few orders: it is improved, and a
+    bound beyond the quick ones is proved; `beyond="nothing"` keeps it.
+    """
+    problem = po.load("gen:stencil", "uniform:3", objective="period", contiguity="chain")
+    few = po.solve(problem, "ideal-dp", evaluations=200, max_ideals=10, beyond="nothing")
+    more = po.solve(problem, "ideal-dp", evaluations=200, max_ideals=10)
+    assert "kept the best of 4 linear orders" in few.message
+    assert "cp-sat went on" in more.message
+    assert more.value < few.value
+    assert more.lower_bound >= few.lower_bound
