@@ -24,7 +24,7 @@ class Latency(SteadyObjective):
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("latency", "ranks")
-    bound_methods: ClassVar[tuple[str, ...]] = ("path", "flow")
+    bound_methods: ClassVar[tuple[str, ...]] = ("path", "load", "flow")
 
     def evaluate_batch(
         self,

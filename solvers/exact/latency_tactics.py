@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.latency.bounds import longest_path
+from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
 from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
@@ -63,8 +63,9 @@ def prove_latency(
 
 
 def _run(tactics: list[Tactic], settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run tactics after the bound that takes milliseconds."""
-    tracker.raise_bound(longest_path(tracker.problem), "path")
+    """Run tactics after the bounds that take milliseconds."""
+    for method, ticks in latency_bounds(tracker.problem, 0.0):
+        tracker.raise_bound(ticks, method)
     run_tactics(tactics, TACTICS, settings, LatencyFacts(settings, tracker.problem), tracker)
 
 

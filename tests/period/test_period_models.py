@@ -11,8 +11,9 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.latency.bounds import flow
+from placeopt.latency.bounds import flow, latency_bounds, longest_path
 from placeopt.latency.bounds.flow import FlowBound
+from placeopt.latency.bounds.load import load_bound
 from placeopt.latency.judge import latency_violations
 from placeopt.model.budget import Budget
 from placeopt.period.bounds import period_bounds
@@ -166,6 +167,45 @@ def test_flow_bound_shares_slots(devices, expected):
     )
     assert FlowBound(problem).run(lambda: None, lambda: False) == expected
     assert best_latency(problem) == expected
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_load_of_the_latency_holds(slots):
+    """The bound `load` is between the longest path and the best latency, and above the path on
+    some problems.
+    """
+    raised = 0
+    for seed in range(60):
+        problem = problems.random_problem(seed, n=5 - slots, objective="latency", slots=slots)
+        best = best_latency(problem)
+        if best is not None:
+            bounds = dict(latency_bounds(problem, 0.0))
+            assert bounds["path"] <= bounds["load"] <= best
+            raised += bounds["load"] > bounds["path"]
+    assert raised > 0
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [(-1, 14 + 10), (10, 14), (25, 14 + 10)],
+    ids=["no CPU", "a fast CPU", "a CPU that is too slow"],
+)
+def test_load_leaves_to_a_cpu_what_it_can_take(cpu, expected):
+    """Five ops of 8 ticks after one of 4 share two accelerators: 4 + 40 / 2; not where a CPU takes
+    10 ticks for each, and again where it takes longer than all that.
+    """
+    compute = np.array([[4, 4, 4]] + [[8, 8, cpu]] * 5)
+    problem = po.PlacementProblem(
+        name="fan",
+        compute=compute,
+        producer=np.array([0]),
+        consumer_ptr=np.array([0, 5]),
+        consumer=np.arange(1, 6),
+        transfer=np.zeros((1, 1), dtype=np.int64),
+        io_class=np.array([0, 0, -1]),
+        objective="latency",
+    )
+    assert load_bound(problem, longest_path(problem)) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 `path`: ops on a path follow each other, each at its fastest. Transfers are left out: they go
 through host memory (`io_class`), whatever the links between devices cost.
 
+`load`: what no CPU can take in time shares the accelerators, see `placeopt.latency.bounds.load`.
+
 `flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published
 graphs it is the optimum.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from placeopt.latency.bounds.load import load_bound
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
-METHODS = ("path", "flow")
+METHODS = ("path", "load", "flow")
 """Names of the bounds, cheapest first."""
 
 
@@ -40,6 +44,8 @@ def latency_bounds(
     end = time.perf_counter() + seconds
     if "path" in methods:
         yield "path", longest_path(problem)
+    if "load" in methods:
+        yield "load", load_bound(problem, longest_path(problem))
     if "flow" in methods and seconds > 0:
         yield "flow", _flow(problem, end, upper)
 
