@@ -45,9 +45,10 @@ _SERIAL = 0.01
 
 
 def starts(tracker: Tracker[Placement]) -> Iterator[None]:
-    """Offer everything in the pool, the best segments, and the best pipeline, one per step."""
+    """Offer everything on one device, the best segments, and the best pipeline, one per step."""
     problem = tracker.problem
-    offer_slots(tracker, _all_in_pool(problem))
+    for d in sorted(set(pooled(problem).tolist())):
+        offer_slots(tracker, np.full(problem.num_ops, d, dtype=np.int64))
     yield
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
@@ -85,13 +86,6 @@ def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
     ).tolist():
         stands_for[d] = first_of.setdefault(problem.compute[:, d].tobytes(), d)
     return stands_for
-
-
-def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:
-    pool = np.flatnonzero(problem.io_class < 0)
-    if not pool.size:
-        return None
-    return np.full(problem.num_ops, int(pool[0]), dtype=np.int64)
 
 
 def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np.int64] | None:

@@ -20,7 +20,9 @@ from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_tactics
+from placeopt.solvers.exact.latency_warm_start import starts
 from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
 
 pytestmark = pytest.mark.jit
 
@@ -323,3 +325,11 @@ def test_the_bound_by_flows_ends_with_the_evaluations(monkeypatch):
         make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=40)).value
         is not None
     )
+
+
+def test_a_latency_begins_with_one_device_alone():
+    """Where there is no CPU, the first answer is everything on the accelerator that is fastest."""
+    problem = po.load("gen:stencil", "2xA100+2xV100", objective="latency")
+    tracker = Tracker("starts", problem, Budget(evaluations=100))
+    next(starts(tracker))
+    assert tracker.value == problem.compute.sum(axis=0).min()
