@@ -11,6 +11,7 @@ import placeopt as po
 from placeopt.cli import main
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 from placeopt.model.sizes import device_limits, parse_bytes
 
 SOURCE = "gen:llama-block"
@@ -149,3 +150,30 @@ def test_every_command_with_a_cluster_takes_it(command, words):
     code, said = command(*words, "--memory-limit", "16")
     assert code == 2
     assert "expected bytes per device such as 16GiB" in said
+
+
+@pytest.mark.parametrize(("limit", "possible"), [(10, True), (9, False)])
+@pytest.mark.parametrize("ticks", [5, 0])
+def test_an_op_whose_tensors_have_no_room_is_named(limit, possible, ticks):
+    """An op of 1 byte with inputs of 2 and 3 and an output of 4 needs 10 while it runs; the message
+    says what is missing. An op that takes no time holds nothing for any time.
+    """
+    problem = po.PlacementProblem(
+        name="wide",
+        compute=np.array([[5, 5], [5, 5], [ticks, ticks], [5, 5]]),
+        producer=np.array([0, 1, 2]),
+        consumer_ptr=np.array([0, 1, 2, 3]),
+        consumer=np.array([2, 2, 3]),
+        transfer=np.ones((3, 1), dtype=np.int64),
+        resident=np.array([0, 0, 1, 0]),
+        tensor_bytes=np.array([2, 3, 4]),
+        capacity=np.array([limit, limit]),
+        memory="peak",
+    )
+    reason = objective_of(problem).impossible(problem)
+    if possible or not ticks:
+        assert reason == ""
+    else:
+        assert "op 'op2' holds 10 B while it runs" in reason
+        assert "1 B more than any compatible device has" in reason
+        assert po.solve(problem, "cp-sat", seconds=5).status == "infeasible"

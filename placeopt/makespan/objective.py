@@ -42,6 +42,12 @@ class Makespan(PlacementObjective):
     kernels: ClassVar[tuple[str, ...]] = ("evaluator", "ranks")
     bound_kernels: ClassVar[tuple[str, ...]] = ("bounds",)
 
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no schedule can be valid, "" unless a simple reason proves it."""
+        from placeopt.makespan.live import impossible_reason
+
+        return impossible_reason(problem)
+
     def default_queue(self, solution: Placement) -> str:
         """Queues sorted by priority where there are priorities, else first in, first out."""
         return "fifo" if solution.priority is None else "priority"

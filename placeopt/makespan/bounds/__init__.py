@@ -58,9 +58,9 @@ def bound(
     chosen = METHODS if methods is None else tuple(methods)
     check_methods("the makespan", chosen, METHODS)
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.model.feasibility import infeasible_reason
+    from placeopt.makespan.live import impossible_reason
 
-    reason = infeasible_reason(problem)
+    reason = impossible_reason(problem)
     if reason:
         return BoundReport(0, "none", {}, time.perf_counter() - started, reason)
     analysis = Analysis(problem, seconds=seconds, upper=upper)
