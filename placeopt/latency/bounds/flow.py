@@ -58,7 +58,7 @@ from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -76,11 +76,6 @@ _CLOSE = 1e-7  # the master problem promises no relative improvement above this
 class FlowBound:
     """The bound for one problem; keeps its cuts between calls.
 
-    Parameters
-    ----------
-    known : (device, slot) of every op of placements, of a coarser graph say: the first flow is the
-        best one against them.
-
     Attributes
     ----------
     lower : the best bound so far in ticks.
@@ -94,7 +89,6 @@ class FlowBound:
         *,
         max_ideals: int = MAX_IDEALS,
         stop: Callable[[], bool] = lambda: False,
-        known: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]] = (),
     ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
@@ -112,7 +106,7 @@ class FlowBound:
         self.nodes, self.lattice = found
         self.most_nodes = reduction.most_nodes
         self._set_arrays()
-        self._cuts = [self._cut(self._units_of(*placement)) for placement in known]
+        self._cuts: list[NDArray[np.float64]] = []
         self._best_flow: NDArray[np.float64] | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         total = int(largest.sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
@@ -386,13 +380,6 @@ class FlowBound:
         unit[unit >= 0] = slot - 1 - unit[unit >= 0]
         return unit
 
-    def _units_of(self, device: NDArray[np.int64], slot: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Slot of every node, -1 for the pool, in a placement of ops."""
-        first = np.array([ops[0] for ops in self.nodes.ops], dtype=np.int64)
-        pairs = np.stack([device[first], slot[first]], axis=1)
-        units = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-        return np.where(np.isin(device[first], self._pools), -1, units).astype(np.int64)
-
     def _cut(self, units: NDArray[np.int64]) -> NDArray[np.float64]:
         """Row of the master problem: value <= cost of this placement under any flow."""
         a, n = self.arrays, len(units)
@@ -474,8 +461,7 @@ def flow_bounds(
     coarse graphs first, then on ever finer ones.
 
     A level has `_FINER` times the ideals of the one before, and is left when a round does not raise
-    the bound; the last one is gone on with until nothing is left to gain. Every level begins with
-    the best flow against the placements of those before. A round takes at least as
+    the bound; the last one is gone on with until nothing is left to gain. A round takes at least as
     much longer as there are more ideals, so all first rounds before the last level's cost at most a
     seventh of it; they give bounds within a second, and placements whose values cut the program of
     the finer levels short.
@@ -485,20 +471,13 @@ def flow_bounds(
     upper, offer : as for `FlowBound.run`. stop : ends the reduction of the graph.
     """
     best, ideals = 0, _FIRST_IDEALS
-    known: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-
-    def found(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
-        known.append((device, slot))
-        if offer is not None:
-            offer(device, slot)
-
     while ideals > 0:
-        flow = FlowBound(problem, max_ideals=min(ideals, MAX_IDEALS), stop=stop, known=list(known))
+        flow = FlowBound(problem, max_ideals=min(ideals, MAX_IDEALS), stop=stop)
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= MAX_IDEALS or whole
         ideals = 0 if last else ideals * _FINER
         before = -1
-        for over in flow.pieces(upper, found):
+        for over in flow.pieces(upper, offer):
             best = max(best, flow.lower)
             yield best, over
             if over and not last and flow.lower <= before:
