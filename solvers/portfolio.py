@@ -8,12 +8,14 @@ evaluations are the limit, or the caller measures, cross-entropy and annealing f
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.stages import LARGE, PLACED, SAMPLING, SLOW, Stages, hot_kernels, in_turn
+from placeopt.solving.bound import LEAST_SECONDS
 from placeopt.solving.deadline import is_large
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
-
-
-LEAST_SECONDS = 1.0
-"""Time from which tactics are begun: CP-SAT alone takes a part of a second to load."""
-
-LONGEST_LOADING = 60.0
-"""Seconds that loading it is waited for, where there is no limit."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Portfolio(MeasuringSearch):
         loading = load("placeopt.solvers.portfolio_tactics") if timed else None
         stages = self.begin(tracker)
         if loading is not None and self.measure is None and stages.registered("lns"):
-            loading.join(min(tracker.seconds_left, LONGEST_LOADING))
+            loading.join(min(tracker.seconds_left, threading.TIMEOUT_MAX))
             if not loading.is_alive() and not tracker.stop():
                 from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
 

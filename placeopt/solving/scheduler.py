@@ -120,7 +120,11 @@ class Lane:
     Parameters
     ----------
     clock : seconds or evaluations so far; by default what limits the tracker.
-    threads : asked for the number of cores of this lane. beside : whether another lane is at work.
+    threads : asked for the number of cores of this lane.
+
+    Attributes
+    ----------
+    other : lane beside it. idle : whether it has nothing to do before that one finds something.
     """
 
     def __init__(
@@ -130,10 +134,11 @@ class Lane:
         tracker: Tracker[Any],
         *,
         threads: Callable[[], int] = lambda: 1,
-        beside: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.facts, self.tracker, self._beside = facts, tracker, beside
+        self.facts, self.tracker = facts, tracker
+        self.other: Lane | None = None
+        self.idle = False
         self.first: float = FIRST_EVALUATIONS if self._counted else FIRST_SECONDS
         self._clock = clock or self._read
         seeds = np.random.SeedSequence(tracker.seed).spawn(len(tactics))
@@ -146,7 +151,8 @@ class Lane:
         """Give turns until every tactic is exhausted or the tracker stops."""
         target, credit = self.first, 0.0
         while self._open():
-            alone = not self._beside()  # before the tracker meets what the other lane found last
+            # asked before the tracker meets what the other lane found last
+            alone = self.other is None or self.other.idle
             if self.tracker.stop():
                 break
             for turn in self._open():
@@ -158,7 +164,8 @@ class Lane:
             credit += FASTEST * target * len(self._at_work())
             while credit > 0 and (turns := self._at_work(credit)) and not self.tracker.stop():
                 credit -= self._advance(self._fastest(turns))
-            if not all(turn.waits for turn in self._open()):
+            self.idle = all(turn.waits for turn in self._open())
+            if not self.idle:
                 target *= 2
             elif alone:
                 break
@@ -269,15 +276,10 @@ class Scheduler:
         tracker, exchange = self.tracker, Exchange()
         own = tracker.copy(exchange)
         lanes = [
-            Lane(
-                tactics,
-                self.facts,
-                mine,
-                threads=lambda: self.threads - self._beside,
-                beside=lambda: self._beside > 0,
-            )
+            Lane(tactics, self.facts, mine, threads=lambda: self.threads - self._beside)
             for tactics, mine in ((improve, tracker), (prove, own))
         ]
+        lanes[0].other, lanes[1].other = lanes[1], lanes[0]
         thread = threading.Thread(
             target=self._work, args=(lanes[1], own), name="placeopt-bound-lane"
         )
@@ -287,7 +289,8 @@ class Scheduler:
             thread.start()
             try:
                 self._run(lanes[0])
-                self._beside = 0
+                exchange.meet(tracker)
+                lanes[0].idle, self._beside = True, 0
                 while thread.is_alive() and not tracker.stop():
                     thread.join(WAIT)
             finally:
@@ -311,4 +314,4 @@ class Scheduler:
         finally:
             if own.exchange is not None:
                 own.exchange.meet(own)
-            self._beside = 0
+            lane.idle, self._beside = True, 0

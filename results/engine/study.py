@@ -1,27 +1,35 @@
 """The engine against every single tactic, and against an older version.
 
-Run `python results/engine/study.py STAGE... [--few]` with stages of
+Run `python results/engine/study.py STAGE... [--apart] [--part P] [--minutes M]` with stages of
 
-problems    write the problems to FOLDER (the default of all: 88 problems in 22 families)
-run         the engine and every tactic alone on all of them, through `placeopt bench`
+problems    write the problems to FOLDER (by default 120 problems in 30 families)
+run         the engine and every tactic alone, through `placeopt bench`
 old PATH    the same problems by the default solvers of an older checkout
 table       regret.csv (a line per problem), tactics.csv (what each is worth alone) and pairs.csv
 
-Every stage goes on where it was ended: a run that has a result is not repeated. `--few` takes one
-problem of each family and a fifth of the time. FOLDER is results/engine/runs, which is not kept.
+A problem is run whole, the engine and all its tactics, before the next one begins; the first
+problem of every family comes before the second of any, and objectives alternate, so that whatever
+time there was gives a table over many families. Every stage goes on where it was ended: a run that
+has a result is not repeated. `--apart` takes only the families set apart, `--part` that part of the
+time of each run (the table is of the runs of that part), and no problem begins after `--minutes`.
+FOLDER is results/engine/runs, which is not kept.
 
-Regret of a run: its gap minus that of the best single tactic with the same time, in points. Two
-thirds of the families may be looked at while something is chosen; the others (APART) only at the
-end. Parameters are drawn at random, from the family's name alone.
+Regret of a run: its gap minus that of the best single tactic with the same time, in points. The
+engine is better or worse where they differ by more than a hundredth of a point. Two thirds of the
+families may be looked at while something is chosen; the others (APART) only at the end. Parameters
+are drawn at random, from the family's name alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import time
 import zlib
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +43,7 @@ from placeopt.experiments.study import Study
 from placeopt.instances.sources import load_graph
 from placeopt.io.serialize import save
 from placeopt.solvers.exact.latency_tactics import TACTICS as LATENCY
+from placeopt.solvers.exact.period_tactics import TACTICS as PERIODIC
 from placeopt.solvers.portfolio_tactics import NAMES
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +52,9 @@ PER_FAMILY = 4
 SECONDS = {"makespan": 15.0, "latency": 60.0, "period": 60.0}
 DEFAULT = {"makespan": "portfolio", "latency": "cp-sat", "period": "cp-sat"}
 CLUSTERS = ("2xA100", "4xV100", "8xA100", "2xA100+2xV100", "4xP100?contention=pair", "uniform:6")
+
+ROUNDED = 0.01
+"""Points of the gap that count as none."""
 
 MAKESPAN = {
     "llama-layer": "gen:llama-layer?shards={4,9,16}&heads=48&hidden={1536,3072,6144}&ffn={6912,8640}",
@@ -54,11 +66,15 @@ MAKESPAN = {
     "nmt": "gen:nmt?source={6,9,12}&target={5,8,11}",
     "fork-join": "gen:fork-join?stages={4,7,9}&branches={5,6,11}&ccr={1,2}&seed={1,2,3}",
     "layered": "gen:layered?layers={8,12,15}&width={6,9,14}&ccr={0.3,2}&seed={1,2,3}",
-    "series-parallel": "gen:series-parallel?ops={70,130,190}&ccr={0.2,1.5}&seed={1,2,3}",
     "cholesky": "gen:cholesky?tiles={5,7,8}",
     "in-tree": "gen:in-tree?depth={5,6}&ccr={1,3}&seed={1,2,3}",
     "montage": "",
     "genome": "",
+    "stencil": "gen:stencil?rows={3,5}&columns={4,6}&steps={4,7}&ccr={0.3,2}&seed={1,2,3}",
+    "series-parallel": "gen:series-parallel?ops={70,130,190}&ccr={0.2,1.5}&seed={1,2,3}",
+    "lu": "gen:lu?tiles={5,6,7}&ccr={0.2,2}&seed={1,2,3}",
+    "pipedream": "{squeezenet1_0,resnet18,inception_v3,gnmt}",
+    "squeezenet": "gen:squeezenet?batch={1,4,16}&image={128,224}",
 }
 """Family -> source; {a,b} are the values that are drawn from."""
 
@@ -68,6 +84,8 @@ LAYERS = {
     "latency-resnet": "gen:resnet{50,101}",
     "latency-nasnet": "gen:nasnet-cell?cells={4,6,8}",
     "latency-bert": "gen:bert?layers={6,12}",
+    "latency-mt5": "gen:mt5?layers={4,6}",
+    "latency-flava": "gen:flava?image_layers={4,6}&text_layers={4,6}&layers=3",
 }
 """Families of layer graphs on 14 to 24 accelerators and a pool of CPUs."""
 
@@ -75,17 +93,20 @@ PERIOD = {
     "period-inception": "gen:inception-v3?batch={2,8}",
     "period-bert": "gen:bert?layers={4,6}&hidden={256,512}&heads={4,8}",
     "period-layered": "gen:layered?layers={8,12}&width={6,9}&seed={4,5,6}",
+    "period-moe": "gen:moe?layers={1,2}&experts={4,8}",
+    "period-pipedream": "{resnet50,inception_v3,gnmt,resnet18}",
 }
 
 APART = (
-    "llama-layer",
-    "nasnet",
-    "montage",
+    "stencil",
     "series-parallel",
-    "cholesky",
-    "latency-inception",
-    "latency-nasnet",
-    "period-bert",
+    "lu",
+    "pipedream",
+    "squeezenet",
+    "latency-mt5",
+    "latency-flava",
+    "period-moe",
+    "period-pipedream",
 )
 """Families that are not looked at while something is chosen."""
 
@@ -110,7 +131,7 @@ def problems() -> dict[str, Any]:
 
 
 def problem_of(family: str, rng: np.random.Generator) -> Any:
-    """Draw a problem of a family."""
+    """Draw a problem of a family (of a given profile for "pipedream")."""
     if family == "montage":
         return montage(int(rng.integers(12, 45)), int(rng.choice([4, 8])), rng)
     if family == "genome":
@@ -120,11 +141,14 @@ def problem_of(family: str, rng: np.random.Generator) -> Any:
     if family in LAYERS:
         return layers(drawn(LAYERS[family], rng), int(rng.integers(14, 25)), rng)
     cluster = str(rng.choice(CLUSTERS))
+    source = drawn({**MAKESPAN, **PERIOD}[family], rng)
+    if family.endswith("pipedream"):
+        source = str(Path(os.environ["PLACEOPT_DATA"]) / "pipedream" / f"{source}.txt")
     if family in PERIOD:
-        source, cluster = drawn(PERIOD[family], rng), cluster.partition("?")[0]
+        cluster = cluster.partition("?")[0]
         contiguity = str(rng.choice(["convex", "none"]))
         return po.load(source, cluster, objective="period", contiguity=contiguity)
-    return po.load(drawn(MAKESPAN[family], rng), cluster)
+    return po.load(source, cluster)
 
 
 def montage(images: int, devices: int, rng: np.random.Generator) -> Any:
@@ -212,153 +236,190 @@ def layers(source: str, accelerators: int, rng: np.random.Generator) -> Any:
     )
 
 
-def write(few: bool) -> dict[str, list[Path]]:
-    """Write the problems; return the files by objective."""
-    files: dict[str, list[Path]] = {}
+def files(apart: bool) -> list[tuple[str, Path]]:
+    """Write the problems that are not there yet; return (objective, file) in the order of runs."""
+    found: dict[tuple[str, str], list[tuple[str, Path]]] = {}
     for name, problem in problems().items():
-        if not few or name.endswith("-0"):
-            path = FOLDER / "problems" / f"{name}.json"
-            if not path.exists():
-                save(problem, path)
-            files.setdefault(problem.objective, []).append(path)
-    return files
+        family, _, number = name.rpartition("-")
+        path = FOLDER / "problems" / f"{name}.json"
+        if not path.exists():
+            save(problem, path)
+        if family in APART or not apart:
+            found.setdefault((number, problem.objective), []).append((problem.objective, path))
+    rounds = [
+        zip_longest(*(some for (at, _), some in found.items() if at == number))
+        for number in sorted({number for number, _ in found})
+    ]
+    return [one for turns in rounds for turn in turns for one in turn if one is not None]
 
 
 def tactics(objective: str) -> list[str]:
     """Names of the tactics of an objective."""
-    latency = tuple(tactic.name for tactic in LATENCY if tactic.name != "starts")
-    return list({"makespan": NAMES, "latency": latency}.get(objective, ()))
+    table = {"makespan": NAMES, "latency": LATENCY, "period": PERIODIC}[objective]
+    names = [tactic if isinstance(tactic, str) else tactic.name for tactic in table]
+    return [name for name in names if name != "starts"]
 
 
-def study(objective: str, files: list[Path], few: bool, *, alone: bool) -> dict[str, Any]:
-    """The definition of the study of one objective."""
+def study(objective: str, path: Path, part: float, *, alone: bool) -> dict[str, Any]:
+    """The definition of the runs of one problem."""
     solvers: list[dict[str, Any]] = [{"name": DEFAULT[objective], "label": "engine"}]
-    first = "starts," if objective == "latency" else ""  # an incumbent to begin with
+    first = "" if objective == "makespan" else "starts,"  # an incumbent to begin with
     if alone:
         solvers += [
             {"name": DEFAULT[objective], "label": name, "options": {"tactics": first + name}}
             for name in tactics(objective)
         ]
     return {
-        "name": f"engine-{objective}",
-        "instances": [str(path) for path in files],
+        "name": name_of(objective, part),
+        "instances": [str(path)],
         "objectives": [objective],
-        "seconds": SECONDS[objective] / (5 if few else 1),
+        "seconds": part * SECONDS[objective],
         "solvers": solvers,
     }
 
 
-def run(few: bool) -> None:
+def name_of(objective: str, part: float) -> str:
+    """Folder of the runs of an objective with a part of the time."""
+    return f"engine-{objective}-{part * SECONDS[objective]:g}s"
+
+
+def run(options: argparse.Namespace) -> None:
     """Run the engine and every tactic alone; one at a time, on two cores."""
-    for objective, files in write(few).items():
-        definition = Study.model_validate(study(objective, files, few, alone=True))
+    started = time.monotonic()
+    for objective, path in files(options.apart):
+        if time.monotonic() - started > 60.0 * options.minutes:
+            break
+        definition = Study.model_validate(study(objective, path, options.part, alone=True))
         summary = run_study(
             definition, FOLDER / "new", jobs=1, backend="threading", allow_oversubscription=True
         )
-        print(objective, summary.done, "runs,", summary.failed, "failed", *summary.errors[:3])
+        print(path.stem, summary.done, "runs,", summary.failed, "failed", *summary.errors[:3])
 
 
-def run_old(checkout: Path, few: bool) -> None:
-    """Run the default solvers of another checkout on the same problems."""
-    for objective, files in write(few).items():
-        path = FOLDER / f"old-{objective}.json"
-        path.write_text(json.dumps(study(objective, files, few, alone=False)))
-        code = (
-            "import json, sys; from placeopt.experiments.study import Study; "
-            "from placeopt.experiments.runner import run_study; "
-            "study = Study.model_validate(json.load(open(sys.argv[1]))); "
-            "run_study(study, sys.argv[2], jobs=1, backend='threading', "
-            "allow_oversubscription=True)"
-        )
-        subprocess.run(
-            [sys.executable, "-c", code, str(path), str(FOLDER / "old")],
-            cwd=checkout,
-            env={**os.environ, "PYTHONPATH": str(checkout)},
-            check=True,
-        )
+RUN_OLD = """
+import json, sys
+from placeopt.experiments.runner import run_study
+from placeopt.experiments.study import Study
+study = Study.model_validate(json.load(open(sys.argv[1])))
+run_study(study, sys.argv[2], jobs=1, backend="threading", allow_oversubscription=True)
+"""
+"""What an older checkout runs."""
 
 
-def rows(folder: str, objective: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Rows of finished runs by problem and label."""
-    path = FOLDER / folder / f"engine-{objective}" / "runs.jsonl"
-    found = latest(read_rows(path)).values() if path.exists() else ()
-    return {
-        (Path(row["instance"]).stem, row["label"]): row
-        for row in found
-        if row.get("value") is not None
+def run_old(options: argparse.Namespace) -> None:
+    """Run the default solvers of another checkout on the problems that the engine has run."""
+    done = {
+        (objective, problem)
+        for objective in SECONDS
+        for problem, _ in rows("new", objective, options.part)
     }
+    started = time.monotonic()
+    for objective, path in files(options.apart):
+        if time.monotonic() - started > 60.0 * options.minutes:
+            break
+        if (objective, path.stem) in done:
+            definition = FOLDER / "old.json"
+            definition.write_text(json.dumps(study(objective, path, options.part, alone=False)))
+            subprocess.run(
+                [sys.executable, "-c", RUN_OLD, str(definition), str(FOLDER / "old")],
+                cwd=options.old,
+                env={**os.environ, "PYTHONPATH": str(options.old)},
+                check=True,
+            )
+
+
+def rows(folder: str, objective: str, part: float) -> dict[tuple[str, str], dict[str, Any]]:
+    """Rows of the runs by problem and label."""
+    path = FOLDER / folder / name_of(objective, part) / "runs.jsonl"
+    found = latest(read_rows(path)).values() if path.exists() else ()
+    return {(Path(row["instance"]).stem, row["label"]): row for row in found}
 
 
 def gap(row: dict[str, Any]) -> float:
-    """Gap of a run in points."""
+    """Gap of a run in points; of one without a placement, all."""
+    if row.get("value") is None:
+        return 100.0
     return 100.0 * (row["value"] - row["lower_bound"]) / max(1, row["value"])
 
 
-def table() -> None:
-    """Write the tables and print their means."""
+def table(part: float) -> None:
+    """Write the tables over the problems whose runs are all there, and print their means."""
     regret, alone, pairs = [], [], []
     for objective in SECONDS:
-        new, old = rows("new", objective), rows("old", objective)
+        new, old = rows("new", objective, part), rows("old", objective, part)
+        names = {"engine", *tactics(objective)}
         for name in dict.fromkeys(problem for problem, _ in new):
             family = name.rpartition("-")[0]
             head = {"problem": name, "objective": objective, "apart": int(family in APART)}
             mine = {label: gap(row) for (at, label), row in new.items() if at == name}
-            engine = mine.pop("engine", None)
-            if engine is None:
+            if not names <= set(mine):
                 continue
-            if mine:
-                best = min(mine, key=lambda label: mine[label])
-                regret.append(
-                    {
-                        **head,
-                        "engine_gap": round(engine, 4),
-                        "best_tactic": best,
-                        "best_gap": round(mine[best], 4),
-                        "regret": round(engine - mine[best], 4),
-                    }
-                )
-                alone += [
-                    {**head, "tactic": label, "gap": round(value, 4)}
-                    for label, value in mine.items()
-                ]
+            engine = mine.pop("engine")
+            best = min(mine, key=lambda label: mine[label])
+            numbers = {"engine_gap": engine, "best_gap": mine[best], "regret": engine - mine[best]}
+            regret.append({**head, "best_tactic": best, **rounded(numbers)})
+            alone += [
+                {**head, "tactic": label, **rounded({"gap": value})}
+                for label, value in mine.items()
+            ]
             if (name, "engine") in old:
                 then, now = old[name, "engine"], new[name, "engine"]
-                pairs.append(
-                    {
-                        **head,
-                        "old_gap": round(gap(then), 4),
-                        "new_gap": round(engine, 4),
-                        "value_ratio": round(now["value"] / max(1, then["value"]), 5),
-                        "bound_ratio": round(now["lower_bound"] / max(1, then["lower_bound"]), 5),
-                    }
-                )
+                numbers = {
+                    "old_gap": gap(then),
+                    "new_gap": engine,
+                    "value_ratio": (now["value"] or 0) / (then["value"] or 1),
+                    "bound_ratio": now["lower_bound"] / max(1, then["lower_bound"]),
+                }
+                pairs.append({**head, **rounded(numbers)})
     for stem, lines in (("regret", regret), ("tactics", alone), ("pairs", pairs)):
         if lines:
             write_csv(HERE / f"{stem}.csv", lines)
-    for apart in (0, 1):
-        some = [line["regret"] for line in regret if line["apart"] == apart]
-        if some:
-            print(
-                f"{'apart' if apart else 'chosen on'}: {len(some)} problems, regret mean "
-                f"{np.mean(some):.3f}, most {max(some):.3f}; better than the best single tactic on "
-                f"{sum(x < 0 for x in some)}"
-            )
+    for apart in (1, 0):
+        for objective in ("", *SECONDS):
+            some = [
+                line["regret"]
+                for line in regret
+                if line["apart"] == apart and objective in ("", line["objective"])
+            ]
+            describe(f"{'apart' if apart else 'chosen on'}, {objective or 'all'}", some)
     for line in pairs:
         print(line)
 
 
+def rounded(numbers: dict[str, float]) -> dict[str, float]:
+    """Return the numbers as the tables have them."""
+    return {name: round(number, 5) for name, number in numbers.items()}
+
+
+def describe(what: str, regret: list[float]) -> None:
+    """Print what the regrets of some problems are."""
+    if regret:
+        better, worse = sum(x < -ROUNDED for x in regret), sum(x > ROUNDED for x in regret)
+        print(
+            f"{what}: {len(regret)} problems, regret mean {np.mean(regret):.3f}, "
+            f"most {max(regret):.3f} points; better than the best single tactic on {better} "
+            f"({better / len(regret):.0%}), equal on {len(regret) - better - worse}, worse on {worse}"
+        )
+
+
 def main(words: list[str]) -> None:
     """Run the stages."""
-    few = "--few" in words
-    stages = [word for word in words if word != "--few"]
+    parser = argparse.ArgumentParser(description="The engine against its tactics.")
+    parser.add_argument("stages", nargs="+", metavar="STAGE")
+    parser.add_argument("--apart", action="store_true", help="only families set apart")
+    parser.add_argument("--part", type=float, default=1.0, help="part of the time of each run")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing later")
+    options = parser.parse_args(words)
+    stages = options.stages
     if "problems" in stages:
-        print({objective: len(files) for objective, files in write(few).items()})
+        print(len(files(options.apart)), "problems")
     if "run" in stages:
-        run(few)
+        run(options)
     if "old" in stages:
-        run_old(Path(stages[stages.index("old") + 1]).resolve(), few)
+        options.old = Path(stages[stages.index("old") + 1]).resolve()
+        run_old(options)
     if "table" in stages:
-        table()
+        table(options.part)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
 from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
 from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
-from placeopt.solvers.exact.placement_cp_sat import run_tactics, with_threads
+from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS, run_tactics, with_threads
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-_BUILD_SECONDS = 1.5e-5
-"""Seconds per op, tensor or edge and unit that building the model takes, about (`results/engine`
-prints it)."""
-
 
 class LatencyFacts:
     """What the tactics of one problem share."""
@@ -44,7 +40,7 @@ class LatencyFacts:
         """Seconds that building the CP-SAT model takes, about."""
         p = self.problem
         size = p.num_ops + p.num_tensors + p.num_edges
-        return _BUILD_SECONDS * size * p.num_devices * p.slots
+        return BUILD_SECONDS * size * p.num_devices * p.slots
 
 
 def search_latency(

@@ -103,7 +103,7 @@ def raise_bounds(tracker: Tracker[Placement]) -> None:
 
 
 def search_orders(
-    tracker: Tracker[Placement], model: ContractedProblem, orders: int
+    tracker: Tracker[Placement], model: ContractedProblem, orders: int = 4
 ) -> Iterator[None]:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain`
     model, one per step.

@@ -19,6 +19,7 @@ from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_gri
 from placeopt.solvers.exact.makespan_coarse import solve_coarse
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
 from placeopt.solvers.exact.makespan_series import close_parts
+from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
@@ -62,9 +63,6 @@ README places take 0.6 s)."""
 
 SMALL = 2000
 """Ops times devices up to which CP-SAT has all its threads, whatever runs beside it."""
-
-BUILD_SECONDS = 2e-5
-"""Seconds per op or edge and device that building the model of the whole takes, about."""
 
 
 class MakespanFacts:

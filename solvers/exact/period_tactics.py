@@ -30,7 +30,7 @@ from placeopt.solvers.exact.linear_dp import (
 )
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.solvers.exact.period_local_search import anneal_period
-from placeopt.solvers.exact.placement_cp_sat import run_tactics, with_threads
+from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS, run_tactics, with_threads
 from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-_ORDERS, _MAX_IDEALS, _MAX_NODES = 4, 60_000, 2_000
-
-_BUILD_SECONDS = 1.5e-5
-"""Seconds per node, tensor or edge and device that building the model takes, about."""
+_MAX_IDEALS, _MAX_NODES = 60_000, 2_000
+"""Ideals of the program over all of them, and nodes of those along one order: more take seconds
+that bounds and annealing need."""
 
 
 class PeriodFacts:
@@ -108,7 +107,7 @@ class PeriodFacts:
         """Seconds that building the CP-SAT model takes, about."""
         m = self.free
         size = m.num_nodes + len(m.producer) + len(m.consumer)
-        return _BUILD_SECONDS * size * self.problem.num_devices
+        return BUILD_SECONDS * size * self.problem.num_devices
 
 
 def search_period(
@@ -148,7 +147,7 @@ def bounded(tracker: Tracker[Placement]) -> bool:
 def first_placements(tracker: Tracker[Placement]) -> None:
     """Offer what pipelines and a first piece of annealing find."""
     facts = PeriodFacts(None, tracker.problem, timed=False)
-    pieces = [] if facts.chain is None else [search_orders(tracker, facts.chain, _ORDERS)]
+    pieces = [] if facts.chain is None else [search_orders(tracker, facts.chain)]
     if facts.anneals:
         pieces.append(islice(anneal_period(tracker, tracker.rng()), FIRST_EVALUATIONS))
     for _ in chain(*pieces):
@@ -159,7 +158,7 @@ def first_placements(tracker: Tracker[Placement]) -> None:
 def _starts(state: State) -> Iterator[None]:
     """Offer the best pipeline along a few orders."""
     if state.facts.chain is not None:
-        yield from search_orders(state.tracker, state.facts.chain, _ORDERS)
+        yield from search_orders(state.tracker, state.facts.chain)
 
 
 def _orders(state: State) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import period_problems
 import pytest
 from random_problems import random_problem
 
@@ -12,6 +13,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_tactics import PROVERS
+from placeopt.solvers.exact.period_tactics import TACTICS as PERIODIC
 from placeopt.solving import bound as bounding
 from placeopt.solving.bound import BoundTracker
 
@@ -65,6 +67,32 @@ def test_each_proof_alone_holds(name, monkeypatch):
             report = po.bound(problem, seconds=1.0)
         if best.value is not None:
             assert report.value <= best.value
+
+
+@pytest.mark.parametrize("name", [tactic.name for tactic in PERIODIC if tactic.name != "starts"])
+@pytest.mark.parametrize("contiguity", ["none", "convex", "chain"])
+def test_each_tactic_of_the_period_alone_holds(name, contiguity):
+    """Whatever a tactic proves of the period alone is no more than the optimum, and what it finds
+    no less.
+    """
+    for seed in range(2):
+        problem = period_problems.random_problem(seed, contiguity=contiguity, n=6)
+        best = period_problems.best_period(problem)
+        result = po.solve(problem, "cp-sat", seconds=0.2, tactics=f"starts,{name}")
+        if best is None:
+            assert result.value is None
+        else:
+            assert result.lower_bound <= best <= (result.value or best)
+
+
+def test_bound_of_a_period_is_the_optimum_of_small_problems():
+    """With time, `bound` proves the best period, and knows what CP-SAT knows."""
+    for seed in range(4):
+        problem = period_problems.random_problem(seed, contiguity="convex", n=5)
+        best = period_problems.best_period(problem)
+        report = po.bound(problem, seconds=20)
+        assert report.value == (best or 0)
+        assert bool(report.infeasible) == (best is None)
 
 
 def test_results_keep_their_tactics():

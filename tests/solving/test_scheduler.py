@@ -14,7 +14,7 @@ from placeopt.model.errors import Refused
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 from placeopt.solving.scheduler import Lane, Scheduler
-from placeopt.solving.tactic import BOUND, FIRST_EVALUATIONS, VALUE, Runs, Steps
+from placeopt.solving.tactic import BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
 from placeopt.solving.tracker import Tracker
 
 PROBLEM = po.PlacementProblem.from_edges([[3, 4], [2, 2]], [(0, 1, 1)])
@@ -258,6 +258,77 @@ def test_a_long_start_waits_for_a_long_turn():
     Lane(tactics, None, made, clock=lambda: 0.05 * next(time)).run()
     assert begun
     assert begun[0] >= 10
+
+
+def test_who_waits_gives_its_turns_up():
+    """A tactic that waits has one look a round, and no time to make up for when it goes on."""
+    log = []
+
+    def waits(state):
+        while state.lower_bound < 5:
+            log.append("look")
+            yield WAITING
+        while True:
+            state.tracker.count()
+            log.append("work")
+            yield None
+
+    def rises(state):
+        for bound in range(100):
+            for _ in range(200):
+                state.tracker.count()
+                yield None
+            state.raise_bound(bound, "rises")
+        while True:
+            state.tracker.count()
+            yield None
+
+    run([Steps("waits", VALUE, waits), Steps("rises", BOUND, rises)], tracker(evaluations=6000))
+    assert log.count("look") <= 8
+    first = log.index("work")
+    assert first == log.count("look")
+    assert 300 < log.count("work") < 2000
+
+
+def test_a_lane_in_which_all_wait_ends():
+    """Where every tactic waits and no other lane is at work, nothing can come any more."""
+
+    def waits(state):
+        while True:
+            yield WAITING
+
+    for limit in ({"evaluations": LARGE}, {"seconds": 600.0}):
+        made = run(
+            [Steps("a", VALUE, waits), Steps("b", BOUND, waits)], tracker(**limit), threads=2
+        )
+        assert made.elapsed < 500
+        assert made.evaluations < 100
+
+
+def test_a_credit_begins_what_needs_long():
+    """Where nobody gains, a tactic that needs long for its start has its first piece before a round
+    is as long.
+    """
+    made = tracker(seconds=60.0)
+    clock, begun = [0.0], []
+
+    def idle(state):
+        while True:
+            clock[0] += 0.05
+            yield None
+
+    def late(state):
+        begun.append(clock[0])
+        clock[0] += state.piece
+        yield None
+
+    tactics = [*(Steps(f"idle{i}", BOUND, idle) for i in range(4))]
+    tactics.append(Steps("late", BOUND, late, needs=lambda facts: 1.0))
+    lane = Lane(tactics, None, made, clock=lambda: clock[0])
+    made.stop = lambda: bool(begun)
+    lane.run()
+    # rounds of .05, .1, .2 are over by then; one of 1.6 would have come after 24 s
+    assert begun[0] < 6
 
 
 def test_what_a_part_begins_with_is_no_gain():

@@ -236,12 +236,12 @@ class FlowBound:
         """
         for _ in range(_MOST_ROUNDS if self.usable else 0):
             flow, promise = self._next_flow()
-            most = upper()
             if self._best_flow is not None and promise <= self.lower * (1 + _CLOSE) + 1:
                 return
             node_flow, edge_flow, total = self._round(flow)
+            yield from self._price(node_flow, edge_flow, total, upper)
+            most = upper()
             limit = NO_VALUE if most is None else most * total
-            yield from self._price(node_flow, edge_flow, limit)
             value = -(-min(int(self._tables.value[-1, -1].min()), limit) // total)
             if value > self.lower or self._best_flow is None:
                 self.lower, self._best_flow = max(self.lower, value), flow
@@ -331,15 +331,22 @@ class FlowBound:
         return node_flow, edge_flow, total
 
     def _price(
-        self, node_flow: NDArray[np.int64], edge_flow: NDArray[np.int64], limit: int
+        self,
+        node_flow: NDArray[np.int64],
+        edge_flow: NDArray[np.int64],
+        total: int,
+        upper: Callable[[], int | None],
     ) -> Iterator[bool]:
-        """Fill the tables of the program under the flow, as far as they cost at most `limit`."""
+        """Fill the tables of the program under the flow of weight `total`, as far as they cost at
+        most the best value known by then.
+        """
         lattice = self.lattice.arrays
         low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
-        flow = Flow(node_flow, edge_flow, low, min(limit, NO_VALUE - 1))
         row, chunk = 0, 16
         while row < self.lattice.num_ideals:
-            begin = time.perf_counter()
+            begin, most = time.perf_counter(), upper()
+            limit = NO_VALUE - 1 if most is None else min(most * total, NO_VALUE - 1)
+            flow = Flow(node_flow, edge_flow, low, limit)
             last = min(row + chunk, self.lattice.num_ideals)
             call_interruptibly(
                 partial(fill_rows, self.arrays, lattice, flow, self._tables, row, last)

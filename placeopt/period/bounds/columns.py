@@ -45,6 +45,7 @@ _ROUNDS = 60
 _SMOOTHING = 0.5
 _INTEGER_PRICES = 10**9
 _MAX_NODES = 1500
+_LEAST_SECONDS = 0.01  # shorter limits are not worth a call
 
 
 class _OutOfTimeError(Exception):
@@ -119,8 +120,8 @@ class ColumnBound:
                 self._exact = True
                 if self._refutes(upper - 1, uniform, _ROUNDS):
                     lower = upper
-        except _OutOfTimeError:
-            self.unfinished = True
+        except _OutOfTimeError:  # or a program that failed, which another turn would do as well
+            self.unfinished = time.perf_counter() >= self.deadline - _LEAST_SECONDS
         return lower
 
     def _uniform(self) -> NDArray[np.float64]:
@@ -310,6 +311,7 @@ class ColumnBound:
             found = self._ask(part, limit, prices, lower, upper, _DIRECT_SECONDS, threshold)
             if found is not _UNKNOWN:
                 return found  # type: ignore[no-any-return]
+            self._left()  # a turn that is over says nothing about longer ones
             self._direct = False
         for root in np.lexsort((np.arange(n), -prices)).tolist():
             if upper[root] == 0.0:
@@ -389,7 +391,7 @@ class ColumnBound:
 
     def _left(self) -> float:
         left = self.deadline - time.perf_counter()
-        if left <= 0.01:
+        if left <= _LEAST_SECONDS:
             raise _OutOfTimeError
         return left
 
