@@ -33,16 +33,20 @@ def random_pipeline(seed):
         where = tuple(range(devices)) if everywhere else (int(rng.integers(devices)),)
         units = 0 if rng.random() < 0.2 else int(rng.integers(1, 4))
         after = tuple((b.name, int(rng.integers(0, 4))) for b in blocks if rng.random() < 0.6)
-        span = int(rng.integers(1, 6))
+        span = int(rng.choice([1, 2, 5, 30]))
         blocks.append(Block(f"f{i}", "F", where, span, (units,) * len(where), after))
         first = int(rng.integers(0, units + 1))  # what the first of two backward blocks frees
         parts = (units,) if rng.random() < 0.5 else (first, units - first)
         for p, part in enumerate(parts):
             after = ((f"f{i}", int(rng.integers(0, 4))),)
             after += tuple((b.name, int(rng.integers(0, 3))) for b in back if rng.random() < 0.3)
-            span = int(rng.integers(1, 6))
+            span = int(rng.choice([1, 2, 5, 30]))
             back.append(Block(f"b{i}.{p}", "B", where, span, (-part,) * len(where), after))
-    room = [int(rng.integers(3, 9)) if rng.random() < 0.8 else 1 << 62 for _ in range(devices)]
+    room = [1 << 62] * devices
+    for d in range(devices):
+        if rng.random() < 0.8:
+            most = max([b.memory[b.devices.index(d)] for b in blocks if d in b.devices], default=0)
+            room[d] = max(1, most) + int(rng.integers(0, 3))
     names = [f"d{i}" for i in range(devices)]
     return PipelineProblem.from_blocks(f"random{seed}", blocks + back, names, capacity=room)
 
@@ -153,7 +157,7 @@ def test_bounds_are_what_their_definitions_say(part):
             for d in limited
         ]
         assert residence_bound(problem) == max(shares, default=0), seed
-        for n in (1, 2, 5):
+        for n in (1, 2, 5, 40):
             assert makespan_bound(problem, n) == max(one.makespan(n) for one in plain), (seed, n)
 
 
