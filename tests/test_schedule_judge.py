@@ -17,6 +17,7 @@ from placeopt.makespan.judge import MOST_WORDS, placement_violations, schedule_v
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.schedule import Schedule
+from placeopt.period.judge import period_violations
 
 
 def clash(a, b):
@@ -211,6 +212,26 @@ def test_every_device_over_its_peak_is_named():
     ]
 
 
+def test_transfers_that_meet_are_named():
+    """Of two on one channel, beside one that has none, both with their tensors and times."""
+    problem = PlacementProblem.from_edges(
+        [[1, 1, 1]] * 5, [(0, 2, 3), (0, 3, 3), (1, 4, 3)], channel=[[-1, 0, 0], [-1] * 3, [-1] * 3]
+    )
+    found = Schedule(
+        device=[0, 2, 1, 2, 0],
+        start=[0, 0, 5, 6, 4],
+        finish=[1, 1, 6, 7, 5],
+        transfer_tensor=[2, 0, 1],
+        transfer_destination=[0, 1, 2],
+        transfer_start=[1, 1, 3],
+        transfer_finish=[4, 4, 6],
+    )
+    assert schedule_violations(problem, found) == [
+        "channel 0: transfer of tensor 1 of 'op0' to 'device2' starts at 3, while transfer of tensor "
+        "0 of 'op0' to 'device1' runs until 4"
+    ]
+
+
 def test_checks_of_a_placement_can_be_left_out():
     """Length and devices first, then all else at once; memory and colocation as they are asked."""
     problem = PlacementProblem.from_edges(
@@ -279,3 +300,29 @@ def test_latency_placements_are_judged_as_the_oracle_values_them(slots):
             counts[good] += 1
     assert min(counts.values()) > 60
     assert latency_violations(problem, Placement([0, 0]))
+
+
+@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
+def test_period_placements_are_judged_as_the_oracle_does(contiguity):
+    """Classes with any number, forward and backward ops in one, orphans: without violations exactly
+    where everything fits and devices form a pipeline.
+    """
+    counts = {True: 0, False: 0}
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        problem = period_problems.random_problem(seed, training=True, contiguity=contiguity)
+        if rng.random() < 0.7:
+            classes = rng.integers(-1, 2, problem.num_ops)
+            room = np.full(3, 2**62)
+            able = np.maximum(problem.compute, 0)
+            problem = problem.replace(compute=able, capacity=room, colocation=classes)
+        for _ in range(4):
+            device = np.sort(rng.integers(0, 3, problem.num_ops))[:: rng.choice([-1, 1])].copy()
+            moved = rng.random(problem.num_ops) < 0.2
+            device[moved] = rng.integers(0, 3, problem.num_ops)[moved]
+            for group in set(problem.colocation.tolist()) - {-1}:
+                device[problem.colocation == group] = device[problem.colocation == group][0]
+            good = period_problems.oracle_period(problem, tuple(device.tolist())) is not None
+            assert (period_violations(problem, Placement(device)) == []) == good, (seed, device)
+            counts[good] += 1
+    assert min(counts.values()) > 60, counts

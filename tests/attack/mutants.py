@@ -148,7 +148,7 @@ GROUPS = {
         (
             f"{SLICES}::test_family*",
             "tests/test_evaluation.py",
-            "tests/schedules/test_judge.py",
+            "tests/schedules/test_judge*.py",
             "tests/test_schedule_judge.py",
             "tests/streams/test_judge*.py",
             "tests/plans/test_plan_judges.py",

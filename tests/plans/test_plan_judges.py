@@ -31,6 +31,8 @@ def random_plan(rng, problem):
     if rng.random() < 0.1:
         part = parts[int(rng.integers(len(parts)))]
         part.append(int(rng.choice([-1, n, *range(n)])))
+    if rng.random() < 0.1 and parts[-1]:
+        parts[-1].pop()
     stages = []
     for part in parts:
         tensor = int(rng.choice([1, 2])) if rng.random() < 0.95 else 3

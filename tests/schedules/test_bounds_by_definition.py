@@ -10,6 +10,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from random_pipelines import random_mixed_pipeline
 from scipy.optimize import linprog
 
 from placeopt.schedules.bounds import (
@@ -19,36 +20,6 @@ from placeopt.schedules.bounds import (
     residence_bound,
     work_between_ends,
 )
-from placeopt.schedules.problem import Block, PipelineProblem
-
-
-def random_pipeline(seed):
-    """Return blocks with lags that change memory by unlike amounts, some on all devices at once."""
-    rng = np.random.default_rng(seed)
-    devices, forward = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    wide = rng.random() < 0.5
-    blocks, back = [], []
-    for i in range(forward):
-        everywhere = wide and rng.random() < 0.5
-        where = tuple(range(devices)) if everywhere else (int(rng.integers(devices)),)
-        units = 0 if rng.random() < 0.2 else int(rng.integers(1, 4))
-        after = tuple((b.name, int(rng.integers(0, 4))) for b in blocks if rng.random() < 0.6)
-        span = int(rng.choice([1, 2, 5, 30]))
-        blocks.append(Block(f"f{i}", "F", where, span, (units,) * len(where), after))
-        first = int(rng.integers(0, units + 1))  # what the first of two backward blocks frees
-        parts = (units,) if rng.random() < 0.5 else (first, units - first)
-        for p, part in enumerate(parts):
-            after = ((f"f{i}", int(rng.integers(0, 4))),)
-            after += tuple((b.name, int(rng.integers(0, 3))) for b in back if rng.random() < 0.3)
-            span = int(rng.choice([1, 2, 5, 30]))
-            back.append(Block(f"b{i}.{p}", "B", where, span, (-part,) * len(where), after))
-    room = [1 << 62] * devices
-    for d in range(devices):
-        if rng.random() < 0.8:
-            most = max([b.memory[b.devices.index(d)] for b in blocks if d in b.devices], default=0)
-            room[d] = max(1, most) + int(rng.integers(0, 3))
-    names = [f"d{i}" for i in range(devices)]
-    return PipelineProblem.from_blocks(f"random{seed}", blocks + back, names, capacity=room)
 
 
 class Plain:
@@ -135,7 +106,7 @@ def test_bounds_are_what_their_definitions_say(part):
     on all devices.
     """
     for seed in range(12 * part, 12 * part + 12):
-        problem = random_pipeline(seed)
+        problem = random_mixed_pipeline(seed)
         plain, found = both(problem), relaxations(problem)
         assert len(plain) == len(found), seed
         for one, other in zip(plain, found, strict=True):
