@@ -26,6 +26,16 @@ def models(seeds, **fields):
         problem = problems.random_problem(
             seed, n=5 + seed % 2, training=seed % 3 == 0, contiguity="chain", **fields
         )
+        if seed % 4 == 3:  # five devices of up to three types
+            some = np.sort(np.random.default_rng(seed).integers(0, 3, 5))
+            problem = problem.replace(
+                compute=problem.compute[:, some],
+                capacity=problem.capacity[some],
+                io_class=problem.io_class[some],
+                link_class=np.zeros((5, 5), dtype=np.int64),
+                channel=np.full((5, 5), -1),
+                device_names=(),
+            )
         try:
             yield seed, contract(problem, contiguity="chain")
         except InfeasibleProblemError:
