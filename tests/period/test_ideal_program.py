@@ -13,11 +13,14 @@ import period_problems as problems
 import pytest
 
 from placeopt.model.arrays import NO_VALUE
+from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.ideal_program import IdealProgram, Stage, stage_devices
 from placeopt.solvers.exact.linear_dp import _orders
+from placeopt.solving.registry import make_solver
 
 
 def models(seeds, **fields):
@@ -159,8 +162,6 @@ def test_work_spread_evenly_is_a_bound():
     """Of equal devices exactly the work by their number, rounded up; 0 where a type does it in no
     time.
     """
-    from placeopt.model.problem import PlacementProblem
-
     for compute, expected in (
         ([[3, 3, 3], [4, 4, 4], [6, 6, 6]], 5),  # 13 by 3
         ([[3, 6], [4, 8], [5, 10]], 8),  # 12 at a rate of 1 + 1/2
@@ -205,3 +206,53 @@ def test_devices_are_given_in_order():
         model.types[g][next(i for i, nodes in enumerate(parts) if v in nodes)]
         for v in model.node.tolist()
     ]
+
+
+def test_five_types_have_states_of_their_own():
+    """Devices that all differ are all used where that is best."""
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        problem = PlacementProblem.from_edges(
+            rng.integers(1, 30, (4, 5)), [(0, 2, 1), (1, 2, 2)], objective="period"
+        ).replace(contiguity="chain")
+        model = contract(problem, contiguity="chain")
+        lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=100)
+        none = np.zeros(model.num_nodes, dtype=np.int64)
+        limits = (NO_VALUE, NO_VALUE)
+        outcome = IdealProgram(model, lattice).run(NO_VALUE)
+        assert outcome.value == best_chain(model, 1, none, limits)
+        check_stages(model, outcome, 1, none, limits)
+
+
+def test_no_chain_is_no_proof_that_nothing_fits():
+    """Ops that a chain would keep together, without a device in common: infeasible as a chain, and
+    a message elsewhere.
+    """
+    problem = PlacementProblem.from_edges(
+        [[1, -1], [-1, 1], [1, -1]],
+        [(0, 1, 1), (1, 2, 1)],
+        colocation=[3, -1, 3],
+        objective="period",
+    )
+    for contiguity, status in (("none", "unknown"), ("chain", "infeasible")):
+        result = make_solver("linear-dp").solve(
+            problem.replace(contiguity=contiguity), Budget(), seed=0
+        )
+        assert result.status == status
+        assert ("no chain: " in result.message) == (contiguity == "none")
+
+
+def test_orders_are_counted_and_end_with_the_evaluations():
+    """Four orders by default, as many as evaluations allow; ideals are enumerated in tries that
+    grow up to their limit.
+    """
+    problem = PlacementProblem.from_edges(
+        [[3, 3]] * 4, [(0, 2, 1), (1, 3, 2)], objective="period"
+    ).replace(contiguity="chain")
+    for evaluations, expected in ((None, 4), (1, 1), (2, 2)):
+        budget = Budget(evaluations=evaluations)
+        result = make_solver("linear-dp").solve(problem, budget, seed=0)
+        assert (result.evaluations, result.value) == (expected, 6)
+    assert (
+        make_solver("ideal-dp", max_ideals=64).solve(problem, Budget(), seed=0).status == "optimal"
+    )
