@@ -279,3 +279,36 @@ def test_the_work_of_a_device_bounds_the_period():
     for content in ({"method": "load", "device": 2}, {"method": "trust", "device": 0}):
         with pytest.raises(UNREADABLE):
             work_bound(read, 1, content, None, {"starts": GOOD})
+
+
+def test_the_bound_on_the_makespan_knows_the_longest_ways():
+    """Where every block, or every second one, has a device of its own: to the block and from it."""
+    for seed in range(80):
+        rng = random.Random(seed)
+        n = rng.randint(1, 6)
+        names = [f"d{rng.choice([b, b // 2])}" for b in range(n)]
+        rows = [
+            block(
+                f"b{b}",
+                [names[b]],
+                rng.randint(1, 9),
+                [0],
+                [
+                    {"block": f"b{a}", "lag": rng.randint(0, 9)}
+                    for a in range(b)
+                    if rng.random() < 0.6
+                ],
+            )
+            for b in range(n)
+        ]
+        rng.shuffle(rows)
+        devices, count = sorted(set(names)), rng.randint(1, 3)
+        read = checker.Pipeline(
+            {"name": "ways", "devices": devices, "micro_batches": count, "blocks": rows}
+        )
+        assert makespan_bound(read) == max(
+            count * sum(read.span[b] for b in read.on(d))
+            + min(longest(read, b, False) for b in read.on(d))
+            + min(longest(read, b, True) for b in read.on(d))
+            for d in range(len(devices))
+        ), seed
