@@ -42,7 +42,7 @@ def test_joined_labels_lose_no_set(monkeypatch):
     """
     monkeypatch.setattr(set_prices, "_LABELS", 2)
     rng, said = np.random.default_rng(0), 0
-    for seed, _, cover in covers(range(12)):
+    for seed, _, cover in covers(range(16), n=6):
         graph, g = cover.pricer.graph, cover.g
         pricer = SetPricer(graph, cover.model.largest_load, time.perf_counter() + SOON)
         every = subsets(cover.model)
@@ -53,12 +53,15 @@ def test_joined_labels_lose_no_set(monkeypatch):
             limit = int(rng.integers(1, max(2, loads.max())))
             worth = np.array([price[s].sum() if usable[s].all() else -1 for s in every])
             best = int(worth[loads <= limit].max())
-            for least in (max(1, best), max(1, best // 2)):
+            for least in (max(1, best), max(1, best // 2), 1):
                 asked = pricer._question(price, usable, limit, least)
                 assert asked is not None or best < least
                 for shift in range(6) if asked is not None else ():
                     joined = pricer._answer(asked._replace(shift=shift, relaxed=True))
                     assert joined is not None or best < least, (seed, shift)
+                    if joined is not None:
+                        last = int(pricer._labels.first[-1]) - 1
+                        assert pricer._labels.price[last] >= best, (seed, shift)
                     found = pricer._answer(asked._replace(shift=shift, relaxed=False))
                     said += found is not None
                     if found is not None:
