@@ -271,7 +271,8 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
     Until the first block that frees memory can start, only others run, of which memory admits so
     many; the same holds backwards in time after the last block that allocates. If memory cannot
     hold all micro-batches, the first freeing block comes before the last allocating one, and both
-    losses add up.
+    losses add up. If it can, either loss is that of the set of freeing, or of allocating, blocks
+    (`_inner_sets`).
     """
     problem, here = relaxed.problem, np.array(relaxed.problem.on_device[device])
     delta, span, head, tail = (
@@ -281,14 +282,12 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
         relaxed.tail[here],
     )
     front, back = int(head.min()), int(tail.min())
-    if not problem.limited[device]:
-        return front + back
     capacity = int(problem.capacity[device])
+    if micro_batches * int(delta[delta > 0].sum()) <= capacity:
+        return front + back
     waits = int(head[delta < 0].min()) - _most_work(span, delta, micro_batches, capacity)
     drains = int(tail[delta > 0].min()) - _most_work(span, -delta, micro_batches, capacity)
-    if micro_batches * int(delta[delta > 0].sum()) > capacity:
-        return max(front, waits) + max(back, drains)
-    return max(max(front, waits) + back, front + max(back, drains))
+    return max(front, waits) + max(back, drains)
 
 
 def _most_work(

@@ -66,3 +66,33 @@ def random_tree_pipeline(seed: int) -> PipelineProblem:
     capacity = [int(rng.integers(2, 5)) for _ in range(num_devices)]
     names = [f"device{d}" for d in range(num_devices)]
     return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=capacity)
+
+
+def random_mixed_pipeline(seed: int) -> PipelineProblem:
+    """Return blocks with lags that change memory by unlike amounts, some on all devices at once."""
+    rng = np.random.default_rng(seed)
+    devices, forward = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    wide = rng.random() < 0.5
+    blocks: list[Block] = []
+    back: list[Block] = []
+    for i in range(forward):
+        everywhere = wide and rng.random() < 0.5
+        where = tuple(range(devices)) if everywhere else (int(rng.integers(devices)),)
+        units = 0 if rng.random() < 0.2 else int(rng.integers(1, 4))
+        after = tuple((b.name, int(rng.integers(0, 4))) for b in blocks if rng.random() < 0.6)
+        span = int(rng.choice([1, 2, 5, 30]))
+        blocks.append(Block(f"f{i}", "F", where, span, (units,) * len(where), after))
+        first = int(rng.integers(0, units + 1))  # what the first of two backward blocks frees
+        parts = (units,) if rng.random() < 0.5 else (first, units - first)
+        for p, part in enumerate(parts):
+            after = ((f"f{i}", int(rng.integers(0, 4))),)
+            after += tuple((b.name, int(rng.integers(0, 3))) for b in back if rng.random() < 0.3)
+            span = int(rng.choice([1, 2, 5, 30]))
+            back.append(Block(f"b{i}.{p}", "B", where, span, (-part,) * len(where), after))
+    room = [1 << 62] * devices
+    for d in range(devices):
+        if rng.random() < 0.8:
+            most = max([b.memory[b.devices.index(d)] for b in blocks if d in b.devices], default=0)
+            room[d] = max(1, most) + int(rng.integers(0, 3))
+    names = [f"d{i}" for i in range(devices)]
+    return PipelineProblem.from_blocks(f"random{seed}", blocks + back, names, capacity=room)

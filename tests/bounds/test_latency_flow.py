@@ -1,0 +1,515 @@
+"""Parts of the bound on the latency by flows: the program over ideals against all ways to fill
+slots, flows against their balance, and the reduced graph against paths.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import networkx as nx
+import numpy as np
+import period_problems as problems
+import pytest
+from scipy.optimize import linprog
+
+import placeopt as po
+from placeopt.latency.bounds import latency_bounds
+from placeopt.latency.bounds.flow import FlowBound, _smallest
+from placeopt.latency.bounds.reduction import Reduction, _crossing_time, _op_graph
+from placeopt.model.arrays import NO_VALUE
+
+FAR = 1 << 60
+
+
+def bounds(seeds, slots, **fields):
+    """Yield (seed, problem, bound) of problems that the bound can be found for."""
+    for seed in seeds:
+        problem = problems.random_problem(seed, n=5, objective="latency", slots=slots, **fields)
+        bound = FlowBound(problem)
+        if bound.usable:
+            yield seed, problem, bound
+
+
+def classed_problem(seed, slots, n=5):
+    """Return few classes along sparse edges, on two accelerators and a pool that is often as fast."""
+    rng = np.random.default_rng(seed)
+    edges = {(int(rng.integers(v)), v) for v in range(1, n)}
+    edges |= {(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.3}
+    ticks, slow = rng.integers(1, 9, n), rng.integers(1, 12, n)
+    slow[rng.random(n) < 0.15] = -1
+    resident = rng.integers(0, 5, n)
+    room = [max(int(resident.max()), int(x * resident.sum())) for x in rng.uniform(0.3, 1.0, 2)]
+    return po.PlacementProblem.from_edges(
+        np.stack([ticks, ticks, slow], axis=1),
+        [(u, v, int(rng.integers(0, 4))) for u, v in sorted(edges)],
+        resident=resident,
+        capacity=[max(room), rng.choice([max(room), min(room)]), 1 << 40],
+        colocation=rng.choice([0, 0, 1, -1], n),
+        io_class=[0, 0, -1],
+        objective="latency",
+        slots=slots,
+    )
+
+
+class Filling:
+    """The nodes of a bound in slots and in the pool, by definition."""
+
+    def __init__(self, problem, bound):
+        self.problem, self.nodes = problem, bound.nodes
+        self.size = len(self.nodes.ops)
+        fast, slow = [
+            [d for d in range(problem.num_devices) if (problem.io_class[d] >= 0) == paying]
+            for paying in (True, False)
+        ]
+        self.accelerators, self.slots = fast, len(fast) * problem.slots
+        self.slot_time = [self.together(ops, fast) for ops in self.nodes.ops]
+        self.pool_time = self.nodes.pool_time
+        assert [t < 0 for t in self.pool_time] == [
+            self.together(ops, slow) >= FAR for ops in self.nodes.ops
+        ]
+        self.io = [
+            min(int(problem.transfer[t, problem.io_class[d]]) for d in fast)
+            for _, _, t in self.nodes.tensors
+        ]
+        self.bytes = [int(problem.resident[ops].sum()) for ops in self.nodes.ops]
+        self.room = max(int(problem.capacity[d]) for d in fast)
+        self.unit = [int(problem.units.unit[ops[0]]) for ops in self.nodes.ops]
+
+    def together(self, ops, devices):
+        """Ticks of ops on the fastest device each."""
+        best = [
+            min((int(t) for t in self.problem.compute[v, devices] if t >= 0), default=FAR)
+            for v in ops
+        ]
+        return sum(best)
+
+    def duration(self, unit, s):
+        """Ticks of slot `s`."""
+        held = {v for v in range(self.size) if unit[v] == s}
+        ticks = sum(self.slot_time[v] for v in held)
+        for (u, heads, _), io in zip(self.nodes.tensors, self.io, strict=True):
+            ticks += io * (u not in held and bool(held & set(heads)))
+            ticks += io * (u in held and not set(heads) <= held)
+        return ticks
+
+    def cost(self, unit, node, edge):
+        """What a filling costs under a flow, None if it is none."""
+        total = 0
+        for v in range(self.size):
+            if unit[v] < 0:
+                if self.pool_time[v] < 0:
+                    return None
+                total += int(node[v]) * self.pool_time[v]
+        for s in set(unit) - {-1}:
+            held = [v for v in range(self.size) if unit[v] == s]
+            if sum(self.bytes[v] for v in held) > self.room:
+                return None
+            visits = sum(int(node[v]) for v in held)
+            visits -= sum(
+                int(edge[e]) for e, (u, v) in enumerate(self.nodes.edges) if {u, v} <= set(held)
+            )
+            total += visits * self.duration(unit, s)
+        parts = nx.DiGraph()
+        name = [("op", v) if s < 0 else ("slot", s) for v, s in enumerate(unit)]
+        parts.add_edges_from((name[u], name[v]) for u, v in self.nodes.edges if name[u] != name[v])
+        return total if total < FAR and nx.is_directed_acyclic_graph(parts) else None
+
+    def whole(self, unit):
+        """Whether every class is in one slot, or in the pool."""
+        homes = {}
+        return all(homes.setdefault(g, s) == s for g, s in zip(self.unit, unit, strict=True))
+
+    def placed(self, unit):
+        """Whether slots fit on accelerators that keep classes together."""
+        number, count = max(unit) + 1, self.problem.slots
+        for homes in product(range(len(self.accelerators)), repeat=number):
+            there = [-1 if s < 0 else homes[s] for s in unit]
+            held = [
+                sum(b for b, d in zip(self.bytes, there, strict=True) if d == a)
+                for a in range(len(self.accelerators))
+            ]
+            if (
+                self.whole(there)
+                and max(held, default=0) <= self.room
+                and all(homes.count(a) <= count for a in set(homes))
+            ):
+                return True
+        return number == 0 and self.whole(unit)
+
+    def every(self):
+        """Yield every way to fill the slots, with numbers by first node."""
+        for unit in product(range(-1, min(self.slots, self.size)), repeat=self.size):
+            used = list(dict.fromkeys(s for s in unit if s >= 0))
+            if used == list(range(len(used))):
+                yield unit
+
+
+def priced(bound, rng, limit=NO_VALUE):
+    """Return an integer flow, after a few rounds of the bound, and fill the tables under it."""
+    rounds = bound.pieces(lambda: None)
+    for _ in range(int(rng.integers(0, 3))):
+        while not next(rounds, True):
+            pass
+    node, edge, total = bound._round(bound._next_flow()[0])
+    for _ in bound._price(node, edge, limit):
+        pass
+    return node, edge, total
+
+
+def least(filling, node, edge, allowed):
+    """Return the least cost of the fillings that are allowed, None without one."""
+    found = [filling.cost(unit, node, edge) for unit in filling.every() if allowed(unit)]
+    return min((cost for cost in found if cost is not None), default=None)
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_the_program_is_exact_without_parted_classes(part):
+    """With one slot per accelerator, or classes of one op, the program's value is the least cost of
+    all fillings, its placement costs as much, and its cut says so; a limit at that value is met.
+    """
+    rng, checked = np.random.default_rng(part), 0
+    for seed, problem, bound in bounds(range(12 * part, 12 * part + 12), 1 + part % 2):
+        if problem.slots > 1 and bound._steps > 1:
+            continue
+        filling = Filling(problem, bound)
+        node, edge, _ = priced(bound, rng)
+        best = least(
+            filling, node, edge, filling.whole if problem.slots == 1 else lambda unit: True
+        )
+        value = int(bound._tables.value[-1, -1].min())
+        assert (value if value < NO_VALUE else None) == best, seed
+        if best is None:
+            continue
+        units = bound._units()
+        assert filling.cost(tuple(units.tolist()), node, edge) == best, seed
+        ends = bound._ends
+        start, end = node.copy(), node.copy()
+        np.subtract.at(start, ends[:, 1], edge)
+        np.subtract.at(end, ends[:, 0], edge)
+        row = bound._cut(units)
+        assert row @ np.concatenate([start, end, edge, [0]]) * bound._scale == pytest.approx(-best)
+        assert row[-1] == 1.0
+        for limit, reached in ((best + 1, best), (best, NO_VALUE)):
+            for _ in bound._price(node, edge, limit):
+                pass
+            assert int(bound._tables.value[-1, -1].min()) == reached, seed
+        checked += 1
+    assert checked > 2
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_the_program_is_between_its_relaxation_and_the_truth(part):
+    """With classes that slots may part: at least the least cost of all fillings, at most that of
+    those that fit on accelerators, often the latter; classes are placed together.
+    """
+    rng, exact = np.random.default_rng(part), 0
+    for seed in range(8 * part, 8 * part + 8):
+        problem = classed_problem(seed, 2 + (seed % 4 == 3))
+        bound = FlowBound(problem)
+        filling = Filling(problem, bound)
+        node, edge, _ = priced(bound, rng)
+        value = int(bound._tables.value[-1, -1].min())
+        best = least(filling, node, edge, filling.placed)
+        low = least(filling, node, edge, lambda unit: True)
+        assert low is not None or value >= NO_VALUE, seed
+        assert low is None or low <= value, seed
+        assert best is None or value <= best, seed
+        exact += value == (NO_VALUE if best is None else best)
+        if value < NO_VALUE:
+            units = bound._units()
+            device, slot = bound._placement(units)
+            homes = {}
+            for ops, unit, group in zip(bound.nodes.ops, units, bound.arrays.group, strict=True):
+                assert len(set(device[ops].tolist())) == len(set(slot[ops].tolist())) == 1
+                assert (device[ops[0]] == 2) == (unit < 0)
+                if unit >= 0:
+                    assert homes.setdefault(group, device[ops[0]]) == device[ops[0]]
+            places = {(int(device[ops[0]]), int(slot[ops[0]])) for ops in bound.nodes.ops}
+            pool = [ops for ops, unit in zip(bound.nodes.ops, units, strict=True) if unit < 0]
+            assert len(places) == int(units.max()) + 1 + (len(pool) > 0)
+    assert exact >= 2
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_bound_is_the_value_of_the_game(slots):
+    """What the best flow proves against all fillings, by a linear program over them all."""
+    for seed in range(12):
+        problem = classed_problem(seed, slots, n=4).replace(colocation=np.full(4, -1))
+        bound = FlowBound(problem)
+        filling, n, m = Filling(problem, bound), len(bound.nodes.ops), len(bound.nodes.edges)
+        none_node, none_edge = np.zeros(n), np.zeros(m)
+        rows = []
+        for unit in filling.every():
+            if filling.cost(unit, none_node, none_edge) is None:
+                continue
+            row = [0] * (2 * n + m)
+            for i in range(n):
+                one = none_node.copy()
+                one[i] = 1
+                row[i] = filling.cost(unit, one, none_edge)
+            for e, (_, v) in enumerate(bound.nodes.edges):
+                one, of = none_node.copy(), none_edge.copy()
+                one[v], of[e] = 1, 1
+                row[2 * n + e] = filling.cost(unit, one, of)
+            rows.append([-x for x in row] + [1])
+        balance = np.zeros((n + 1, 2 * n + m + 1))
+        for i in range(n):
+            balance[i, i], balance[i, n + i], balance[n, i] = 1, -1, 1
+        for e, (u, v) in enumerate(bound.nodes.edges):
+            balance[u, 2 * n + e] -= 1
+            balance[v, 2 * n + e] += 1
+        goal = np.zeros(2 * n + m + 1)
+        goal[-1] = -1
+        best = -linprog(goal, rows, np.zeros(len(rows)), balance, [0] * n + [1]).fun
+        found = bound.run(lambda: None, lambda: False)
+        assert best - 1 - 1e-2 <= found < best + 1 + 1e-2, seed
+        assert dict(latency_bounds(problem, 60.0)) == {
+            "path": dict(latency_bounds(problem, 0.0))["path"],
+            "flow": found,
+        }
+
+
+def test_nothing_is_bounded_without_accelerators():
+    """Nor for a single op; a single accelerator without a pool is enough for a placement."""
+    problem = classed_problem(0, 1)
+    for other in (
+        problem.replace(io_class=np.full(3, -1)),
+        po.PlacementProblem.from_edges([[1, 2]], [], io_class=[0, -1], objective="latency"),
+    ):
+        bound = FlowBound(other)
+        assert not bound.usable
+        assert list(bound.pieces(lambda: None)) == []
+    alone = po.PlacementProblem.from_edges(
+        [[3], [4]], [(0, 1, 1)], io_class=[0], objective="latency", slots=1
+    )
+    found = []
+    assert FlowBound(alone).run(lambda: None, lambda: False, lambda *x: found.append(x)) == 7
+    assert [device.tolist() for device, _ in found] == [[0, 0]] * len(found)
+
+
+def test_slots_go_where_they_fit_most_closely():
+    """The fullest first; on the accelerator with the least room that has enough."""
+    problem = po.PlacementProblem.from_edges(
+        [[1, 1, 1, 9]] * 3,
+        [],
+        resident=[5, 2, 4],
+        capacity=[6, 4, 9, 99],
+        io_class=[0, 0, 0, -1],
+        objective="latency",
+        slots=1,
+    )
+    bound = FlowBound(problem)
+    assert bound._homes(np.array([0, 1, 2])) == [0, 2, 1]
+    assert bound._homes(np.array([-1, 0, 1])) == [0, 1]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_rounded_flows_balance(slots):
+    """Every node passes on what it gets; what starts and what ends is the total, and edges carry
+    about the share that they had.
+    """
+    rng = np.random.default_rng(slots)
+    for seed, _, bound in bounds(range(20), slots):
+        flow, promise = bound._next_flow()
+        assert promise == np.inf
+        node, edge, total = bound._round(flow)
+        for _ in range(2):
+            start, end = node.copy(), node.copy()
+            np.subtract.at(start, bound._ends[:, 1], edge)
+            np.subtract.at(end, bound._ends[:, 0], edge)
+            assert min(start.min(), end.min(), edge.min()) >= 0, seed
+            assert start.sum() == end.sum() == total > 0, seed
+            assert abs(total - bound._weight) <= 4 * len(flow)
+            n = len(node)
+            paths = np.zeros((3, len(flow)))
+            for row in paths:  # some paths of random weight
+                v = int(rng.integers(n))
+                row[v] = weight = rng.random()
+                while True:
+                    out = np.flatnonzero(bound._ends[:, 0] == v)
+                    if not len(out) or rng.random() < 0.3:
+                        row[n + v] = weight
+                        break
+                    e = int(rng.choice(out))
+                    row[2 * n + e], v = weight, int(bound._ends[e, 1])
+            flow = paths.sum(axis=0)
+            flow /= flow[:n].sum()
+            node, edge, total = bound._round(flow)
+        assert np.abs(edge / total - flow[2 * n :]).max(initial=0) < 1e-2, seed
+
+
+def random_graph(rng, size):
+    """Return a random acyclic graph."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(size))
+    graph.add_edges_from(
+        (u, v) for u in range(size) for v in range(u + 1, size) if rng.random() < 0.4
+    )
+    return graph
+
+
+def test_crossing_times_are_those_of_the_shortest_of_longest_paths():
+    """Of every way in and every way out the longest path, of these the least; None where one does
+    not reach the other.
+    """
+    rng, none = np.random.default_rng(0), 0
+    for _ in range(150):
+        graph = random_graph(rng, 7)
+        ops = sorted(rng.permutation(7)[: int(rng.integers(1, 6))].tolist())
+        times = {v: int(rng.choice([0, 0, 1, 5])) for v in ops}
+        inside = graph.subgraph(ops)
+        ways_in = [v for v in ops if set(graph.predecessors(v)) - set(ops)]
+        ways_in = ways_in or [v for v in ops if not set(inside.predecessors(v))]
+        ways_out = [v for v in ops if set(graph.successors(v)) - set(ops)]
+        ways_out = ways_out or [v for v in ops if not set(inside.successors(v))]
+        longest = [
+            max(
+                (sum(times[x] for x in path) for path in nx.all_simple_paths(inside, a, [b])),
+                default=None,
+            )
+            if a != b
+            else times[a]
+            for a in ways_in
+            for b in ways_out
+        ]
+        expected = None if None in longest else min(longest)
+        assert _crossing_time(graph, ops, times) == expected
+        none += expected is None
+    assert 20 < none < 130
+
+
+def test_ops_left_out_hand_their_order_on():
+    """Kept ops are ordered as in the whole graph, and edges lead past those left out only."""
+    rng = np.random.default_rng(1)
+    for seed in range(30):
+        problem = problems.random_problem(seed, n=7, objective="latency", slots=1)
+        whole = _op_graph(problem, range(7))
+        ptr, successor, _ = problem.successors
+        assert set(whole.edges) == {
+            (u, int(v)) for u in range(7) for v in successor[ptr[u] : ptr[u + 1]]
+        }
+        kept = [v for v in range(7) if rng.random() < 0.6]
+        graph = _op_graph(problem, kept)
+        assert set(graph) == set(kept)
+        paths = {
+            (u, v)
+            for u in kept
+            for v in kept
+            if u != v
+            and any(not set(path[1:-1]) & set(kept) for path in nx.all_simple_paths(whole, u, v))
+        }
+        assert set(graph.edges) == paths
+
+
+def reduced(compute, edges, **fields):
+    """Return the reduction of a problem of two accelerators and a pool."""
+    settings = {"objective": "latency", "io_class": [0, 0, -1], "slots": 1, **fields}
+    problem = po.PlacementProblem.from_edges([[t, t, p] for t, p in compute], edges, **settings)
+    fast, slow = _smallest(problem, [0, 1]), _smallest(problem, [2])
+    return Reduction(problem, fast, slow, problem.io_ticks[:, [0, 1]].min(axis=1))
+
+
+def test_free_ends_are_left_out():
+    """Ops at an end that take no time; at the front only those whose tensors cost nothing; all in a
+    row; not the last one left.
+    """
+    idle, busy = (0, 0), (3, 4)
+    chain = [(0, 1, 0), (1, 2, 5), (2, 3, 5), (3, 4, 5)]
+    assert reduced([idle, idle, busy, busy, idle], chain)._without_idle_ends() == {1, 2, 3}
+    assert reduced([idle, busy, busy, idle, idle], chain)._without_idle_ends() == {1, 2}
+    assert reduced([busy, busy, (0, 1), (-1, 0), (0, 1)], chain)._without_idle_ends() == set(
+        range(5)
+    )
+    assert reduced([idle, busy, busy, busy, (-1, 0)], chain)._without_idle_ends() == {1, 2, 3}
+    assert reduced([idle] * 4 + [busy], chain)._without_idle_ends() == {1, 2, 3, 4}
+    assert reduced([idle, busy], [(0, 1, 0)])._without_idle_ends() == {0, 1}
+
+
+def test_what_can_hide_least_is_left_out_first():
+    """By the larger time and what its tensors cost, then by number; the order through it stays."""
+    found = reduced([(5, 1), (1, 2), (2, 1), (0, 9)], [(0, 1, 0), (0, 2, 1), (1, 3, 7), (2, 3, 0)])
+    assert found._sent().tolist() == [1, 7, 0, 0]
+    assert found._by_cost({0, 1, 2, 3}) == [2, 0, 1, 3]
+    nodes, lattice = found.reduce(3, lambda: False)
+    assert (nodes.ops, nodes.edges, lattice.num_ideals) == ([[1], [3]], [(0, 1)], 3)
+    assert found.most_nodes == 4
+    assert found.reduce(10**4, lambda: True) is None
+    apart = reduced([(1, 1), (2, 2)], [])
+    assert apart.reduce(3, lambda: False) is None
+    assert len(apart.reduce(4, lambda: False)[0].ops) == 2
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_nodes_of_one_class_follow_or_feed_each_other(slots):
+    """Merged nodes are of one class, keep the order between nodes acyclic, and order no two ops
+    outside that were not ordered; the pool's time of a node is that of a way through it.
+    """
+    merged = 0
+    for seed in range(40):
+        problem = problems.random_problem(seed, n=6, objective="latency", slots=slots)
+        idle = np.random.default_rng(seed).random((6, 1)) < 0.4
+        problem = problem.replace(
+            compute=np.where(idle, np.minimum(problem.compute, 0), problem.compute)
+        )
+        fast = _smallest(problem, [d for d in range(3) if problem.io_class[d] >= 0])
+        slow = _smallest(problem, [d for d in range(3) if problem.io_class[d] < 0])
+        io = problem.io_ticks.min(axis=1)
+        found = Reduction(problem, fast, slow, io)
+        nodes = found._nodes(set(range(6)))
+        assert sorted(v for ops in nodes.ops for v in ops) == list(range(6))
+        place = {v: i for i, ops in enumerate(nodes.ops) for v in ops}
+        merged += 6 - len(nodes.ops)
+        assert set(nodes.edges) == {
+            (place[u], place[v]) for u, v in found.graph.edges if place[u] != place[v]
+        }
+        assert all(u < v for u, v in nodes.edges)
+        reach = nx.transitive_closure_dag(found.graph)
+        coarse = nx.DiGraph(nodes.edges)
+        coarse.add_nodes_from(range(len(nodes.ops)))
+        above = nx.transitive_closure_dag(coarse)
+        for u, v in product(range(6), repeat=2):
+            if place[u] != place[v] and above.has_edge(place[u], place[v]):
+                alone = len(nodes.ops[place[u]]) == len(nodes.ops[place[v]]) == 1
+                assert reach.has_edge(u, v) or not alone, seed
+        for ops, pool in zip(nodes.ops, nodes.pool_time, strict=True):
+            assert len({int(problem.units.head[v]) for v in ops}) == 1
+            if min(int(slow[v]) for v in ops) < 0:
+                assert pool == -1
+            else:
+                assert pool == (
+                    _crossing_time(found.graph, ops, {v: int(slow[v]) for v in ops}) or 0
+                )
+            if slots > 1:
+                assert sum(int(fast[v]) != 0 for v in ops) <= 1 or len(ops) == 1
+        expected = []
+        for u, heads, _ in problems.tensors(problem):
+            outside = {place[v] for v in heads} - {place[u]}
+            if outside:
+                expected.append((place[u], tuple(sorted(outside))))
+        assert [tensor[:2] for tensor in nodes.tensors] == expected
+    assert merged > 5 or slots > 1
+
+
+def test_weights_join_what_they_feed():
+    """With several slots an op that takes no time and feeds one op of its class only is of that
+    op's node; not one that takes time, waits, feeds another one, or is of another class.
+    """
+
+    def nodes(first=(0, 0), more=(), classes=(7, 7, 7, -1, -1), slots=2):
+        times = [first, (0, 1), (5, 6), (2, 3), (1, 1)]
+        edges = [(0, 2, 1), (1, 2, 1), (2, 3, 4), (4, 3, 2), *more]
+        found = reduced(times, edges, colocation=list(classes), slots=slots)
+        return found._nodes(set(range(5)))
+
+    joined = nodes()
+    assert sorted(joined.ops) == [[0, 1, 2], [3], [4]]
+    assert sorted(nodes(slots=1).ops) == [[0, 1, 2], [3], [4]]
+    assert dict(zip(map(tuple, joined.ops), joined.pool_time, strict=True))[0, 1, 2] == 6
+    assert [(heads, t) for _, heads, t in joined.tensors] == [((2,), 2), ((2,), 3)]
+    for ops in (
+        nodes(first=(3, 0)).ops,
+        nodes(more=[(4, 0, 1)]).ops,
+        nodes(more=[(0, 3, 1)]).ops,
+        nodes(classes=(8, 7, 7, -1, 8)).ops,
+    ):
+        assert sorted(ops) == [[0], [1, 2], [3], [4]]

@@ -1,0 +1,162 @@
+"""The dearest sets and what refutes by them, on problems that need no compiled kernels."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import numpy as np
+import period_problems as problems
+
+import placeopt as po
+from placeopt.period.bounds import best_prices, set_prices
+from placeopt.period.bounds.best_prices import PriceSearch
+from placeopt.period.bounds.closing import can_close
+from placeopt.period.bounds.columns import _subproblem
+from placeopt.period.bounds.covering import cover_bound, main_type
+from placeopt.period.bounds.frontier import frontier_graph
+from placeopt.period.bounds.set_prices import SetPricer
+from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.contracted import contract
+
+SOON = 600.0
+
+
+def covers(seeds, n=5):
+    """Yield (seed, problem, cover) of random problems that have one."""
+    for seed in seeds:
+        problem = problems.random_problem(seed, n=n, contiguity="none")
+        cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + SOON)
+        if cover is not None:
+            yield seed, problem, cover
+
+
+def subsets(model):
+    """Every set of nodes."""
+    return [np.array(flags, dtype=bool) for flags in product((False, True), repeat=model.num_nodes)]
+
+
+def test_joined_labels_lose_no_set(monkeypatch):
+    """However coarse the buckets, with little room for labels: where labels are joined a set that is
+    dear enough leaves an answer, where they are not every answer is such a set.
+    """
+    monkeypatch.setattr(set_prices, "_LABELS", 2)
+    rng, said = np.random.default_rng(0), 0
+    for seed, _, cover in covers(range(16), n=6):
+        graph, g = cover.pricer.graph, cover.g
+        pricer = SetPricer(graph, cover.model.largest_load, time.perf_counter() + SOON)
+        every = subsets(cover.model)
+        loads = np.array([pricer.load(members) for members in every])
+        for _ in range(3):
+            price = rng.integers(0, 50, cover.model.num_nodes)
+            usable = cover.model.allowed[:, g] & (rng.random(cover.model.num_nodes) < 0.9)
+            limit = int(rng.integers(1, max(2, loads.max())))
+            worth = np.array([price[s].sum() if usable[s].all() else -1 for s in every])
+            best = int(worth[loads <= limit].max())
+            for least in (max(1, best), max(1, best // 2), 1):
+                asked = pricer._question(price, usable, limit, least)
+                assert asked is not None or best < least
+                for shift in range(6) if asked is not None else ():
+                    joined = pricer._answer(asked._replace(shift=shift, relaxed=True))
+                    assert joined is not None or best < least, (seed, shift)
+                    if joined is not None:
+                        last = int(pricer._labels.first[-1]) - 1
+                        assert pricer._labels.price[last] >= best, (seed, shift)
+                    found = pricer._answer(asked._replace(shift=shift, relaxed=False))
+                    said += found is not None
+                    if found is not None:
+                        assert usable[found].all()
+                        assert price[found].sum() >= least
+                        assert pricer.load(found) <= limit
+                    assert shift or (found is None) == (best < least)
+    assert said > 50
+
+
+def test_a_type_before_the_one_examined_holds_its_share():
+    """Two equal devices are examined, one of another type comes first: no bound is above the best."""
+    met = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        first, others = rng.integers(1, 9, 5), rng.integers(1, 12, 5)
+        edges = [(int(rng.integers(v)), v, int(rng.integers(1, 5))) for v in range(1, 5)]
+        problem = po.PlacementProblem.from_edges(
+            np.stack([first, others, others], axis=1),
+            edges,
+            objective="period",
+            contiguity="none",
+        )
+        model = contract(problem, contiguity="none")
+        if model.num_types < 2:
+            continue
+        assert len(model.types[main_type(model)]) == 2
+        best = problems.best_period(problem)
+        for upper in (best, best + 6):
+            cover = cover_bound(model, time.perf_counter() + SOON)
+            found = cover.raise_from(0, upper)
+            assert found <= best, seed
+            met += found == best
+    assert met > 0
+
+
+def test_where_sets_make_no_graph():
+    """Without a type that pays, or with a single node, there is no such bound; devices all alike can
+    be closed.
+    """
+    times, edges = [[3, 3], [4, 4], [5, 5]], [(0, 1, 2), (1, 2, 2)]
+    fields = {"objective": "period", "contiguity": "none"}
+
+    def cover(rows, pairs, **more):
+        problem = po.PlacementProblem.from_edges(rows, pairs, **fields, **more)
+        return cover_bound(contract(problem, contiguity="none"), time.perf_counter() + SOON)
+
+    assert cover(times, edges, io_class=[-1, -1]) is None
+    assert cover([[3, 3]], []) is None
+    assert can_close(cover(times, edges))
+    assert can_close(cover([[*row, 9] for row in times], edges, io_class=[0, 0, -1]))
+    assert not can_close(cover([[*row, 9, 9] for row in times], edges, io_class=[0, 0, -1, -1]))
+    assert not can_close(cover([[*row, 9] for row in times], edges, io_class=[0, 0, 0]))
+
+
+def test_loads_of_paths_count_what_their_type_pays():
+    """Of every set, for every type that pays."""
+    for seed, _, cover in covers(range(8)):
+        model = cover.model
+        for g in [h for h in range(model.num_types) if model.weight[:, h].any()]:
+            graph = frontier_graph(model, g, time.perf_counter() + SOON)
+            pricer = SetPricer(graph, model.largest_load, time.perf_counter() + SOON)
+            for members in subsets(model):
+                ticks = int(model.total[members, g].sum())
+                for t, u in enumerate(model.producer.tolist()):
+                    ends = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
+                    held = [bool(members[v]) for v in (u, *ends.tolist())]
+                    ticks += int(model.weight[t, g]) * (any(held) and not all(held))
+                assert pricer.load(members) == ticks, (seed, g)
+
+
+def test_long_lists_are_cut(monkeypatch):
+    """Where more sets are near the dearest than a list may hold, prices still bound every set."""
+    monkeypatch.setattr(best_prices, "_LISTED", 1)
+    for seed, problem, cover in covers(range(5)):
+        best = problems.best_period(problem)
+        if best is None or not can_close(cover):
+            continue
+        search = PriceSearch(cover, SetTables(cover.pricer.graph, 0.0))
+        found = search.best(best, time.perf_counter() + SOON)
+        usable = search.usable(best)
+        for members in subsets(cover.model):
+            if usable[members].all() and cover.pricer.load(members) <= best:
+                assert int(found.price[members].sum()) <= found.most, seed
+        assert found.slack >= 0
+
+
+def test_no_room_is_no_rate():
+    """A type whose devices hold no byte has no row for memory in floating point."""
+    problem = problems.random_problem(1, n=5, contiguity="none").replace(
+        resident=np.array([1, 0, 2, 0, 1]), capacity=np.array([0, 0, 9])
+    )
+    model = contract(problem, contiguity="none")
+    for g in range(model.num_types):
+        part = _subproblem(model, g)
+        tight = 0 < model.capacity[g] < model.resident.sum()
+        assert (part.resident is not None) == tight
+        assert part.resident is None or np.isfinite(part.resident).all()
