@@ -250,7 +250,7 @@ class _Generation:
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
             self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
-        if slack < 0:
+        if slack < 0 or most == 0:  # refuted, or no set has anything to pay
             return True
         worth = listed.astype(np.float64) @ prices
         order = np.argsort(-worth, kind="stable")[:_TOGETHER]
