@@ -199,7 +199,7 @@ def _file_rows(
     analysis = cover._analyze(str(path))
     text, functions = path.read_text().splitlines(), _functions(path)
     body = sorted(set(analysis.statements) & functions.keys())
-    found = analysis.missing_branch_arcs()  # nothing is measured here: all there are
+    found = _branches(analysis)
     branches = sorted((a, b) for a, ends in found.items() for b in ends)
     rare = []
     for place in [*((a,) for a in body), *branches]:
@@ -224,6 +224,15 @@ def _file_rows(
         row[f"{what} reached"] = sum(x > 0 for x in hit)
         row[f"{what} by {ENOUGH} problems"] = sum(x >= ENOUGH for x in hit)
     return row, rare
+
+
+def _branches(analysis: Any) -> dict[int, list[int]]:
+    """Return all ends of the lines that have several; the analysis has measured nothing."""
+    left_out, found = {*analysis.no_branch, *analysis.excluded}, defaultdict(list)
+    for start, end in analysis.arc_possibilities:
+        if analysis.exit_counts.get(start, 0) > 1 and not left_out & {start, end}:
+            found[start].append(end)
+    return found
 
 
 def _functions(path: Path) -> dict[int, str]:
