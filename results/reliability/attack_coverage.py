@@ -10,7 +10,7 @@ many problems reach each line and branch; it goes on where the pieces end, and s
 --seconds. `report` adds the pieces up: `coverage.csv` has a row per file, `coverage-unreached.csv`
 every line and branch that fewer than ENOUGH problems reach, with the first reason in
 `coverage-reasons.csv` whose file, function, text and target, where it names them, are those of the
-place.
+place; what some problems reach needs none but that they are few.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def report(options: argparse.Namespace) -> None:
 
     cover = Coverage(data_file=None, branch=True, config_file=False)
     cover.exclude("if TYPE_CHECKING:")
+    cover.get_data()  # nothing is measured here; files are read
     counts, problems = _summed(options.pieces)
     reasons, used = read_csv(HERE / "coverage-reasons.csv"), set()
     rows, rare = [], []
@@ -150,7 +151,8 @@ def report(options: argparse.Namespace) -> None:
         whole, places = _file_rows(cover, path, counts[name])
         for place in places:
             found = next((i for i, row in enumerate(reasons) if _says(row, place)), None)
-            place["reason"] = "" if found is None else reasons[found]["reason"]
+            seldom = "drawn, seldom" if place["problems"] else ""
+            place["reason"] = seldom if found is None else reasons[found]["reason"]
             used.add(found)
         kept = {"problems": problems[name], **whole}
         rows.append(
@@ -196,11 +198,10 @@ def _file_rows(
     """Return the numbers of a file, and a row for each place that fewer than ENOUGH problems
     reach.
     """
-    analysis = cover._analyze(str(path))
+    reader = cover._get_file_reporter(str(path))
     text, functions = path.read_text().splitlines(), _functions(path)
-    body = sorted(set(analysis.statements) & functions.keys())
-    found = _branches(analysis)
-    branches = sorted((a, b) for a, ends in found.items() for b in ends)
+    body = sorted(reader.lines() & functions.keys())
+    branches = _branches(reader)
     rare = []
     for place in [*((a,) for a in body), *branches]:
         count = counts[" ".join(map(str, place))]
@@ -226,13 +227,14 @@ def _file_rows(
     return row, rare
 
 
-def _branches(analysis: Any) -> dict[int, list[int]]:
-    """Return all ends of the lines that have several; the analysis has measured nothing."""
-    left_out, found = {*analysis.no_branch, *analysis.excluded}, defaultdict(list)
-    for start, end in analysis.arc_possibilities:
-        if analysis.exit_counts.get(start, 0) > 1 and not left_out & {start, end}:
-            found[start].append(end)
-    return found
+def _branches(reader: Any) -> list[tuple[int, int]]:
+    """Return all ends of the lines that have several."""
+    exits, left_out = reader.exit_counts(), reader.no_branch_lines() | reader.excluded_lines()
+    return sorted(
+        (start, end)
+        for start, end in reader.arcs()
+        if exits.get(start, 0) > 1 and not left_out & {start, end}
+    )
 
 
 def _functions(path: Path) -> dict[int, str]:
