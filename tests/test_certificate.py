@@ -303,3 +303,13 @@ def test_an_interruption_of_the_bounds_ends_the_proof(problem, monkeypatch):
     )
     report = verify(problem, Placement(np.zeros(problem.num_ops, dtype=np.int64)), seconds=20)
     assert report.value >= report.lower_bound > 0
+
+
+def test_what_a_forged_certificate_says_is_one_line(problem):
+    """Texts of a certificate bring neither lines nor escape codes of their own to the terminal."""
+    placement = Placement(np.zeros(12, dtype=np.int64))
+    data = written(problem, placement)
+    data["problem_hash"] = "x\naccepted\x1b[2J"
+    found = recheck(data, problem, placement, seconds=0.0)
+    assert "about another problem: hash x accepte..." in found[-1]
+    assert not any("\n" in line or "\x1b" in line for line in found)
