@@ -33,7 +33,12 @@ from placeopt.makespan.bounds import (
     segments,
 )
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.bounds.series import heads_in_series, part_problem, series_parts
+from placeopt.makespan.bounds.series import (
+    heads_in_series,
+    part_problem,
+    placement_in_series,
+    series_parts,
+)
 from placeopt.makespan.coarsening import coarsen
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
@@ -167,6 +172,11 @@ def _in_series(problem, whole, parts):
     inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
     least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
     heads = heads_in_series(whole, parts, inner, least)
+    alone = [Placement(np.full(len(ops), i % problem.num_devices)) for i, ops in enumerate(parts)]
+    together = placement_in_series(problem, parts, alone)
+    for ops, placement in zip(parts, alone, strict=True):
+        if not np.array_equal(together.device[ops], placement.device):
+            return 2**62
     return max(sum(least), int(heads.through().max()))
 
 
@@ -234,8 +244,11 @@ def _closing(problem, make, known, most):
 def _latency(problem, best, rng):
     """The bound by flows over all ideals, or with most of them merged."""
     upper = rng.choice([None, None, best])
-    bound = FlowBound(problem, max_ideals=rng.choice([3, 4, 6, 8, 12, 10**4]))
-    looks = rng.choice([10**9, 10**9, rng.randint(1, 60)])
-    clicks = iter(range(looks))
-    value = bound.run(lambda: upper, lambda: next(clicks, None) is None)
+    clicks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 60)])))
+
+    def stop():
+        return next(clicks, None) is None
+
+    bound = FlowBound(problem, max_ideals=rng.choice([3, 4, 6, 8, 12, 10**4]), stop=stop)
+    value = bound.run(lambda: upper, stop) if bound.usable else 0
     return _above([("flow", value)], best, f"value {upper}")

@@ -19,6 +19,7 @@ from deep_bounds import deep_bounds
 from limits import clock
 from test_segments import draw_fork
 
+from placeopt.makespan.bounds import METHODS
 from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.model.objective import objective_of
 
@@ -166,10 +167,11 @@ def _placement(case, rng: random.Random) -> Outcome:
 def bounds_by_looks(problem, best, rng: random.Random) -> list[str]:
     """Compare every bound, ended after a random number of looks at the clock, or never."""
     looks = rng.choice([3, 10, 30, 100, None])
-    upper = rng.choice([None, best])
+    upper, known = rng.choice([None, best]), objective_of(problem).bound_methods or METHODS
+    methods = rng.sample(known, rng.randint(1, len(known))) if rng.random() < 0.5 else None
     with clock(looks):
         try:
-            report = objective_of(problem).bounds(problem, 1000.0, upper=upper)
+            report = objective_of(problem).bounds(problem, 1000.0, methods, upper)
         except InfeasibleProblemError as error:
             return (
                 [] if best is None else [f"bounds say infeasible ({error}), brute force has {best}"]

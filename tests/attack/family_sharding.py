@@ -114,6 +114,11 @@ def reductions(problem, drawn, best, rng):
     if reduced is None:
         return [f"reductions leave nothing below {most}"] if best - whole.offset < most else []
     left = []
+    for _ in range(3):
+        choice = np.array([rng.randrange(len(row)) for row in drawn[0]])
+        kept = reduced.contract(choice)
+        if kept is not None and not np.array_equal(reduced.expand(kept), choice):
+            return [f"reductions take {choice} to {kept}, which is another choice"]
     for choice in product(*(range(int(x)) for x in reduced.compact.num_choices)):
         expanded = tuple(int(x) for x in reduced.expand(np.array(choice, dtype=np.int64)))
         if not np.array_equal(reduced.contract(np.array(expanded)), choice):
