@@ -171,9 +171,11 @@ def report(options: argparse.Namespace) -> None:
 
 
 def _says(row: dict[str, str], place: dict[str, Any]) -> bool:
-    """Whether a reason is one of a place: what it leaves empty may be anything."""
-    keys = ("file", "function", "text", "to")
-    return all(row[key] in ("", str(place[key])) for key in keys)
+    """Whether a reason is one of a place: what it leaves empty may be anything, and a folder is
+    that of all its files.
+    """
+    within = str(place["file"]).startswith(row["file"])
+    return within and all(row[key] in ("", str(place[key])) for key in ("function", "text", "to"))
 
 
 def _summed(folder: Path) -> tuple[dict[str, Counter[str]], Counter[str]]:
