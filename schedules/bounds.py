@@ -140,8 +140,6 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     floating point only says which edges carry flow; how much is worked out in whole numbers, edge
     by edge from the leaves of the forest that they form.
     """
-    if not edges:
-        return 0
     rows = np.repeat(np.arange(len(edges)), 2)
     columns = np.array([[u, v] for u, v, _ in edges]).ravel()
     values = np.tile([1.0, -1.0], len(edges))

@@ -345,3 +345,13 @@ def test_what_is_no_placement_is_one_line(given, words):
     problem = po.load(nx.DiGraph([("a", "b"), ("a", "c")]), "uniform:2")
     with pytest.raises(InputError, match=words):
         po.verify(problem, given)
+
+
+def test_what_a_forged_certificate_says_is_one_line(problem):
+    """Texts of a certificate bring neither lines nor escape codes of their own to the terminal."""
+    placement = Placement(np.zeros(12, dtype=np.int64))
+    data = written(problem, placement)
+    data["problem_hash"] = "x\naccepted\x1b[2J"
+    found = recheck(data, problem, placement, seconds=0.0)
+    assert "about another problem: hash x accepted" in found[-1]
+    assert not any("\n" in line or "\x1b" in line for line in found)

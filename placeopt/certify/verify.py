@@ -25,6 +25,7 @@ from placeopt.io.placement_file import (
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
+from placeopt.model.files import one_line
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Result
 from placeopt.solving.options import declared_options
@@ -152,7 +153,8 @@ def recheck(
     if claimed.problem_hash != problem.hash:
         return [
             *found,
-            f"the certificate is about another problem: hash {claimed.problem_hash[:12]}..., "
+            "the certificate is about another problem: hash "
+            f"{one_line(claimed.problem_hash[:12])}..., "
             f"'{problem.name}' has {problem.hash[:12]}...",
         ]
     if claimed.solution_hash != solution_hash(solution):

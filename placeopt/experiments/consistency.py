@@ -62,7 +62,7 @@ def contradiction(rows: Iterable[Row]) -> str:
         if all(key in row for key in CLAIMS):
             problems.setdefault((row["problem_hash"], row["objective"]), []).append(row)
     for same in problems.values():
-        words = _bound_above_value(same) or _solution_of_infeasible(same)
+        words = _bound_above_value(same) or _solution_of_infeasible(same) or _other_units(same)
         if words:
             where = (
                 f"{same[0]['instance']} on {same[0]['cluster']}"
@@ -133,6 +133,18 @@ def _solution_of_infeasible(rows: list[Row]) -> str:
     return (
         f"value {number_of(solved, 'value')} of {_name(solved)}, but infeasible says "
         f"{_name(without)}"
+    )
+
+
+def _other_units(rows: list[Row]) -> str:
+    """Look for rows whose ticks are not as long as those of others."""
+    known = [row for row in rows if row.get("tick_seconds") is not None]
+    other = next((row for row in known if row["tick_seconds"] != known[0]["tick_seconds"]), None)
+    if other is None:
+        return ""
+    return (
+        f"ticks of {known[0]['tick_seconds']} s of {_name(known[0])}, but of "
+        f"{other['tick_seconds']} s of {_name(other)}"
     )
 
 

@@ -14,30 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.consistency import check_consistent
+from placeopt.experiments.row_checks import false_column, wrong_column
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line
+from placeopt.model.files import one_line, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
-
-_NUMBER, _MAYBE = (int, float), (int, float, type(None))
-_COLUMNS: dict[str, tuple[type, ...]] = {
-    "key": (str,),
-    "instance": (str,),
-    "objective": (str,),
-    "problem_hash": (str,),
-    "label": (str,),
-    "seed": (int,),
-    "status": (str,),
-    "value": _MAYBE,
-    "lower_bound": _NUMBER,
-    "bound_method": (str,),
-    "evaluations": (int,),
-    "runtime": _NUMBER,
-    "trace": (list,),
-}
-"""Columns that every row has, with their types."""
 
 
 class RunStore:
@@ -141,8 +124,8 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
+                row = parse_json(line.decode(), "row")
+            except ValueError:  # an InputError, no UTF-8, or a number of thousands of digits
                 row = None
             if not isinstance(row, dict) or not isinstance(row.get("key"), str):
                 raise InputError(
@@ -158,21 +141,27 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
     Raises
     ------
     InputError
-        If a line is damaged, a row lacks a column or has one of another type, or rows contradict
-        one another.
+        If a line is damaged, a row lacks a column or has one that is not what it should be
+        (`row_checks`), or rows contradict one another.
     """
     rows = latest(read_rows(path))
-    for key, row in rows.items():
-        for column, kinds in _COLUMNS.items():
-            if column not in row or not isinstance(row[column], kinds):
-                found = one_line(repr(row.get(column)), 40)
-                raise InputError(
-                    f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove "
-                    "that line, its cell "
-                    "will run again"
-                )
+    _check_each(path, rows, wrong_column)
     check_consistent(rows.values(), f"'{path}'")
+    _check_each(path, rows, false_column)
     return list(rows.values())
+
+
+def _check_each(
+    path: str | Path, rows: dict[str, dict[str, Any]], wrong: Callable[[dict[str, Any]], str]
+) -> None:
+    for key, row in rows.items():
+        column = wrong(row)
+        if column:
+            found = one_line(repr(row.get(column)), 40)
+            raise InputError(
+                f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that "
+                "line, its cell will run again"
+            )
 
 
 def latest(rows: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:

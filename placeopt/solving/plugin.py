@@ -3,30 +3,33 @@
 A bound counts if a solver of this package proved it. What a plug-in says of bounds, infeasibility
 or reasons is a claim: the Result's message shows it as one, however the search ends. What it offers
 is copied, valued and judged before it is taken, so that nothing that it does to the object
-afterwards matters; what it is given, problem, incumbent and trace, are copies that share immutable
-arrays only.
+afterwards matters; what it is given, problem, incumbent and trace, are copies that share no array:
+numpy lets arrays be unpickled on top of bytes, and writes to them.
 
 Where the line is: Python has no walls inside a process. This holds against solvers that are wrong,
 careless or boastful, and that use what they are given in any way. It cannot hold against code that
-replaces functions of this package, reads its private names, or writes to memory through ctypes.
+replaces functions of this package, reads its private names, finds the objects of others (by frames,
+the garbage collector, or since it was handed them beforehand), or writes to memory through ctypes.
 Whoever needs more than that asks for a proof file and has `tools/check_proof.py` follow it.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
 import sys
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from placeopt.model.arrays import frozen, frozen_copy
+from placeopt.model.arrays import frozen_copy
 from placeopt.model.errors import SolverError, brief
 from placeopt.model.files import one_line
 from placeopt.model.placement import Placement
 from placeopt.model.result import SolutionT, TracePoint
+from placeopt.solving.deadline import LARGE
 from placeopt.solving.exchange import Follower
 from placeopt.solving.tracker import Tracker
 
@@ -300,14 +303,60 @@ def adopt(face: PluginTracker[Any], result: Any) -> None:
     face.stop()  # says what ended it, if it was the budget
 
 
+def settled(solver: Any) -> Any:
+    """Return one of our solvers with its options made plain and checked again, so that nothing that
+    is done to it, or that an option does, matters later.
+    """
+    read = {field.name: getattr(solver, field.name) for field in fields(solver) if field.init}
+    return replace(solver, **{key: _settled(value) for key, value in read.items()})
+
+
+def _settled(value: Any) -> Any:
+    for kind, plain in _MAKE_PLAIN[:5]:
+        if isinstance(value, kind):
+            return plain(value)
+    return operator.index(value) if hasattr(value, "__index__") else value
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a solver says of itself, read once: see `placeopt.solving.base.SearchSolver`."""
+
+    name: str
+    endless: bool
+    watched_from: int
+    kernels: tuple[str, ...]
+
+
+def declared(solver: Any) -> Declared:
+    """Return what a solver says of itself, its name fit to be shown.
+
+    Raises
+    ------
+    SolverError
+        If that cannot be read.
+    """
+    try:
+        return Declared(
+            _words(solver.name) or type(solver).__name__,
+            bool(getattr(solver, "endless", False)),
+            operator.index(getattr(solver, "watched_from", LARGE)),
+            tuple(getattr(solver, "kernels", ())),
+        )
+    except Exception as error:
+        words = one_line(f"{type(error).__name__}: {error}", 160)
+        raise SolverError(
+            f"solver class '{type(solver).__qualname__}': its name, endless, watched_from or "
+            f"kernels cannot be read ({words})"
+        ) from error
+
+
 # --- copies
 # ------------------------------------------------------------------------------------------------
 
 
 def lent(value: Any) -> Any:
-    """Return a copy of a problem or a solution for others: they share arrays that cannot change,
-    and nothing else.
-    """
+    """Return a copy of a problem or a solution for others: they share nothing that can change."""
     return _lent(value, {})
 
 
@@ -318,7 +367,8 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
         return known[id(value)]
     made: Any
     if isinstance(value, np.ndarray):
-        made = value.copy() if value.flags.writeable or value.dtype.hasobject else frozen(value)
+        keep = value.flags.writeable or value.dtype.hasobject
+        made = value.copy() if keep else frozen_copy(value)
     elif isinstance(value, tuple):
         parts = [_lent(part, known) for part in value]
         made = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -96,7 +96,7 @@ def register(
     Raises
     ------
     InputError
-        If the name is taken by another class, or none is given.
+        If none is given, the name is taken by another class, or the class is one of this package.
     """
     if not isinstance(name, str) or not name:
         raise InputError(
@@ -106,21 +106,23 @@ def register(
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
         known = _known().get(name)
-        if known is not None and (
-            known.target != target or (target in _own_targets() and _attribute(target) is not cls)
-        ):
+        if known is not None and (known.target != target or target in _own_targets()):
             raise InputError(
                 f"solver name '{name}' is taken by {known.target}; choose another name"
             )
+        if target in _own_targets():  # what they take decides where they are believed
+            raise InputError(
+                f"solver '{name}': {target} is a class of placeopt; derive one from it"
+            )
         words = summary or _summary_of(cls)
         _registered[kind, name] = SolverSpec(name, target, kind, objectives, words)
-        _classes[target] = cls
+        _classes[kind, name] = cls
         return cls
 
     return decorate
 
 
-_classes: dict[str, type] = {}
+_classes: dict[tuple[str, str], type] = {}
 
 
 def _summary_of(cls: type) -> str:
@@ -240,9 +242,7 @@ def solver_class(name: str, kind: str = "placement") -> type:
             )
     if spec.broken:
         raise SolverError(f"solver '{name}' {spec.broken}")
-    if spec.target in _classes:
-        return _classes[spec.target]
-    return _attribute(spec.target)
+    return _classes.get((kind, name)) or _attribute(spec.target)
 
 
 def _attribute(target: str) -> Any:
@@ -307,6 +307,15 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
     return solver  # type: ignore[no-any-return]
 
 
+def _names(solver: Any, declared: Any) -> tuple[str, ...]:
+    if isinstance(declared, list | tuple | set | frozenset):
+        return tuple(map(str, declared))
+    raise SolverError(
+        f"solver class '{type(solver).__qualname__}': expected objectives as a tuple of names, "
+        f"received {one_line(repr(declared), 60)}"
+    )
+
+
 def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
     """Return the objectives of a type of problem that a configured solver takes; None if it does
     not say.
@@ -317,5 +326,5 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
         declared = getattr(solver, "objectives", None)
         if declared is None or getattr(solver, "kind", kind) != kind:
             return None if declared is None else ()
-        return tuple(declared)
+        return _names(solver, declared)
     return tuple(name for spec in found if spec.kind == kind for name in spec.accepted)

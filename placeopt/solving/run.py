@@ -11,13 +11,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError, brief
+from placeopt.model.errors import (
+    InfeasiblePlacementError,
+    InfeasibleProblemError,
+    InputError,
+    Refused,
+    SolverError,
+    brief,
+)
 from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
-from placeopt.solving.deadline import LARGE, search_within
-from placeopt.solving.plugin import PluginTracker, adopt, lent, restated
+from placeopt.solving.deadline import search_within
+from placeopt.solving.plugin import PluginTracker, adopt, declared, lent, restated, settled
 from placeopt.solving.registry import accepted_objectives, is_ours
 from placeopt.solving.tracker import Tracker
 
@@ -85,18 +92,19 @@ def _run(
         with it, and meets the
         other side of the same solve where that one does.
     """
+    ours = is_ours(solver)
+    if ours:
+        solver = settled(solver)
     check_accepts(solver, problem)
-    objective = objective_of(problem)
-    if getattr(solver, "endless", False) and budget.unlimited:
+    objective, known = objective_of(problem), declared(solver)
+    if known.endless and budget.unlimited:
         raise InputError(
-            f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations"
+            f"solver '{known.name}' never stops by itself: give a budget of seconds or evaluations"
         )
     ensure(
-        kernels_of(objective, [solver], bounds=bound is True)
+        kernels_of(objective, [known], bounds=bound is True)
     )  # kernels are compiled before the clock starts
-    tracker: Tracker[Any] = Tracker(
-        solver.name, problem, budget, seed=seed, on_progress=on_progress
-    )
+    tracker: Tracker[Any] = Tracker(known.name, problem, budget, seed=seed, on_progress=on_progress)
     measured = _measures(solver)  # bounds hold for the model, not for the caller's clock
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
@@ -119,10 +127,13 @@ def _run(
                 tracker.raise_bound(report.value, report.method)
             if not reason:
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
-                least = getattr(solver, "watched_from", LARGE)
                 search_within(
-                    lambda: _search(solver, tracker, objective, initial, measured), tracker, least
+                    lambda: _search(solver, tracker, objective, initial, measured),
+                    tracker,
+                    known.watched_from,
                 )
+        if not ours:
+            tracker.close()  # what it has kept of it is of no use any more
         return _conclude(tracker, objective, measured)
 
 
@@ -137,7 +148,7 @@ def _under_way(tracker: Tracker[Any]) -> Iterator[None]:
 
 def _measures(solver: Any) -> bool:
     """Whether the values are what the caller of one of our solvers measures."""
-    return getattr(solver, "measure", None) is not None and is_ours(solver)
+    return is_ours(solver) and getattr(solver, "measure", None) is not None
 
 
 def run_step(problem: Any, solver: Any, budget: Budget, *, seed: int = 0) -> Result[Any]:
@@ -174,7 +185,17 @@ def run_part(
     Parameters
     ----------
     seconds, evaluations : limits of the part; None is what is left.
+
+    Raises
+    ------
+    InputError
+        If values that a caller measures would be adopted.
     """
+    if adopt and _measures(solver):
+        raise InputError(
+            f"solver '{solver.name}' measures its values, which are none of the problem: run it "
+            "with adopt=False"
+        )
     whole = PluginTracker.whole_of(tracker)
     if whole is tracker:
         return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
@@ -240,7 +261,8 @@ def best_so_far() -> Result[Any] | None:
     """Return what the run that is under way has found, judged; None if there is none, or nothing
     that holds.
 
-    For whoever has to end a search that does not come back.
+    For whoever has to end a search that does not come back. The problem and the solution in it are
+    copies, since the search may ask, too.
     """
     trackers = list(_running)
     if not trackers:
@@ -262,7 +284,7 @@ def best_so_far() -> Result[Any] | None:
     for tracker in trackers:
         copy.adopt_claims(tracker)
     try:
-        return _conclude(copy, objective_of(outer.problem), measured=False)
+        return lent(_conclude(copy, objective_of(outer.problem), measured=False))  # type: ignore[no-any-return]
     except SolverError:
         return None
 
@@ -344,8 +366,15 @@ def _search(
 
 def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
     """Call the `search` of a solver of another package, or the `solve` of one that keeps to the
-    protocol only.
+    protocol only; that there is no solution is a claim where it is raised, too.
     """
+    try:
+        _call_outside(solver, face, initial)
+    except InfeasibleProblemError as error:
+        face.infeasible(str(error))
+
+
+def _call_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
     if hasattr(solver, "search"):
         solver.search(face.problem, face)
     else:

@@ -21,19 +21,13 @@ def claims(source: Source) -> list[str]:
 
 def families(source: Source) -> list[str]:
     """What the checker says of every committed proof, and of those that were tampered with."""
-    rows, tampered = source.rows("proofs/check.csv"), source.rows("proofs/tampered-families.csv")
-    kept = {row["family"]: row for row in tampered}
+    rows, tampered = source.rows("proofs/check.csv"), source.rows("proofs/tampering.csv")
     found = []
     for row in rows:
-        changed = kept.get(row["tampered as"], {"tampered": "-", "accepted": "-"})
-        refused = (
-            f"{int(changed['tampered']) - int(changed['accepted'])} of {changed['tampered']}"
-            if changed["tampered"] != "-"
-            else "-"
-        )
-        found.append(
-            [row["family"], row["proofs"], row["accepted"], row["met"], row["believed"], refused]
-        )
+        changed = [x for x in tampered if x["family"] == row["family"]]
+        total, accepted = (sum(int(x[key]) for x in changed) for key in ("tampered", "accepted"))
+        keys = ("family", "proofs", "accepted", "met", "believed")
+        found.append([*(row[key] for key in keys), f"{total - accepted} of {total}"])
     return table(
         [
             "proofs",

@@ -4,7 +4,7 @@ tampers with them.
     PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...]
 
 Without a stage all committed proofs are checked, 1000 of each family are tampered with, and the
-table of claims is made: check, tampering, tampered-families, claims.
+table of claims is made: check, tampering, claims.
 
 Stages that make proofs: archive (a proof for every entry of results/best-known.json, with its problem; the entry
 keeps the bound that the proof shows), optima (for every row of results/exact/optima.csv: placement,
@@ -50,10 +50,8 @@ from tampering_families import KINDS as KINDS_OF  # noqa: E402
 from tampering_families import tampered as tampered_of  # noqa: E402
 
 TAMPERED, SEED = 1000, 17
-LONG = 10**6
-"""Characters from which on a proof is checked, but not tampered with a thousand times: the two of
-GPT-2's shardings.
-"""
+FAMILIES = ("archive", "optima", *more_families.FAMILIES)
+VERDICTS = ("refused", "no proof", "accepted")
 Row = dict[str, Any]
 
 
@@ -133,40 +131,43 @@ def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Ro
 
 
 def tampering() -> list[Row]:
-    """Proofs of both tables, changed; a change that leaves a proof right is not counted."""
-    checker, proofs = load_checker(), [*_archived(), *_published()]
+    """Proofs of each family, changed; a change that leaves a proof right is not counted."""
+    return [row for family in FAMILIES for row in _tampered(family)]
+
+
+def _tampered(family: str) -> list[Row]:
+    """Return a row for each kind of change of TAMPERED changed proofs of a family."""
+    checker, proofs, kinds = load_checker(), list(_proofs_of(family)), KINDS_OF.get(family, KINDS)
     rng, count, tried = random.Random(SEED), 0, 0
     verdicts: Counter[tuple[str, str]] = Counter()
     while count < TAMPERED:
-        kind, tried = KINDS[tried % len(KINDS)], tried + 1
-        changed = tampered(rng.choice(proofs), kind, rng)
-        if changed is None:
-            continue
-        count += 1
-        verdicts[kind, verdict(checker, changed)] += 1
+        kind, tried = kinds[tried % len(kinds)], tried + 1
+        proof = rng.choice(proofs)
+        changed = (
+            tampered_of(family, proof, kind, rng)
+            if family in KINDS_OF
+            else tampered(proof, kind, rng)
+        )
+        if changed is not None:
+            count += 1
+            verdicts[kind, verdict(checker, changed)] += 1
     return [
         {
+            "family": family,
             "kind": kind,
-            "tampered": sum(verdicts[kind, x] for x in ("refused", "no proof", "accepted")),
-            **{x: verdicts[kind, x] for x in ("refused", "no proof", "accepted")},
+            "tampered": sum(verdicts[kind, x] for x in VERDICTS),
+            **{x: verdicts[kind, x] for x in VERDICTS},
         }
-        for kind in KINDS
+        for kind in kinds
     ]
 
 
 def check() -> list[Row]:
     """What the checker says of every committed proof, a row per file or folder."""
-    rows = [
-        _summary("archive", list(_archived()), "makespans"),
-        _summary("optima", list(_published()), "makespans"),
-    ]
-    for family in more_families.FAMILIES:
-        proofs = list(more_families.proofs_of(family).values())
-        rows.append(_summary(family, proofs, family if family in KINDS_OF else "makespans"))
-    return rows
+    return [_summary(family, list(_proofs_of(family))) for family in FAMILIES]
 
 
-def _summary(family: str, proofs: list[Row], tampered_as: str) -> Row:
+def _summary(family: str, proofs: list[Row]) -> Row:
     checker, row = load_checker(), Counter[str]()
     for proof in proofs:
         accepted = verdict(checker, proof) == "accepted"
@@ -179,8 +180,12 @@ def _summary(family: str, proofs: list[Row], tampered_as: str) -> Row:
         "accepted": row["accepted"],
         "met": row["met"],
         "believed": row["believed"],
-        "tampered as": tampered_as,
     }
+
+
+def _proofs_of(family: str) -> Iterator[Row]:
+    known = {"archive": _archived, "optima": _published}
+    return known[family]() if family in known else iter(more_families.proofs_of(family).values())
 
 
 def _archived() -> Iterator[Row]:
@@ -194,39 +199,15 @@ def _published() -> Iterator[Row]:
         yield joined(problem, kept[problem.name])
 
 
-def tampered_families() -> list[Row]:
-    """As many proofs of pipelines and of shardings, tampered with likewise; makespans stand above."""
-    total = read_csv(HERE / "tampering.csv")
-    sums = {key: sum(int(row[key]) for row in total) for key in ("tampered", "accepted")}
-    rows: list[Row] = [{"family": "makespans", **sums}]
-    for family, kinds in KINDS_OF.items():
-        checker = load_checker()
-        proofs = [
-            proof
-            for proof in more_families.proofs_of(family).values()
-            if len(json.dumps(proof)) < LONG
-        ]
-        rng, count, tried, accepted = random.Random(SEED), 0, 0, 0
-        while count < TAMPERED:
-            kind, tried = kinds[tried % len(kinds)], tried + 1
-            changed = tampered_of(family, rng.choice(proofs), kind, rng)
-            if changed is not None:
-                count += 1
-                accepted += verdict(checker, changed) == "accepted"
-        rows.append({"family": family, "tampered": count, "accepted": accepted})
-    return rows
-
-
 STAGES: dict[str, Callable[[], list[Row]]] = {
     "archive": archive,
     "optima": optima,
     **more_families.FAMILIES,
     "check": check,
     "tampering": tampering,
-    "tampered-families": tampered_families,
     "claims": claims.rows,
 }
-CHECKS = ("check", "tampering", "tampered-families", "claims")
+CHECKS = ("check", "tampering", "claims")
 DRAWN = ("archive", "optima", "tampering")
 
 

@@ -5,29 +5,38 @@ problems.
     python results/reliability/attack_coverage.py report --pieces DIR
 
 `run` attacks problems of a family (`tests/attack/families.py`, or `adversary`, the derivations of
-`tests/proofs/adversary.py`) with interpreted kernels and leaves what they executed in DIR, one file
-per piece, each problem a context of its own; it goes on where the pieces end, and stops after
---seconds. `report` joins the pieces: `coverage.csv` has a row per file, `coverage-unreached.csv`
-every line and branch that no problem reaches, with the reason that `coverage-reasons.csv` gives for
-it: for a line by its text, or for all of a file (`*`).
+`tests/proofs/adversary.py`) with interpreted kernels and leaves in DIR, one file per piece, how
+many problems reach each line and branch; it goes on where the pieces end, and stops after
+--seconds. `report` adds the pieces up: `coverage.csv` has a row per file, `coverage-unreached.csv`
+every line and branch that fewer than ENOUGH problems reach, with the first reason in
+`coverage-reasons.csv` whose file, function, text and target, where it names them, are those of the
+place; what some problems reach needs none but that they are few.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import gzip
+import hashlib
+import json
 import os
 import sys
 import time
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from placeopt.experiments.studies import read_csv, write_csv
+from placeopt.model.files import write_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PIECE = 20
+PIECE = 100
 """Problems of a piece."""
 
 ENOUGH = 50
@@ -73,136 +82,173 @@ def attacks() -> dict[str, Callable[[int], Any]]:
 def run(options: argparse.Namespace) -> None:
     """Attack piece after piece of a family."""
     os.environ["NUMBA_DISABLE_JIT"] = "1"
-    from coverage import Coverage
-
     options.pieces.mkdir(parents=True, exist_ok=True)
     end, attack = time.monotonic() + options.seconds, attacks()[options.family]
     attack(options.first)  # imports and caches belong to no problem
+    digests = {_name(path): _digest(path) for path in deciding_files()}
     for first in range(options.first, options.first + options.problems, PIECE):
-        path = options.pieces / f"{options.family}-{first}.coverage"
+        path = options.pieces / f"{options.family}-{first}.json.gz"
         if path.exists() or time.monotonic() > end:
             continue
-        partial = path.with_suffix(".partial")
-        cover = Coverage(
-            data_file=str(partial),
-            branch=True,
-            config_file=False,
-            include=[str(p) for p in deciding_files()],
-        )
-        cover.erase()
-        cover.start()
-        for seed in range(first, first + PIECE):
-            cover.switch_context(f"{options.family}:{seed}")
-            attack(seed)
-        cover.stop()
-        cover.save()
-        partial.rename(path)
-        print(path.name, flush=True)
+        counts = _counted(attack, range(first, first + PIECE))
+        piece = {"problems": PIECE, "digests": digests, "counts": counts}
+        write_bytes(path, gzip.compress(json.dumps(piece).encode()))
+
+
+def _counted(attack: Callable[[int], Any], seeds: range) -> dict[str, dict[str, int]]:
+    """Return, per file, how many seeds reach each line, "12", and each branch, "12 14"."""
+    from coverage import Coverage
+
+    files = [str(path) for path in deciding_files()]
+    cover = Coverage(data_file=None, branch=True, config_file=False, include=files)
+    cover.start()
+    for seed in seeds:
+        cover.switch_context(str(seed))
+        attack(seed)
+    cover.stop()
+    data, counts = cover.get_data(), {}
+    for name in sorted(data.measured_files()):
+        places, count = _places(cover._get_file_reporter(name)), Counter[str]()
+        for seed in seeds:
+            data.set_query_context(str(seed))
+            count.update({place for pair in data.arcs(name) or () for place in places(pair)})
+        counts[_name(Path(name))] = dict(count)
+    return counts
+
+
+def _places(reader: Any) -> Callable[[tuple[int, int]], frozenset[str]]:
+    """Return what says the lines and the branch of a jump from line to line that was measured."""
+
+    @cache
+    def places(pair: tuple[int, int]) -> frozenset[str]:
+        jumps = [f"{a} {b}" for a, b in reader.translate_arcs([pair])]
+        lines = reader.translate_lines({x for x in pair if x > 0})
+        return frozenset([*jumps, *map(str, lines)])
+
+    return places
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def report(options: argparse.Namespace) -> None:
-    """Join the pieces and write the tables."""
+    """Add up the pieces and write the tables."""
     from coverage import Coverage
-
-    from placeopt.experiments.studies import read_csv, write_csv
 
     cover = Coverage(data_file=None, branch=True, config_file=False)
     cover.exclude("if TYPE_CHECKING:")
-    cover.combine([str(p) for p in sorted(options.pieces.glob("*.coverage"))], keep=True)
-    data = cover.get_data()
-    problems = sorted(x for x in data.measured_contexts() if x)
-    lines, arcs = _reached(cover, data, problems)
-    reasons = {
-        (row["file"], row["text"]): row["reason"] for row in read_csv(HERE / "coverage-reasons.csv")
-    }
-    rows, unreached = [], []
+    cover.get_data()  # nothing is measured here; files are read
+    counts, problems = _summed(options.pieces)
+    reasons, used = read_csv(HERE / "coverage-reasons.csv"), set()
+    rows, rare = [], []
     for path in deciding_files():
-        name = path.relative_to(ROOT).as_posix()
-        row, rest = _file_rows(cover, path, name, lines[str(path)], arcs[str(path)], reasons)
-        rows.append(row)
-        unreached += rest
-    whole = {key: sum(row[key] for row in rows) for key in rows[0] if key != "file"}
-    rows.append({"file": f"all, {len(problems)} problems", **whole})
+        name = _name(path)
+        whole, places = _file_rows(cover, path, counts[name])
+        for place in places:
+            found = next((i for i, row in enumerate(reasons) if _says(row, place)), None)
+            seldom = "drawn, seldom" if place["problems"] else ""
+            place["reason"] = seldom if found is None else reasons[found]["reason"]
+            used.add(found)
+        kept = {"problems": problems[name], **whole}
+        rows.append(
+            {"file": name, **kept, "without a reason": sum(not x["reason"] for x in places)}
+        )
+        rare += places
+    total = {key: sum(row[key] for row in rows) for key in rows[0] if key != "file"}
+    most = max(row["problems"] for row in rows)
+    rows.append({"file": "all", **total, "problems": most})
     write_csv(HERE / "coverage.csv", rows)
-    write_csv(HERE / "coverage-unreached.csv", unreached)
-    counts = Counter(x.split(":")[0] for x in problems)
-    print(", ".join(f"{family} {count}" for family, count in sorted(counts.items())))
+    write_csv(HERE / "coverage-unreached.csv", rare)
+    for i, row in enumerate(reasons):
+        if i not in used:
+            print("reason of nothing:", *row.values())
     print(rows[-1])
 
 
-def _reached(
-    cover: Any, data: Any, problems: list[str]
-) -> tuple[dict[str, Counter[int]], dict[str, Counter[Any]]]:
-    """Return, per file, the number of problems that reach each line and each branch."""
-    lines: dict[str, Counter[int]] = defaultdict(Counter)
-    arcs: dict[str, Counter[Any]] = defaultdict(Counter)
-    readers = {name: cover._get_file_reporter(name) for name in data.measured_files()}
-    for problem in problems:
-        data.set_query_context(problem)
-        for name, reader in readers.items():
-            raw = data.arcs(name) or ()
-            arcs[name].update(set(reader.translate_arcs(raw)))
-            lines[name].update(
-                set(reader.translate_lines({x for pair in raw for x in pair if x > 0}))
-            )
-    data.set_query_contexts(None)
-    return lines, arcs
+def _says(row: dict[str, str], place: dict[str, Any]) -> bool:
+    """Whether a reason is one of a place: what it leaves empty may be anything, and a folder is
+    that of all its files.
+    """
+    within = str(place["file"]).startswith(row["file"])
+    return within and all(row[key] in ("", str(place[key])) for key in ("function", "text", "to"))
+
+
+def _summed(folder: Path) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """Return the counts of each file and its problems; a piece counts for a file that is still as
+    it was.
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    problems: Counter[str] = Counter()
+    digests = {_name(path): _digest(path) for path in deciding_files()}
+    for path in sorted(folder.glob("*.json.gz")):
+        piece = json.loads(gzip.decompress(path.read_bytes()))
+        for name, digest in digests.items():
+            if piece["digests"].get(name) == digest:
+                problems[name] += piece["problems"]
+                counts[name].update(piece["counts"].get(name, {}))
+    return counts, problems
 
 
 def _file_rows(
-    cover: Any,
-    path: Path,
-    name: str,
-    lines: Counter[int],
-    arcs: Counter[Any],
-    reasons: dict[tuple[str, str], str],
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the row of a file, and those of what fewer than ENOUGH problems reach in it."""
-    analysis = cover._analyze(str(path))
-    body, text = _body(analysis), path.read_text().splitlines()
-    known = analysis.executed_branch_arcs(), analysis.missing_branch_arcs()
-    branches = sorted((a, b) for found in known for a, ends in found.items() for b in ends)
-    rest = []
-    for place, count in [((a,), lines[a]) for a in body] + [
-        ((a, b), arcs[a, b]) for a, b in branches
-    ]:
-        if count:
-            continue
-        said = text[place[0] - 1].strip()
-        target = "" if len(place) < 2 else ("leave" if place[1] < 0 else text[place[1] - 1].strip())
-        rest.append(
-            {
-                "file": name,
-                "kind": "line" if len(place) < 2 else "branch",
-                "line": place[0],
-                "text": said,
-                "to": target,
-                "reason": reasons.get((name, said), reasons.get((name, "*"), "")),
-            }
-        )
-    hit = [lines[a] for a in body], [arcs[pair] for pair in branches]
-    row: dict[str, Any] = {"file": name}
-    for what, counts in zip(("lines", "branches"), hit, strict=True):
-        row[what] = len(counts)
-        row[f"{what} reached"] = sum(x > 0 for x in counts)
-        row[f"{what} by {ENOUGH} problems"] = sum(x >= ENOUGH for x in counts)
-    row["unreached without a reason"] = sum(not x["reason"] for x in rest)
-    return row, rest
+    cover: Any, path: Path, counts: Counter[str]
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Return the numbers of a file, and a row for each place that fewer than ENOUGH problems
+    reach.
+    """
+    reader = cover._get_file_reporter(str(path))
+    text, functions = path.read_text().splitlines(), _functions(path)
+    body = sorted(reader.lines() & functions.keys())
+    branches = _branches(reader)
+    rare = []
+    for place in [*((a,) for a in body), *branches]:
+        count = counts[" ".join(map(str, place))]
+        if count < ENOUGH:
+            to = "" if len(place) < 2 else "leave" if place[1] < 0 else text[place[1] - 1].strip()
+            rare.append(
+                {
+                    "file": _name(path),
+                    "function": functions[place[0]],
+                    "kind": "line" if len(place) < 2 else "branch",
+                    "line": place[0],
+                    "text": text[place[0] - 1].strip(),
+                    "to": to,
+                    "problems": count,
+                }
+            )
+    row = {}
+    for what, places in (("lines", [(a,) for a in body]), ("branches", branches)):
+        hit = [counts[" ".join(map(str, place))] for place in places]
+        row[what] = len(hit)
+        row[f"{what} reached"] = sum(x > 0 for x in hit)
+        row[f"{what} by {ENOUGH} problems"] = sum(x >= ENOUGH for x in hit)
+    return row, rare
 
 
-def _body(analysis: Any) -> list[int]:
-    """Return the lines of statements that run inside functions: imports, definitions and constants
+def _branches(reader: Any) -> list[tuple[int, int]]:
+    """Return all ends of the lines that have several."""
+    exits, left_out = reader.exit_counts(), reader.no_branch_lines() | reader.excluded_lines()
+    return sorted(
+        (start, end)
+        for start, end in reader.arcs()
+        if exits.get(start, 0) > 1 and not left_out & {start, end}
+    )
+
+
+def _functions(path: Path) -> dict[int, str]:
+    """Return the innermost function of each line inside one: imports, definitions and constants
     run once, before any problem.
     """
-    import ast
-
-    tree = ast.parse(Path(analysis.filename).read_text())
-    inside = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            first = node.body[0] if isinstance(node, ast.FunctionDef) else node.body
-            inside.update(range(first.lineno, (node.end_lineno or first.lineno) + 1))
-    return sorted(set(analysis.statements) & inside)
+    inside = {}
+    for node in ast.walk(ast.parse(path.read_text())):  # outer ones come first
+        if isinstance(node, ast.FunctionDef):
+            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1):
+                inside[line] = node.name
+    return inside
 
 
 def main() -> None:

@@ -3,7 +3,8 @@ end at once has work to do.
 
 A bound takes what is known (drawn here between 1 and the optimum, so that it is true), a value that
 a solution has (none, the optimum, or more), and limits on its work, which are made so small that
-what a large problem meets happens on a small one. Nothing of it may exceed the optimum.
+what a large problem meets happens on a small one; a clock that runs out is one of them. Nothing of
+it may exceed the optimum.
 """
 
 from __future__ import annotations
@@ -13,33 +14,89 @@ from contextlib import ExitStack
 from unittest import mock
 
 import numpy as np
+from limits import clock
 
 from placeopt.latency.bounds import flow
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.makespan.bounds import METHODS as MAKESPAN
-from placeopt.makespan.bounds import communication, fork_join, front, head_tail, segments
+from placeopt.makespan.bounds import (
+    analysis,
+    communication,
+    destructive,
+    energy,
+    fork_join,
+    front,
+    front_windows,
+    head_tail,
+    load,
+    segment_graph,
+    segments,
+)
 from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.series import (
+    heads_in_series,
+    part_problem,
+    placement_in_series,
+    series_parts,
+)
 from placeopt.makespan.coarsening import coarsen
-from placeopt.model.errors import InfeasibleProblemError
-from placeopt.period.bounds import closing, columns, set_prices, set_tables
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
+from placeopt.model.placement import Placement
+from placeopt.period import contracted
+from placeopt.period.bounds import (
+    best_prices,
+    closing,
+    columns,
+    covering,
+    disjoint_sets,
+    frontier,
+    set_prices,
+    set_tables,
+)
 from placeopt.period.bounds.closing import Closing, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound
+from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 
 SMALL = {
     "makespan": (
+        (analysis, "CHEAP_WORK", (0,)),
         (communication, "UNCUT_SECONDS", (1e9,)),
         (communication, "WORK_LIMIT", (1, 50)),
+        (communication, "ENERGY_LIMIT", (1, 50)),
+        (destructive, "LARGEST", (0,)),
+        (destructive, "ROUNDS", (1,)),
+        (energy, "WORK_PER_TEST", (1, 10)),
         (fork_join, "MOST_VISITED", (1, 3)),
         (fork_join, "MOST_LEVELS", (1, 2)),
         (head_tail, "WORK_LIMIT", (1,)),
+        (load, "LP_LIMIT", (0,)),
+        (segment_graph, "MOST_BETWEEN", (0, 1)),
+        (segment_graph, "MOST_SEGMENTS", (1, 2)),
+        (segment_graph, "LARGEST", (0,)),
+        (segments, "MOST_BETWEEN", (0, 1)),
         (segments, "MOST_WIDE", (1, 2)),
         (front, "LARGEST_TIME", (2**62,)),
+        (front_windows, "MOST_CANDIDATES", (1, 3)),
+        (front_windows, "_CLOSE", (10**12,)),
     ),
     "period": (
+        (best_prices, "_LISTED", (1, 3)),
+        (contracted, "ROWS_AT_ONCE", (1, 2)),
+        (covering, "_MAX_NODES", (0,)),
+        (disjoint_sets, "_WORK", (1, 20)),
+        (frontier, "MAX_STATES", (1, 8)),
+        (set_prices, "_WORK", (1, 20)),
+        (set_prices, "_LABELS", (8,)),
+        (set_prices, "_MOST_LABELS", (8, 16)),
+        (set_tables, "_LABELS", (8,)),
+        (set_tables, "_MOST_LABELS", (8, 16)),
+        (closing, "_ROWS", (1,)),
+        (columns, "_MAX_NODES", (0,)),
         (set_prices, "_SEARCH_BITS", ((1, 2), (2, 3))),
         (set_prices, "_PROOF_BITS", ((1, 2), (2, 3, 16))),
         (set_tables, "BUCKET_BITS", ((1, 1), (1, 2, 3, 20))),
@@ -59,11 +116,16 @@ SMALL = {
 
 
 def small_limits(objective, rng):
-    """Return a context in which some limits are smaller, most of the time none is."""
-    stack = ExitStack()
+    """Return a context in which some limits are smaller, and the clock may run out; half of the
+    time all are as they are.
+    """
+    stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3])
     for module, name, values in SMALL[objective]:
-        if hasattr(module, name) and rng.random() < 0.15:
+        assert hasattr(module, name), f"{module.__name__} has no {name}"
+        if rng.random() < chance:
             stack.enter_context(mock.patch.object(module, name, rng.choice(values)))
+    if rng.random() < chance:
+        stack.enter_context(clock(rng.choice([2, 5, 15, 50])))
     return stack
 
 
@@ -86,18 +148,51 @@ def _above(found, best, how):
 def _makespan(problem, best, rng):
     """Bounds in any order from a drawn one; the segments with all their heads; the coarse problem."""
     upper, known = rng.choice([None, best, best + rng.randint(1, 9)]), rng.randint(0, best)
-    analysis = Analysis(problem, seconds=3600.0, upper=upper)
-    analysis.bounds["drawn"] = known
+    whole = Analysis(problem, seconds=rng.choice([0.0, 3600.0, 3600.0]), upper=upper)
+    whole.bounds["drawn"] = known
     names = rng.sample(MAKESPAN, rng.randint(1, len(MAKESPAN)))
-    if rng.random() < 0.9 and "front" in names:  # a program per window
+    if rng.random() < 0.8 and "front" in names:  # a program per window
         names.remove("front")
-    found = [(name, analysis.run(name)) for name in names]
-    found.append(("heads and tails", int(analysis.heads.through().max())))
+    found = [(name, whole.run(name)) for name in names]
+    found.append(("heads and tails", int(whole.heads.through().max())))
+    parts = series_parts(whole.relaxation, float("inf"))
+    if parts:
+        found.append(("parts in series", _in_series(problem, whole, parts)))
     if problem.objective == "makespan" and best < 2**40 and rng.random() < 0.3:
         unit = rng.choice([1, 2, 3, 7, max(1, best // 4)])
-        inner = Analysis(coarsen(problem, unit).problem, seconds=3600.0)
+        coarse = coarsen(problem, unit)
+        inner = Analysis(coarse.problem, seconds=3600.0)
         found += [("coarse " + name, inner.run(name) * unit) for name in MAKESPAN[:7]]
+        found += _there_and_back(problem, coarse, rng)
     return _above(found, best, f"from {known}, value {upper}")
+
+
+def _in_series(problem, whole, parts):
+    """Return the bound of parts one after the other, each with heads and tails of its own."""
+    inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
+    least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
+    heads = heads_in_series(whole, parts, inner, least)
+    alone = [Placement(np.full(len(ops), i % problem.num_devices)) for i, ops in enumerate(parts)]
+    together = placement_in_series(problem, parts, alone)
+    for ops, placement in zip(parts, alone, strict=True):
+        if not np.array_equal(together.device[ops], placement.device):
+            return 2**62
+    return max(sum(least), int(heads.through().max()))
+
+
+def _there_and_back(problem, coarse, rng):
+    """Return a difference where a placement of the coarse problem and one of the fine problem do
+    not have the devices of each other.
+    """
+    devices = rng.choices(range(problem.num_devices), k=problem.num_ops)
+    fine = Placement(np.array(devices), rng.choice([None, np.arange(problem.num_ops)]))
+    restricted = coarse.restrict(fine)
+    try:
+        back = coarse.extend(evaluate(coarse.problem, restricted).schedule)
+    except InfeasiblePlacementError:
+        return []
+    same = np.array_equal(back.device[coarse.kept], restricted.device)
+    return [] if same else [("devices of what was left out and put back", 2**62)]
 
 
 def _period(problem, best, rng):
@@ -112,19 +207,30 @@ def _period(problem, best, rng):
     most = max(known, most)
     if rng.random() < 0.3:
         found.append(("columns", ColumnBound(model, deadline).raise_from(known, most)))
+    if rng.random() < 0.5:
+        turns = PriceBound(problem)
+        found.append(("prices", turns.raise_from(known, upper, 1000.0)))
+        if turns.goes_on:
+            found.append(("prices again", turns.raise_from(known, upper, 1000.0)))
+        return _above(found + _closing(problem, turns.closing, known, most), best, f"from {known}")
     cover = cover_bound(model, deadline)
     if cover is not None:
         found.append(("cover", cover.raise_from(known, most)))
-        found += _closing(problem, model, cover, known, most, rng)
+        if problem.contiguity == "none" and can_close(cover):
+
+            def make(value, offer):
+                return Closing(cover, value, lambda device: offer(model.expand(device)))
+
+            found += _closing(problem, make, known, most)
     return _above(found, best, f"from {known}, value {upper}")
 
 
-def _closing(problem, model, cover, known, most, rng):
+def _closing(problem, make, known, most):
     """Return the bound at which closing the gap ends; what it offers must be worth what it says."""
-    if problem.contiguity != "none" or not can_close(cover):
-        return []
     offered = []
-    run = Closing(cover, lambda: most, lambda device: offered.append(model.expand(device)))
+    run = make(lambda: most, offered.append)
+    if run is None:
+        return []
     try:
         value = run.raise_from(known, 1000.0)
     except (OutOfTimeError, UndecidedError):
@@ -138,6 +244,11 @@ def _closing(problem, model, cover, known, most, rng):
 def _latency(problem, best, rng):
     """The bound by flows over all ideals, or with most of them merged."""
     upper = rng.choice([None, None, best])
-    bound = FlowBound(problem, max_ideals=rng.choice([3, 4, 6, 8, 12, 10**4]))
-    value = bound.run(lambda: upper, lambda: False)
+    clicks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 60)])))
+
+    def stop():
+        return next(clicks, None) is None
+
+    bound = FlowBound(problem, max_ideals=rng.choice([3, 4, 6, 8, 12, 10**4]), stop=stop)
+    value = bound.run(lambda: upper, stop) if bound.usable else 0
     return _above([("flow", value)], best, f"value {upper}")

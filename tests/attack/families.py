@@ -17,7 +17,9 @@ import family_split
 from case import NO_LIMIT, draw
 from deep_bounds import deep_bounds
 from limits import clock
+from test_segments import draw_fork
 
+from placeopt.makespan.bounds import METHODS
 from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.model.objective import objective_of
 
@@ -34,16 +36,18 @@ class Outcome:
 
 
 def attack_makespan(seed: int) -> Outcome:
-    """Attack a makespan as ever, some with peak memory and five ops, parts in series, or times that
-    are nearly multiples of one.
+    """Attack a makespan as ever, some with peak memory and five ops, parts in series, forks and
+    joins, or times that are nearly multiples of one.
     """
     rng = random.Random(seed)
     case, kind = draw(rng, "makespan"), rng.random()
     if kind < 0.1:
         case = _five_ops(rng)
-    elif kind < 0.13:
+    elif kind < 0.15:
         case = _series(rng)
-    elif kind < 0.25:
+    elif kind < 0.3:
+        case = draw_fork(rng)
+    elif kind < 0.4:
         _on_grid(case, rng)
     if rng.random() < 0.1:
         _forbid(case, rng)
@@ -151,7 +155,7 @@ def _placement(case, rng: random.Random) -> Outcome:
     found = compare.evaluations(case, problem, rng) + compare.bounds(case, problem, best, 0.0)
     if rng.random() < 0.15:
         found += bounds_by_looks(problem, best, rng)
-    if best is not None and rng.random() < 0.3:
+    if best is not None and rng.random() < 0.5:
         found += deep_bounds(problem, best, rng)
     names = rng.sample(compare.solvers_of(case.objective), 1) if rng.random() < 0.25 else []
     names += [name for name in compare.EXACT[case.objective] if rng.random() < 0.05]
@@ -163,10 +167,11 @@ def _placement(case, rng: random.Random) -> Outcome:
 def bounds_by_looks(problem, best, rng: random.Random) -> list[str]:
     """Compare every bound, ended after a random number of looks at the clock, or never."""
     looks = rng.choice([3, 10, 30, 100, None])
-    upper = rng.choice([None, best])
+    upper, known = rng.choice([None, best]), objective_of(problem).bound_methods or METHODS
+    methods = rng.sample(known, rng.randint(1, len(known))) if rng.random() < 0.5 else None
     with clock(looks):
         try:
-            report = objective_of(problem).bounds(problem, 1000.0, upper=upper)
+            report = objective_of(problem).bounds(problem, 1000.0, methods, upper)
         except InfeasibleProblemError as error:
             return (
                 [] if best is None else [f"bounds say infeasible ({error}), brute force has {best}"]

@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import product
 
 import numpy as np
+from case import NO_LIMIT
 
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
@@ -35,10 +36,10 @@ def draw_blocks(rng):
         here, ticks, _, after = blocks[0]
         blocks = [(here, ticks, 2, after)]
         blocks += [(here, rng.randint(1, 2), -1, [(0, rng.randint(0, lag))]) for _ in range(2)]
-        return blocks, [rng.choice([2, 2, 3, 10**6]) for _ in range(d)]
+        return blocks, [rng.choice([2, 2, 3, 10**6, NO_LIMIT]) for _ in range(d)]
     for i in range(forward):
         blocks.append((blocks[i][0], rng.randint(1, 2), -1, [(i, rng.randint(0, lag))]))
-    return blocks, [rng.choice([1, 1, 2, 10**6]) for _ in range(d)]
+    return blocks, [rng.choice([1, 1, 2, 10**6, NO_LIMIT]) for _ in range(d)]
 
 
 def valid(blocks, capacity, period, starts):

@@ -4,11 +4,16 @@ has to accept it; a bound that it accepts is not above the optimum of brute forc
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import random
 import sys
+import tempfile
+from contextlib import redirect_stdout
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import brute_force
 import compare
@@ -18,7 +23,7 @@ import numpy as np
 from case import draw
 
 import placeopt as po
-from placeopt.certify.proof import prove
+from placeopt.certify.proof import finished, prove
 from placeopt.certify.verify import verify
 from placeopt.model.errors import InputError, SolverError
 from placeopt.schedules import schedule
@@ -45,16 +50,51 @@ def attack(seed):
     if certificate.value is None:
         return True, [f"a valid solution is refused: {certificate.violations[:1]}"]
     data = json.loads(json.dumps(prove(problem, solution, certificate, seconds=0.5)))
-    try:
-        said = load_checker().check(data)
-    except Exception as error:  # whatever it raises, it does not accept what was honestly written
-        return True, [f"the checker refuses an honest proof: {type(error).__name__}: {error}"]
-    claim = f"value {certificate.value}, lower bound {data['lower_bound']}"
-    if not said[0].startswith(claim):
-        return True, [f"the checker reads {said[0]}, {claim} was written"]
+    claim = f"accepted: value {certificate.value}, lower bound {data['lower_bound']}"
+    text, wrong = json.dumps(data), rng.choice(sorted(DAMAGES))
+    code, said = checked(text.encode(), rng)
+    if code or claim not in said:
+        return True, [f"the checker says {said} of an honest proof, {claim} was written"]
     if data["lower_bound"] > best:
         return True, [f"a proof of {data['lower_bound']} is accepted, the optimum is {best}"]
-    return True, []
+    code, said = checked(DAMAGES[wrong](text, data), rng)
+    return True, [] if code else [f"the checker says {said} of a file with {wrong}"]
+
+
+def _another_value(text, data):
+    return json.dumps(finished({**data, "value": data["value"] + 1})).encode()
+
+
+DAMAGES = {
+    "another value": _another_value,
+    "a number that is not whole": lambda text, data: text.replace(
+        '"version": 1', '"version": 1.0'
+    ).encode(),
+    "no number": lambda text, data: b'{"value": NaN}',
+    "a key twice": lambda text, data: text.replace("{", '{"value": 1, ', 1).encode(),
+    "its end missing": lambda text, data: text[:-1].encode(),
+    "no text": lambda text, data: b"\xff" + text.encode(),
+    "more bytes than allowed": lambda text, data: text.encode() + b" " * MOST,
+}
+"""What makes a proof none, by name: called with its text and its content."""
+
+MOST = 10**6
+"""Bytes that the checker may read here."""
+
+
+def checked(content, rng):
+    """Return the exit code of the checker's command and what it prints of a file, plain or
+    gzipped.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".json") as file, io.StringIO() as said:
+        file.write(content if rng.random() < 0.5 else gzip.compress(content, 1))
+        file.flush()
+        words = ["check_proof", "--max-bytes", str(MOST), file.name]
+        with mock.patch("sys.argv", words), redirect_stdout(said):
+            try:
+                load_checker().command()
+            except SystemExit as stop:
+                return stop.code, said.getvalue()
 
 
 def _placement(rng):

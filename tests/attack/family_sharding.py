@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from itertools import product
+from unittest import mock
 
 import numpy as np
 from limits import clock
@@ -11,6 +13,7 @@ from limits import clock
 import placeopt as po
 from placeopt.model.errors import SolverError
 from placeopt.model.objective import objective_of
+from placeopt.sharding import reduction
 from placeopt.sharding.compact import condense, draft_of
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.sharding.reduction import reduce
@@ -35,7 +38,7 @@ def draw_tables(rng):
     intervals = [[s, s + rng.choice([0, 1, 1, 2, 4])] for s in starts]
     usages = [[rng.randint(0, wide) for _ in range(k)] for k in sizes]
     edges = [rng.sample(range(n), 2) for _ in range(rng.randint(0, 2 * n))] if n > 1 else []
-    linked = rng.random() < 0.4  # one strategy of the one for each of the other: followers
+    linked = rng.random() < 0.6  # one strategy of the one for each of the other: followers
     tables = []
     for u, v in edges:
         shift = rng.randrange(3)
@@ -88,6 +91,10 @@ def problem_of(seed, drawn):
     )
 
 
+SMALL = (("MOST_GROWTH", (1, 4)), ("MOST_WORK", (1,)), ("ROUNDS", (1,)))
+"""Limits on the work of reductions, with other values."""
+
+
 def reductions(problem, drawn, best, rng):
     """Return a difference where what the reductions leave for choices below some cost is not the
     best choice, or not worth what it was.
@@ -99,12 +106,23 @@ def reductions(problem, drawn, best, rng):
         return []
     exceed = rng.choice([0, 1, 1, 5, 10**6])
     most = max(0, best - whole.offset + exceed)
-    reduced = reduce(whole, most)
+    with ExitStack() as stack:
+        for name, values in SMALL:
+            if rng.random() < 0.2:
+                stack.enter_context(mock.patch.object(reduction, name, rng.choice(values)))
+        reduced = reduce(whole, most)
     if reduced is None:
         return [f"reductions leave nothing below {most}"] if best - whole.offset < most else []
     left = []
+    for _ in range(3):
+        choice = np.array([rng.randrange(len(row)) for row in drawn[0]])
+        kept = reduced.contract(choice)
+        if kept is not None and not np.array_equal(reduced.expand(kept), choice):
+            return [f"reductions take {choice} to {kept}, which is another choice"]
     for choice in product(*(range(int(x)) for x in reduced.compact.num_choices)):
         expanded = tuple(int(x) for x in reduced.expand(np.array(choice, dtype=np.int64)))
+        if not np.array_equal(reduced.contract(np.array(expanded)), choice):
+            return [f"reductions take {choice} to {expanded} and not back"]
         cost = value(drawn, expanded)
         if cost is not None:
             left.append(cost)
@@ -140,7 +158,7 @@ def attack(seed):
         for x, y in report.bounds.items()
         if best is not None and y > best
     ]
-    if best is not None and rng.random() < 0.5:
+    if best is not None:
         found += reductions(problem, drawn, best, rng)
     if rng.random() < 0.2:
         try:

@@ -12,11 +12,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from case import draw
-from compare import attack, solvable
+import brute_force
+from case import NO_LIMIT, draw
+from compare import attack, problem_of, solvable
 from families import FAMILIES
 
 from placeopt.latency.bounds.flow import FlowBound
+from placeopt.period.bounds.closing import Closing
+from placeopt.period.bounds.covering import cover_bound
+from placeopt.period.contracted import contract
 
 
 def differences(seeds, **options):
@@ -102,3 +106,20 @@ def test_a_slice_of_every_family_finds_nothing(family):
     """
     found = {seed: FAMILIES[family](seed).differences for seed in range(20)}
     assert {seed: wrong for seed, wrong in found.items() if wrong} == {}
+
+
+def test_closing_ends_where_no_set_has_anything_to_pay():
+    """One device must hold all that takes time: prices of the other one's sets are nothing, and the
+    bound stays true.
+    """
+    case = draw(random.Random(0), "period")
+    case.compute = [[-1, 14], [0, 0], [-1, 17], [-1, 0]]
+    case.producer, case.consumers, case.transfer = [0], [[2, 3]], [[9]]
+    case.link_class, case.channel, case.io_class = [[0, 0]] * 2, [[-1, -1]] * 2, [0, -1]
+    case.resident, case.tensor_bytes, case.capacity = [2, 3, 0, 1], [2], [NO_LIMIT] * 2
+    case.colocation, case.backward, case.contiguity = [-1] * 4, [False] * 4, "none"
+    case.pipeline = "1f1b"
+    assert brute_force.optimum(case) == 31
+    model = contract(problem_of(case), contiguity="none")
+    cover = cover_bound(model, float("inf"))
+    assert Closing(cover, lambda: 32, lambda device: None).raise_from(9, 100.0) == 31

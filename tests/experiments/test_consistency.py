@@ -76,6 +76,63 @@ LIES = {
 }
 
 
+NO_NUMBER = (True, -1, -0.5, 10**30, 2**63, "7", [], float("nan"), float("inf"))
+FORGED = {
+    "key": ("two\nlines", "\x1b[2J"),
+    "instance": ("two\nlines", "\x1b[2J", 7, None),
+    "cluster": ("two\nlines", 7, True),
+    "label": ("two\nlines", "\u2028", None),
+    "bound_method": ("\x1b[2J", 1),
+    "seed": (-1, True, 1.0, 2**63),
+    "status": ("proved", "optimal", "infeasible", "unknown", "failed", None, ["feasible"]),
+    "value": (*NO_NUMBER, None),
+    "lower_bound": (*NO_NUMBER, None),
+    "evaluations": (*NO_NUMBER, None, 1.5),
+    "runtime": (*NO_NUMBER, None),
+    "tick_seconds": (*NO_NUMBER, None, 0, 0.0, 1e-6),
+    "value_exact": ("7", "8/1", "1/0", 7, None, "-7/1"),
+    "lower_bound_exact": ("7/2", "nan/1", ""),
+    "gap": (0.5, 0, -0.1, 1e300, 10**400, "0.5", True),
+    "trace": (
+        [[0.0, 1, 6, 3]],
+        [[0.0, 1, 7]],
+        [[0.0, 1, float("nan"), 3]],
+        [[-1.0, 1, 7, 3]],
+        [[0.0, True, 7, 3]],
+        [[0.0, 1, 7, None]],
+        "none",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [(column, value) for column, values in FORGED.items() for value in values]
+)
+def test_a_forged_row_is_refused(column, value, tmp_path, capsys):
+    """A column of another type, out of range, or that the others contradict: one line names the row
+    or the line.
+    """
+    fields = {"tick_seconds": 1e-9, "gap": 4 / 7, "value_exact": "7/1"}
+    true = [row("a", 0, 7, 3, **fields), row("b", 1, 9, 3, tick_seconds=1e-9)]
+    assert len(cell_rows(write(tmp_path / "true", true) / "runs.jsonl")) == 2
+    folder = write(tmp_path / "forged", [{**true[0], column: value}, true[1]])
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(folder), "--out", str(tmp_path / "out")])
+    told = capsys.readouterr()
+    assert (stop.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert "runs.jsonl" in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_row_says_nothing_twice(tmp_path):
+    """A key that occurs twice in a row is damage: readers would not agree on it."""
+    line = json.dumps(row("a", 0, 7, 3))
+    path = tmp_path / "runs.jsonl"
+    path.write_text(line[:-1] + ', "lower_bound": 7}\n')
+    with pytest.raises(InputError, match="line 1 is damaged"):
+        cell_rows(path)
+
+
 def write(folder, rows):
     """Write rows as the store of a study."""
     folder.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ are. The same derivations at T = optimum - 1 should close often: a test that not
 nothing. Derivations are those of the writer, changed, and random ones whose words are near the
 numbers of the problem; words are missing, extra, reversed, repeated, negative and out of range. A
 step that the checker refuses is left out, so that what it lets pass adds up; nothing may be
-believed. At the optimum a derivation also counts as closed if the state that it leaves says
+believed, or what closes by belief does not count. At the optimum a derivation also counts as closed if the state that it leaves says
 something that is false of an optimal schedule that brute force found. The checker refuses by its
 own two errors: any other exception is a fault too.
 """
@@ -119,15 +119,22 @@ def placement_target(rng, family):
         )
     truth = schedule_of(case, best) if edges else (placement_of(case, best), None)
 
-    def closes(more, steps):
-        state = checker.Supposition(placement, best - 1 + more, None, edges)
+    def ends(more, steps, believed):
+        state = checker.Supposition(placement, best - 1 + more, believed, edges)
         passed = 0
         for step in steps:
             if followed(state, step):
                 passed += 1
             if state.closed:
                 break
+        if believed:  # whatever follows from that
+            return False, passed
         return state.closed or bool(more and says_false(case, state, *truth)), passed
+
+    def closes(more, steps):
+        beliefs = (None, []) if "'front'" in str(steps) else (None,)
+        found = [ends(more, steps, believed) for believed in beliefs]
+        return any(closed for closed, _ in found), sum(passed for _, passed in found)
 
     draws = Draws(rng, case, best, checker.Supposition(placement, best, None, edges).kind, *truth)
     return closes, lambda: draws.derivation(honest)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tampering import load_checker, verdict
 
 import placeopt as po
 from placeopt.certify.proof import finished, prove
+from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule
 from placeopt.schedules.problem import Block, PipelineProblem
@@ -21,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
 import family_pipeline
 
 checker = load_checker()
+from proof_checker.pipeline_memory import never_below_zero  # noqa: E402 - as the checker sees it
 
 
 def problem_of(seed):
@@ -168,3 +172,66 @@ def test_lags_count():
     assert verdict(checker, proof) == "accepted"
     proof["solution"]["starts"] = [[0, 1]]
     assert verdict(checker, finished(proof)) == "refused"
+
+
+def draw_changes(rng):
+    """Return the changes of memory of up to six blocks on a device, and what each waits for."""
+    n = rng.randint(1, 6)
+    before = [set() for _ in range(n)]
+    for v in range(n):
+        for u in range(v):
+            if rng.random() < 0.4:
+                before[v] |= {u} | before[u]
+    top = rng.choice([1, 2, 5, 2**60])
+    changes = [rng.randint(-top, top) for _ in range(n)]
+    return changes, before
+
+
+def least_memory(changes, before):
+    """Return the least sum of changes over all sets of blocks that hold what their blocks wait
+    for.
+    """
+    sets = itertools.product([False, True], repeat=len(changes))
+    return min(
+        sum(change for change, has in zip(changes, held, strict=True) if has)
+        for held in sets
+        if all(held[u] for v, has in enumerate(held) if has for u in before[v])
+    )
+
+
+def test_memory_is_freed_in_time_where_no_order_goes_below_zero():
+    """The checker's giving of units says what all sets of blocks that may have started say."""
+    said = Counter()
+    for seed in range(3000):
+        rng = random.Random(seed)
+        changes, before = draw_changes(rng)
+        names = rng.sample(range(len(changes)), len(changes))  # givers and takers in any order
+        at = {name: i for i, name in enumerate(names)}
+        there = [{at[u] for u in before[name]} for name in names]
+        right = least_memory(changes, before) >= 0
+        assert never_below_zero([changes[name] for name in names], there) == right, seed
+        said[right] += 1
+    assert min(said.values()) > 300
+
+
+def test_units_are_passed_on_along_several_blocks():
+    """The first taker took what only the last one can use, and each gives way to the next one."""
+    before = [set(), set(), set(), {0, 1}, {1, 2}, {1}]
+    assert never_below_zero([4, 4, 4, -4, -4, -4], before)
+    assert never_below_zero([4, 4, 4, -4, -4, -3], before)
+    assert not never_below_zero([4, 4, 3, -4, -4, -4], before)
+    assert not never_below_zero([3, 4, 4, -4, -4, -4], before)
+
+
+def test_memory_that_is_freed_too_early_is_refused():
+    """A pipeline whose block frees what another one, for which it does not wait, allocates."""
+    problem = po.load_pipeline("shape:V?devices=4", micro_batches=6)
+    proof = proof_of(problem)
+    blocks = [row for row in proof["problem"]["blocks"] if row["devices"] == ["device0"]]
+    row = next(row for row in blocks if row["memory"][0] < 0)
+    giver = next(row for row in blocks if row["memory"][0] > 0)
+    row["memory"], giver["memory"] = giver["memory"], row["memory"]
+    with pytest.raises(checker.FalseStatementError, match="frees what was allocated"):
+        checker.check(finished(proof))
+    with pytest.raises(InputError, match="that no predecessor has allocated"):
+        from_dict({"format": "placeopt/pipeline", "version": 1, **proof["problem"]})

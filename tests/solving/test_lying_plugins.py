@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,14 +23,14 @@ from contract_problems import other_problems
 import placeopt.solving.run as run_module
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError, SolverError
+from placeopt.model.errors import InfeasibleProblemError, InputError, SolverError
 from placeopt.model.objective import Finished, objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result, TracePoint
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.exchange import Exchange
-from placeopt.solving.registry import make_solver, register, solver_class
+from placeopt.solving.registry import accepted_objectives, make_solver, register, solver_class
 from placeopt.solving.run import best_so_far, run, run_part
 from placeopt.solving.solver import Progress
 from placeopt.solving.tracker import Tracker
@@ -165,6 +165,12 @@ def check(result, problem, *, proved=0):
 # --- what a search may say
 # ------------------------------------------------------------------------------------
 
+
+def infeasible(problem, tracker):
+    """Say by an exception that there is no solution."""
+    raise InfeasibleProblemError("I raise so: 5000")
+
+
 CLAIMS = {
     "bound": lambda problem, tracker: tracker.raise_bound(HUGE, "magic"),
     "bound that meets the value": lambda problem, tracker: tracker.raise_bound(TRUE, "magic"),
@@ -172,6 +178,7 @@ CLAIMS = {
     "message": lambda problem, tracker: setattr(
         tracker, "message", "optimal, proved\nbelieved: nothing \x1b[2J"
     ),
+    "infeasible, raised": infeasible,
 }
 """What is said with the means that a search has: the message has to tell it."""
 
@@ -179,6 +186,7 @@ WORDS = {
     "bound": f"claims a bound of {HUGE}",
     "bound that meets the value": f"claims a bound of {TRUE}",
     "infeasible": "I say so: 5000",
+    "infeasible, raised": "I raise so: 5000",
     "message": "says 'optimal, proved believed: nothing",
 }
 
@@ -193,6 +201,7 @@ def test_a_claim_is_shown_as_one_however_the_search_ends(deed, solves, way):
     else.
     """
     problem = problem_of()
+    way = "return" if deed == "infeasible, raised" else way  # it ends there
     result = outcome(problem, Liar(CLAIMS[deed], way, solves))
     check(result, problem)
     if result is None:  # a search that failed before it had a solution
@@ -210,6 +219,7 @@ def test_a_claim_is_shown_as_one_however_the_search_ends(deed, solves, way):
 def test_a_part_is_believed_no_more(deed, way):
     """A plug-in on a part of somebody's budget: its bound is not theirs, what it says is."""
     problem, solver = problem_of(), Liar(CLAIMS[deed], way)
+    way = "return" if deed == "infeasible, raised" else way  # it ends there
     tracker = Tracker("whole", problem, Budget(seconds=1.0))
     try:
         run_part(tracker, solver, seconds=0.3)
@@ -227,12 +237,16 @@ def test_what_is_rescued_is_true(deed):
     found = []
 
     def lie(problem, tracker):
-        CLAIMS[deed](problem, tracker)
+        try:
+            CLAIMS[deed](problem, tracker)
+        except InfeasibleProblemError as error:
+            tracker.infeasible(str(error))
         found.append(best_so_far())
 
     problem = problem_of()
     run(problem, Liar(lie), Budget(evaluations=5))
-    check(found[0], problem)
+    assert found[0].given is not problem
+    check(replace(found[0], given=problem), problem)
     assert found[0].value == TRUE
     assert WORDS[deed] in found[0].message
 
@@ -416,6 +430,15 @@ def pretend_part(problem, tracker):
     tracker.parts.append(part)
 
 
+def take_the_best(problem, tracker):
+    """Change the problem and the solution that the best so far holds."""
+    best = best_so_far()
+    object.__setattr__(best.given, "compute", free().compute)
+    vars(best.given).pop("hash")
+    object.__setattr__(best.solution, "device", np.array([1, 0, 1, 0]))
+    tracker.offer(0, Placement([1, 0, 1, 0]))
+
+
 def stretch_budget(problem, tracker):
     """Make the time endless and the target easy."""
     for budget in (tracker.budget,):
@@ -458,6 +481,7 @@ DEEDS = {
     "write the trace": write_trace,
     "give an exchange": give_exchange,
     "pretend a part": pretend_part,
+    "take the best": take_the_best,
     "stretch the budget": stretch_budget,
     "prove elsewhere": prove_elsewhere,
     "run elsewhere": run_elsewhere,
@@ -504,6 +528,85 @@ def test_nor_does_it_without_anything_to_start_from(deed):
     if result is not None:
         assert result.value is None or result.value >= OPTIMUM
     check(result, problem)
+
+
+@pytest.mark.parametrize("solves", [True, False], ids=["solution", "none"])
+def test_no_part_is_measured_by_a_plug_in(solves):
+    """What a caller's clock says is not the value of a problem that has one."""
+
+    def measure(problem, tracker):
+        part = make_solver("dual-policy", measure=lambda *given: 1e-12, batch=2)
+        with pytest.raises(InputError, match="measures its values"):
+            run_part(tracker, part, evaluations=4)
+        found = run_part(tracker, part, evaluations=4, adopt=False)
+        assert found.objective_name == "measured"
+
+    problem = problem_of()
+    result = outcome(problem, Liar(measure, solves=solves), budget={"seconds": 60.0})
+    check(result, problem)
+    assert result.value == (TRUE if solves else None)
+
+
+def test_memory_is_not_shared():
+    """Arrays that are unpickled on top of the bytes of others change nothing but copies."""
+
+    def overwrite(problem, tracker):
+        for array in filter(lambda x: isinstance(x, np.ndarray), vars(problem).values()):
+            whole = array
+            while isinstance(whole, np.ndarray):
+                whole = whole.base
+            alias = np.zeros(0, dtype=np.int64)
+            alias.__setstate__((1, (len(whole) // 8,), np.dtype(np.int64), False, whole))
+            alias[:] = 0
+
+    compute = [[100 + v % 7, 50] for v in range(200)]
+    problem = PlacementProblem.from_edges(compute, [(v, v + 1, 5) for v in range(199)])
+    again = PlacementProblem.from_edges(compute, [(v, v + 1, 5) for v in range(199)])
+    start = Placement(np.zeros(200, dtype=np.int64))
+    result = outcome(problem, Liar(overwrite, solves=False), initial=start)
+    assert np.array_equal(problem.compute, again.compute)
+    assert np.array_equal(start.device, np.zeros(200))
+    assert result.value == sum(row[0] for row in compute)
+
+
+def test_nothing_is_told_after_the_end():
+    """A tracker that a search has kept takes nothing, and tells nobody anything."""
+    kept, seen = [], []
+    run(
+        problem_of(),
+        Liar(lambda problem, tracker: kept.append(tracker)),
+        Budget(evaluations=5),
+        on_progress=seen.append,
+    )
+    known = len(seen)
+    assert not kept[0].offer(Placement([0, 0, 0, 1], [0, 2, 1, 3]))
+    kept[0].raise_bound(HUGE, "magic")
+    assert (kept[0].closed, kept[0].value, len(seen)) == (True, TRUE, known)
+
+
+ODD = {
+    "kernels": {"kernels": 5},
+    "watched_from": {"watched_from": "soon"},
+    "endless": {"endless": property(lambda self: 1 / 0)},
+    "objectives": {"objectives": 5},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_a_class_says_of_itself_is_readable(odd):
+    """Or else the solver has failed, in one line."""
+    solver = type("Odd", (Returner,), ODD[odd])()
+    with pytest.raises(SolverError, match=rf"solver class 'Odd'.*{odd}"):
+        run(problem_of(), solver, Budget(seconds=1.0))
+
+
+def test_a_name_is_one_line():
+    """Whatever it is, no second line and no escape codes are shown."""
+    for name, shown in (("x'\nproved: all\x1b[2J", "x' proved: all [2J"), (7, "Odd"), ("", "Odd")):
+        solver = type("Odd", (Returner,), {"name": name})(fields={"value": 1})
+        result = run(problem_of(), solver, Budget(seconds=1.0))
+        assert result.solver == shown
+        check(result, result.given)
 
 
 def test_progress_tells_the_truth():
@@ -582,6 +685,47 @@ def test_our_names_are_not_given_away():
     with pytest.raises(InputError, match="is taken"):
         register("heft")(fake)
     assert solver_class("heft") is real
+
+
+def test_ours_are_not_registered_for_more_than_they_take():
+    """A class of this package under another name, for an objective that its bounds are not of, or
+    a class of its name under a name that is free.
+    """
+    real = solver_class("ideal-dp")
+    for name in ("mine", "ideal-dp"):
+        with pytest.raises(InputError, match=r"is taken|a class of placeopt"):
+            register(name, objectives=("latency",))(real)
+    fake = type(dressed(__module__=real.__module__))
+    fake.__qualname__ = real.__qualname__
+    with pytest.raises(InputError, match="a class of placeopt"):
+        register("free")(fake)
+    assert solver_class("ideal-dp") is real
+    assert "latency" not in accepted_objectives(real(), "placement")
+
+
+class Fickle(int):
+    """A number that is checked as one and used as another."""
+
+    def __index__(self):
+        """The number used."""
+        return 5
+
+    def __ge__(self, other):
+        """No limit is passed."""
+        return True
+
+    __lt__ = __gt__ = lambda self, other: False
+
+
+def test_options_of_ours_are_checked_where_they_are_used():
+    """Options that were set past their check, or that change, are seen as what they are."""
+    solver = make_solver("cp-sat")
+    object.__setattr__(solver, "num_workers", -5)
+    with pytest.raises(InputError, match="num_workers"):
+        run(problem_of(), solver, Budget(seconds=5.0))
+    object.__setattr__(solver, "num_workers", Fickle(-5))
+    with pytest.raises(InputError, match="num_workers"):
+        run(problem_of(), solver, Budget(seconds=5.0))
 
 
 def test_what_ours_prove_inside_counts():

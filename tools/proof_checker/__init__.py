@@ -23,6 +23,7 @@ Whoever doubts a proof reads these files; each docstring gives the argument of w
     sharding            sharding problems and the cost of a choice
     sharding_bound      prices and messages
     pipeline            pipeline problems
+    pipeline_memory     memory that is freed only after what allocates it
     pipeline_period     patterns that repeat, their completion, and the work of a device
     proof               the whole file: envelope, digest, value, bound
     command             the command line

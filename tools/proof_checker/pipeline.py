@@ -3,10 +3,12 @@
 A block occupies its devices at the same time for `span` ticks, changes what each of them holds by
 its `memory` when it starts, and starts `lag` ticks after the end of each block that it waits for,
 or later. Micro-batches are alike and independent: every block of each of them runs once. A device
-runs one block at a time and never holds more than its capacity.
+runs one block at a time and never holds more than its capacity. What a micro-batch frees on a
+device it allocated there before, in whatever order its blocks run.
 """
 
 from proof_checker.graphs import sorted_order
+from proof_checker.pipeline_memory import never_below_zero
 from proof_checker.reading import (
     NUMBER,
     choice,
@@ -48,15 +50,22 @@ class Pipeline:
         for row in rows:
             self._read_block(row, names, blocks)
         self._order_and_work()
+        self._check_memory()
 
     def _order_and_work(self):
         pairs = [(u, v) for v, before in enumerate(self.after) for u, _ in before]
         self.order = sorted_order(self.num_blocks, pairs)
         demand(self.order is not None, "no block waits for itself")
         self.work = [sum(self.span[b] for b in self.on(d)) for d in range(self.num_devices)]
+
+    def _check_memory(self):
+        earlier = [set() for _ in self.after]
+        for v in self.order:
+            earlier[v].update(*({u} | earlier[u] for u, _ in self.after[v]))
         for d in range(self.num_devices):
-            left = sum(self.memory[b][d] for b in self.on(d))
-            demand(left == 0, f"a micro-batch leaves nothing on device {d}")
+            changes = [row.get(d, 0) for row in self.memory]
+            demand(sum(changes) == 0, f"a micro-batch leaves nothing on device {d}")
+            demand(never_below_zero(changes, earlier), f"device {d} frees what was allocated")
 
     def _read_block(self, row, names, blocks):
         choice(row["kind"], "F B I W other")

@@ -46,7 +46,6 @@ import numpy as np
 from placeopt.latency.bounds.reduction import Reduction
 from placeopt.latency.bounds.slot_program import (
     SLOT,
-    UNUSED,
     Flow,
     FlowArrays,
     SlotTables,
@@ -369,9 +368,6 @@ class FlowBound:
                 int(self._tables.back_choice[ideal, s, b]),
             )
             b = int(self._tables.back_held[ideal, s, b])
-            if choice == UNUSED:
-                s -= 1
-                continue
             if choice == SLOT:
                 n = len(unit)
                 unit[self.lattice.members(ideal, n) & ~self.lattice.members(below, n)] = slot

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UNKNOWN, ONE, SEVERAL = range(3)
 """How many slots hold the classes that cross the border of an ideal."""
 
-POOL, SLOT, UNUSED = range(3)
+POOL, SLOT = range(2)
 """Last step of a state: an op of the pool, a slot, or a slot that stays empty."""
 
 
@@ -122,19 +122,6 @@ def _pool_steps(
 
 
 @entry
-def _leave_unused(tables: SlotTables, ideal: int) -> None:
-    """Let a slot stay empty where that is better."""
-    row = tables.value[ideal]
-    for s in range(row.shape[0] - 1):
-        for b in range(row.shape[1]):
-            if row[s, b] < row[s + 1, b]:
-                row[s + 1, b] = row[s, b]
-                tables.back_ideal[ideal, s + 1, b] = ideal
-                tables.back_choice[ideal, s + 1, b] = UNUSED
-                tables.back_held[ideal, s + 1, b] = b
-
-
-@entry
 def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before`
     crossed before it.
@@ -179,7 +166,7 @@ def fill_rows(
         row[:] = NO_VALUE
         tables.crossing[ideal], tables.num_crossing[ideal] = -1, 0
         if ideal == 0:
-            row[:, 0] = 0
+            row[:, 0] = 0  # for any number of slots, so that a slot may stay empty at no cost
             tables.live[ideal, 0], tables.num_live[ideal] = 0, 1
             continue
         within[:] = 0
@@ -297,7 +284,6 @@ def fill_rows(
                         tables.back_held[ideal, s + 1, to] = k
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below]
             depth = d
-        _leave_unused(tables, ideal)
         tables.num_live[ideal] = 0
         for k in range(states):
             if row[-1, k] < NO_VALUE:  # the last column is the least

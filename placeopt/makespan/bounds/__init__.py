@@ -14,7 +14,6 @@ from placeopt.model.bound import BoundReport, check_methods
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.problem import PlacementProblem
 
 METHODS = (
@@ -72,13 +71,4 @@ def bound(
     return BoundReport(value, method, dict(analysis.bounds), time.perf_counter() - started)
 
 
-__all__ = ["METHODS", "Analysis", "BoundReport", "bound"]
-
-
-def __getattr__(name: str) -> object:
-    """Import the analysis (numba) on first use."""
-    if name == "Analysis":
-        from placeopt.makespan.bounds.analysis import Analysis
-
-        return Analysis
-    raise AttributeError(f"module 'placeopt.makespan.bounds' has no attribute {name!r}")
+__all__ = ["METHODS", "BoundReport", "bound"]

@@ -83,10 +83,9 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
 def refutes(
     relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int
 ) -> bool:
-    """Whether some window proves that no schedule of length at most `horizon` exists."""
-    through = heads.through()
-    if int(through.max()) > horizon:
-        return True
+    """Whether some window proves that no schedule of length at most `horizon` exists, into which
+    every op fits with its head and tail.
+    """
     head, tail = heads.minima()
     fastest = relaxation.min_compute
     latest_end = horizon - tail
