@@ -12,7 +12,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_text, write_text
 from placeopt.planning.run_rows import Run, read_run
 from placeopt.plans.calibration import Calibration, default_calibration
-from placeopt.plans.configuration import RECOMPUTE, SHARDING
+from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.step_model import StepModel, StepParts
 
@@ -26,21 +26,29 @@ def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryPart
 
     Where a row does not say what is recomputed or shared out, the least that fits is taken.
     """
-    model = StepModel(run.shape, run.gpu, constants)
-    found, least = [], SHARDING.index(run.conf.sharding)
+    model, limit = StepModel(run.shape, run.gpu, constants), USABLE * run.gpu.memory
+    held, least = model.held(run.conf), SHARDING.index(run.conf.sharding)
+    found: list[tuple[Configuration, MemoryParts]] = []
     for sharding in SHARDING[least:] if run.unsaid_sharding else (run.conf.sharding,):
         for recompute in RECOMPUTE if run.unsaid_recompute else (run.conf.recompute,):
             conf = replace(run.conf, recompute=recompute, sharding=sharding)
             kept = replace(conf, sharding="zero1") if run.shares and sharding == "none" else conf
-            memory = memory_parts(run.shape, kept, model.held(conf), constants.memory)
+            memory = memory_parts(run.shape, kept, held, constants.memory)
             found.append((conf, memory))
-            if memory.total <= USABLE * run.gpu.memory:
+            if memory.total <= limit:
                 break
-        if memory.total <= USABLE * run.gpu.memory or (conf.pipeline > 1 and sharding == "zero1"):
+        if memory.total <= limit or (conf.pipeline > 1 and sharding == "zero1"):
             break
-    if memory.total > USABLE * run.gpu.memory:  # nothing fits: the row was leaner than this model
+    if memory.total > limit:  # nothing fits: the row was leaner than this model
         conf, memory = found[0]
-    said = [f"recompute {conf.recompute} assumed"] if run.unsaid_recompute else []
+    elif run.unsaid_recompute and conf.recompute == "full":
+        most = found[-len(RECOMPUTE)][1].total
+        share = (most - limit) / max(1.0, most - memory.total)
+        conf = replace(conf, share=min(1.0, share))
+        kept = replace(conf, sharding="zero1") if run.shares and sharding == "none" else conf
+        memory = memory_parts(run.shape, kept, held, constants.memory)
+    part = f" of {100 * conf.share:.0f} % of the layers" if conf.share < 1 else ""
+    said = [f"recompute {conf.recompute}{part} assumed"] if run.unsaid_recompute else []
     if run.unsaid_sharding and conf.data * conf.context > 1:
         said.append(f"sharding {conf.sharding} assumed")
     return model.parts(conf), memory, replace(run, conf=conf), "; ".join(said)

@@ -79,14 +79,15 @@ def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> floa
     """Bytes that a layer keeps of a micro-batch without recomputation."""
     t = conf.tensor
     tokens = conf.micro_batch * conf.sequence / conf.context
-    between = 4.0 * tokens * shape.hidden * size / (t if conf.sequence_parallel else 1)
+    low = 1 if conf.precision in ("fp8", "fp4") else size  # what enters a product is kept as it is
+    between = 2.0 * tokens * shape.hidden * (size + low) / (t if conf.sequence_parallel else 1)
     keys = 2 * shape.kv_heads * shape.head_dim
-    attention = tokens * (2 * shape.attention_width + keys) * size / t
+    attention = tokens * (shape.attention_width * (size + low) + keys * size) / t
     sparse = shape.sparse_layers / shape.layers
     width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
-    inner = tokens * width * (3 if shape.gated else 2) * size / t
+    inner = tokens * width * (low + (2 if shape.gated else 1) * size) / t
     attention *= shape.with_attention / shape.layers
-    routed = 2 * sparse * tokens * shape.active * shape.hidden * size / t
+    routed = sparse * tokens * shape.active * shape.hidden * (size + low) / t
     scores = 0.0
     if not conf.flash and conf.recompute == "none":
         scores = 5 * tokens * conf.sequence * shape.heads / t
@@ -99,12 +100,12 @@ def _activations(shape: ModelShape, conf: Configuration, layers: float, size: in
     if conf.chunks > 1 and conf.pipeline > 1:
         flight += (conf.pipeline - 1) / conf.chunks
     each = layer_activations(shape, conf, size)
+    found = layers * flight * each
     if conf.recompute == "full":
         kept = tokens * shape.hidden * CHECKPOINT_BYTES
         kept /= conf.tensor if conf.sequence_parallel else 1
         scores = 0.0 if conf.flash else 5 * tokens * conf.sequence * shape.heads / conf.tensor
-        found = layers * flight * kept + each + scores
-    else:
-        found = layers * flight * each
+        full = layers * flight * kept + each + scores
+        found = conf.share * full + (1 - conf.share) * found
     logits = LOGIT_BYTES * tokens * shape.vocab / conf.tensor
     return found + (logits if conf.pipeline == 1 else 0.0)
