@@ -60,7 +60,8 @@ class Widths:
 
 KERNELS = ("gemm_flops", "gemm_out", "gemm_in", "attention")
 FREE = ("gemm_launch", "launch", "launch_unfused", "ranks", "overlapped", "seen", "latency", "hop")
-FREE += ("broadcast", "context", "step", "micro_batch", "scale")
+FREE += ("broadcast", "context", "exchange", "transfer", "tensor_seen")
+FREE += ("step", "micro_batch", "scale")
 """Seconds of software, and parts that overlap leaves in sight: nothing counts them beforehand."""
 
 NOISE, MOST_NOISE = 0.05, 0.3

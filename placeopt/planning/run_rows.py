@@ -17,6 +17,11 @@ COUNT_TOLERANCE = 0.15
 """A public shape whose parameters differ from the row's by more is another model."""
 
 
+MOST_EXPERT = 64
+"""Ranks that experts are spread over at most where a row does not say it: no plan searched has
+more."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A row that can be priced.
@@ -184,8 +189,8 @@ def _configuration(
         notes.append("ep is given, but the model has no experts that are known")
         degrees["ep"] = 1
     if shape.experts and _count(row, "ep") is None and degrees["tp"] == 1:
-        degrees["ep"] = math.gcd(shape.experts, math.gcd(per_host, data))
-        notes.append(f"ep {degrees['ep']} assumed: experts are spread over a host")
+        degrees["ep"] = min(MOST_EXPERT, math.gcd(shape.experts, data))
+        notes.append(f"ep {degrees['ep']} assumed: experts are spread over the replicas")
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()

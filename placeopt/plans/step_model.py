@@ -257,7 +257,9 @@ class StepModel:
         size = 2 * tokens * self.shape.hidden
         sums = 2 * (forward + 1)
         once = self._ring(size, 1, conf.tensor, conf.per_host)
-        return self.constants["tensor"] * sums * once
+        overlaps = conf.framework == "megatron" and conf.flash
+        seen = self.constants["tensor_seen"] if overlaps else 1.0
+        return self.constants["tensor"] * seen * sums * once
 
     def _context(self, conf: Configuration, tokens: float, forward: float) -> float:
         if conf.context == 1:
