@@ -119,7 +119,9 @@ class LinearFit:
         """
         values: dict[str, Any] = dict(zip(self.names, np.exp(logs), strict=True))
         constants = Calibration(values, memory=self.start.memory)
-        steps = [StepModel(run.shape, run.gpu, constants).parts(run.conf).total for run in self.runs]
+        steps = [
+            StepModel(run.shape, run.gpu, constants).parts(run.conf).total for run in self.runs
+        ]
         return np.log(np.array([np.broadcast_to(step, logs.shape[1:]) for step in steps]))
 
     def slopes(self, logs: Array) -> Array:
@@ -299,7 +301,7 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
     rest_of = ~np.isin(kinds, enough)
     usual = MEMORY_CONSTANTS["base"]
     found: list[tuple[float, dict[str, float]]] = []
-    for share in np.arange(16, 31) / 20:
+    for share in np.arange(20, 31) / 20:
         memory = {"base": usual, "fragmentation": float(share)}
         worth = loss(usual, share, rest_of) if rest_of.any() else 0.0
         for kind in enough:

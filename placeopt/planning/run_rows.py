@@ -194,6 +194,7 @@ def _configuration(
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
+    short = short or (precision == "fp16" and sharding in ("zero2", "zero3"))
     return (
         Configuration(
             sequence,

@@ -17,6 +17,7 @@ from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.step_model import StepModel, StepParts
 
 ADDED = ("predicted_step_s", "predicted_memory_gb", "predicted_oom", "note")
+OFFLOADED = "offloading to the host assumed: nothing else fits"
 USABLE = 0.95
 """Part of a device's memory that a run may use: the driver keeps the rest."""
 
@@ -39,8 +40,13 @@ def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryPart
                 break
         if memory.total <= limit or (conf.pipeline > 1 and sharding == "zero1"):
             break
+    offloaded = False
     if memory.total > limit:  # nothing fits: the row was leaner than this model
         conf, memory = found[0]
+        if run.unsaid_sharding and conf.pipeline == 1 and conf.recompute == "full":
+            lean = memory_parts(run.shape, conf, held, constants.memory, offloaded=True)
+            offloaded = lean.total <= limit
+            memory = lean if offloaded else memory
     elif run.unsaid_recompute and conf.recompute == "full":
         most = found[-len(RECOMPUTE)][1].total
         share = (most - limit) / max(1.0, most - memory.total)
@@ -51,6 +57,8 @@ def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryPart
     said = [f"recompute {conf.recompute}{part} assumed"] if run.unsaid_recompute else []
     if run.unsaid_sharding and conf.data * conf.context > 1:
         said.append(f"sharding {conf.sharding} assumed")
+    if offloaded:
+        said.append(OFFLOADED)
     return model.parts(conf), memory, replace(run, conf=conf), "; ".join(said)
 
 

@@ -76,9 +76,9 @@ def family(framework: str) -> str:
 def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
     """Return the kinds that a run is of, widest first; the last two are its model, and its layer.
 
-    The layer is what the kernels of a micro-batch see. A smooth model of kernels misses by how much
-    the libraries' choices for just these sizes are good or bad; where the same layer was measured in
-    models of other depth, batch or number of devices, that is known.
+    The layer is what the kernels of a micro-batch see. A smooth model of kernels misses how good
+    the libraries' choices for just these sizes are; where the same layer was measured in models of
+    other depth, batch or number of devices, that is known.
     """
     name, kind = conf.framework or "other", "8-bit" if conf.precision == "fp8" else conf.precision
     kind = "16-bit" if kind in ("bf16", "fp16") else kind
