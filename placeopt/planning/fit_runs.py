@@ -71,6 +71,7 @@ PRIOR_ROWS = 5
 LINEAR = 1.345
 """Errors beyond so many times the noise count linearly (Huber, 1964)."""
 
+BOOTSTRAPS, KEPT = 100, 40
 ROUNDS = 12
 LEAST_RUNS = 10
 
@@ -233,7 +234,7 @@ def fit(
         memory=fit_memory(runs, start),
         source=source or f"fitted to {len(runs)} runs",
     )
-    return replace(fitted, intervals=_intervals(model, found))
+    return bootstrapped(fitted, model, found)
 
 
 LEAST_OFFSET = 5e-4
@@ -246,8 +247,11 @@ def _loss(error: Array, noise: Array, away: Array) -> float:
     return float(rows + (away**2).sum())
 
 
-def _intervals(model: LinearFit, found: Solution, samples: int = 200) -> dict[str, list[float]]:
-    """Bootstrap whole groups of (model, devices), linear around the fit; 5th and 95th part."""
+def bootstrapped(fitted: Calibration, model: LinearFit, found: Solution) -> Calibration:
+    """Return a calibration with intervals (5th to 95th part) and samples of its constants.
+
+    Whole groups of (model, devices) are drawn again, the fit is linear around the one of all.
+    """
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
     number = {key: i for i, key in enumerate(dict.fromkeys(groups))}
@@ -255,16 +259,22 @@ def _intervals(model: LinearFit, found: Solution, samples: int = 200) -> dict[st
     slopes = model.slopes(found.logs)
     away = np.concatenate([found.logs - model.prior, found.offsets])
     drawn = []
-    for _ in range(samples):
+    for _ in range(BOOTSTRAPS):
         times = np.bincount(random.integers(0, len(number), len(number)), minlength=len(number))
         weights = found.weights * np.sqrt(times[member])
         step = model.solve(slopes, found.error, weights, away)
         drawn.append(found.logs + step[: len(found.logs)])
-    low, high = np.exp(np.percentile(drawn, (5, 95), axis=0))
-    return {
+    values = np.exp(drawn)
+    low, high = np.percentile(values, (5, 95), axis=0)
+    intervals = {
         name: [float(f"{low[i]:.3g}"), float(f"{high[i]:.3g}")]
         for i, name in enumerate(model.names)
     }
+    samples = {
+        name: [float(f"{value:.3g}") for value in values[:KEPT, i]]
+        for i, name in enumerate(model.names)
+    }
+    return replace(fitted, intervals=intervals, samples=samples)
 
 
 def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:

@@ -8,7 +8,7 @@ and generation of devices. They are shrunk to 0, which is what an unknown kind o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,8 +110,9 @@ class Calibration:
 
     Attributes
     ----------
-    intervals : 5th to 95th part of the constants over bootstrapped groups of runs. spread :
-    measured over predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
+    intervals : 5th to 95th part of the constants over bootstrapped groups of runs. samples : values
+    of the constants in some of these bootstraps, the i-th of each together. spread : measured over
+    predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
     memory : constants of memory. source : in words.
     """
 
@@ -121,6 +122,7 @@ class Calibration:
     spread: dict[str, list[float]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     source: str = "not fitted"
+    samples: dict[str, list[float]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         value = self.values.get(name)
@@ -144,11 +146,20 @@ class Calibration:
             "offsets": self.offsets,
             "memory": self.memory,
             "spread": self.spread,
+            "samples": self.samples,
         }
 
     def save(self, path: Path) -> None:
         """Write it to a file that `--costs` takes."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+    def sampled(self) -> list[Calibration]:
+        """Return the calibrations of the bootstraps; constants of one were fitted together."""
+        count = min(map(len, self.samples.values()), default=0)
+        return [
+            replace(self, values={name: row[i] for name, row in self.samples.items()})
+            for i in range(count)
+        ]
 
 
 def is_calibration(path: str | Path) -> bool:
@@ -187,6 +198,7 @@ def read_calibration(path: str | Path) -> Calibration:
             body["spread"],
             {key: float(value) for key, value in body["memory"].items()},
             str(body["source"]),
+            {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"file '{path}': broken calibration: {error!r}") from error

@@ -312,7 +312,10 @@ class StepModel:
                 each += outer / times
             hops = 3 * times * self._hops(conf, group)
             return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
-        size = (conf.main_gradients + 2) / 2 if conf.shards > 1 else conf.main_gradients
+        # gradients that are shared out are summed after every micro-batch
+        times = conf.rounds if conf.sharding == "zero2" else 1
+        size = float(conf.main_gradients * times)
+        size = (size + 2) / 2 if conf.shards > 1 else size
         stride = conf.tensor
         ring = self._ring(size * dense, stride, ranks, conf.per_host)
         outer = max(1, ranks * conf.tensor // (conf.expert * conf.tensor))

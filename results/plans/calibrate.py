@@ -233,7 +233,6 @@ WIDTHS = {
     "model": (0.05, 0.1, 0.15, 0.2),
     "layer": (0.03, 0.05, 0.08, 0.12),
 }
-FLAT = 1.01
 CAP = 1.0
 """An error of a logarithm counts at most so much in the choice of widths."""
 
@@ -271,40 +270,45 @@ class Folds:
             error = wanted - design @ found
         return np.asarray(self.wanted[part] - self.design[part][:, used] @ found)
 
-    def score(self, widths: Widths) -> float:
-        """Return the mean error over halves and left-out sources, all sources alike."""
+    def scores(self, widths: Widths) -> np.ndarray[Any, Any]:
+        """Return the mean error of each source, by halves and as a source left out."""
         total = []
         for kind in (self.parts[:2], self.parts[2:]):
             errors = np.zeros(len(self.wanted))
             for part in kind:
                 errors[part] = np.minimum(CAP, np.abs(self.apart(widths, part)))
             total += [errors[self.sources == name].mean() for name in np.unique(self.sources)]
-        return float(np.mean(total))
+        return np.array(total)
 
 
 def priors(rows: list[Row]) -> None:
     """Find the widths with the least error of runs apart, one after the other, twice; then narrow
-    each as far as the error stays within `FLAT` of the least.
+    each as far as the error is at most one standard error of the difference above (Breiman et al.,
+    Classification and Regression Trees, 1984, section 3.4.3; pairs of sources here).
     """
     folds, best, table = Folds(rows), Widths(), []
-    least = folds.score(best)
+    least = folds.scores(best).mean()
     for turn in (1, 2):
         for name, values in WIDTHS.items():
             for value in values:
                 tried = replace(best, **{name: value})
-                score = folds.score(tried)
+                score = folds.scores(tried).mean()
                 table.append({"turn": turn, "width": name, "value": value, "error": score})
                 if score < least:
                     best, least = tried, score
+    lowest = folds.scores(best)
     for name, values in WIDTHS.items():
         for value in (value for value in values if value < getattr(best, name)):
             tried = replace(best, **{name: value})
-            score = folds.score(tried)
-            table.append({"turn": "narrower", "width": name, "value": value, "error": score})
-            if score <= FLAT * least:
+            scores = folds.scores(tried)
+            more = scores - lowest
+            table.append(
+                {"turn": "narrower", "width": name, "value": value, "error": scores.mean()}
+            )
+            if more.mean() <= more.std(ddof=1) / len(more) ** 0.5:
                 best = tried
                 break
-    least = folds.score(best)
+    least = folds.scores(best).mean()
     table += [
         {"turn": "best", "width": field.name, "value": getattr(best, field.name), "error": least}
         for field in fields(best)
