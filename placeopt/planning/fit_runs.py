@@ -39,11 +39,11 @@ class Widths:
     the offsets of these levels.
     """
 
-    counted: float = 0.2
+    counted: float = 0.4
     kernel: float = 0.3
-    free: float = 0.6
-    kind: float = 0.05
-    model: float = 0.1
+    free: float = 0.3
+    kind: float = 0.03
+    model: float = 0.05
     layer: float = 0.05
 
     def of_constant(self, name: str) -> float:
