@@ -41,7 +41,7 @@ class Widths:
 
     counted: float = 0.4
     kernel: float = 0.3
-    free: float = 0.3
+    free: float = 0.7
     kind: float = 0.03
     model: float = 0.05
     layer: float = 0.05

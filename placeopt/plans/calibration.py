@@ -36,7 +36,7 @@ CONSTANTS: dict[str, tuple[float, str]] = {
     "logits": (1.0, "bytes of the loss, of 20 per logit"),
     "launch": (2e-4, "seconds to launch a pass of a layer"),
     "launch_unfused": (6e-4, "the same where attention is not fused"),
-    "ranks": (0.03, "part of it more for each further tensor rank: all wait for the last"),
+    "ranks": (0.1, "part of it more for each doubling of tensor ranks: all wait for the last"),
     "tensor": (1.0, "collectives of tensor parallelism"),
     "tensor_seen": (0.5, "part of them seen where products overlap them, in today's Megatron"),
     "context": (0.3, "those of context parallelism that are seen"),

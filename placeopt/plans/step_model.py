@@ -195,7 +195,7 @@ class StepModel:
         moved = 2 * (c["elementwise"] * 8 * between + c["elementwise"] * 2 * inner)
         work += passes * moved / gpu.bandwidth
         launch = c["launch"] if conf.flash else c["launch_unfused"]
-        launches = passes * launch * (1 + sparse) * (1 + c["ranks"] * (t - 1))
+        launches = passes * launch * (1 + sparse) * (1 + c["ranks"] * math.log2(t))
         sums = self._tensor(conf, tokens, forward)
         sums += attending * self._context(conf, tokens, forward)
         alone = longer(work, launches)

@@ -228,11 +228,13 @@ def spreads(rows: list[Row]) -> dict[str, list[float]]:
 WIDTHS = {
     "counted": (0.1, 0.2, 0.3, 0.4),
     "kernel": (0.1, 0.2, 0.3, 0.5),
-    "free": (0.3, 0.6, 0.9, 1.2),
-    "kind": (0.03, 0.05, 0.08, 0.12),
-    "model": (0.05, 0.1, 0.15, 0.2),
+    "free": (0.7, 1.0, 1.4),
+    "kind": (0.02, 0.03, 0.05, 0.08),
+    "model": (0.03, 0.05, 0.1, 0.15),
     "layer": (0.03, 0.05, 0.08, 0.12),
 }
+"""What nothing counts beforehand is known to a factor of two, exp(0.7), at best."""
+
 CAP = 1.0
 """An error of a logarithm counts at most so much in the choice of widths."""
 
