@@ -39,12 +39,12 @@ class Widths:
     the offsets of these levels.
     """
 
-    counted: float = 0.4
-    kernel: float = 0.3
+    counted: float = 0.3
+    kernel: float = 0.2
     free: float = 0.7
-    kind: float = 0.03
-    model: float = 0.05
-    layer: float = 0.05
+    kind: float = 0.02
+    model: float = 0.03
+    layer: float = 0.03
 
     def of_constant(self, name: str) -> float:
         """Return that of a constant."""
@@ -59,9 +59,24 @@ class Widths:
 
 
 KERNELS = ("gemm_flops", "gemm_out", "gemm_in", "attention")
-FREE = ("gemm_launch", "launch", "launch_unfused", "ranks", "overlapped", "seen", "latency", "hop")
-FREE += ("broadcast", "context", "exchange", "transfer", "tensor_seen")
-FREE += ("step", "micro_batch", "scale")
+FREE: tuple[str, ...] = (
+    "gemm_launch",
+    "launch",
+    "launch_unfused",
+    "ranks",
+    "overlapped",
+    "seen",
+    "latency",
+    "hop",
+    "broadcast",
+    "context",
+    "exchange",
+    "transfer",
+    "tensor_seen",
+    "step",
+    "micro_batch",
+    "scale",
+)
 """Seconds of software, and parts that overlap leaves in sight: nothing counts them beforehand."""
 
 NOISE, MOST_NOISE = 0.05, 0.3

@@ -274,8 +274,9 @@ class StepModel:
             return 0.0
         gpu, shape = self.gpu, self.shape
         domain = max(conf.per_host, gpu.domain)
-        wide = conf.expert * conf.tensor > domain
-        spread = min(shape.active, max(1, conf.expert * conf.tensor // domain)) if wide else 0
+        hosts = max(1, conf.expert * conf.tensor // domain)
+        # other hosts that a token's experts are expected on; it is sent once to each
+        spread = (hosts - 1) * (1 - (1 - 1 / hosts) ** shape.active)
         size = 2 * tokens / conf.tensor * shape.hidden
         near = size * shape.active * (conf.expert - 1) / conf.expert / gpu.link
         far = size * spread / gpu.fabric
