@@ -98,8 +98,8 @@ def _print(body: dict[str, Any], said: str) -> None:
         )
     if body.get("regret") is not None:
         say(
-            f"regret: at most {100 * body['regret']:.1f} % over 40 calibrations drawn from the "
-            "fitted intervals, against the next 63 plans"
+            f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
+            "bootstraps of the runs), against the next 63 plans; no bound over all constants"
         )
     if body["message"]:
         say(body["message"])

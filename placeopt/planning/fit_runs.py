@@ -7,7 +7,7 @@ so that what the runs do not tell stays there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,17 +22,72 @@ from placeopt.plans.step_model import StepModel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PRIOR = 0.5
-"""Standard deviation of a constant's logarithm around its start."""
+    Array = NDArray[np.float64]
 
-KERNEL_PRIORS = {"gemm_flops": 0.07, "gemm_out": 0.3, "gemm_in": 0.3, "attention": 0.3}
-"""The same for what tables of measured kernels give; theirs differ so much between devices."""
 
-OFFSET_PRIOR = 0.1
-NOISE = 0.06
-"""Errors beyond this count linearly."""
+@dataclass(frozen=True)
+class Widths:
+    """Standard deviations of what is fitted around its start, as logarithms.
 
-ROUNDS = 8
+    Those with the least error of runs of sources and halves apart, each source counting as much:
+    `results/plans/calibrate.py priors` finds them and writes results/plans/priors.csv.
+
+    Attributes
+    ----------
+    counted : of a factor of bytes or flops that are counted, at a rate that is known. kernel : of
+    one that tables of measured kernels give. free : of the other constants. kind, model, layer : of
+    the offsets of these levels.
+    """
+
+    counted: float = 0.3
+    kernel: float = 0.2
+    free: float = 0.7
+    kind: float = 0.02
+    model: float = 0.03
+    layer: float = 0.03
+
+    def of_constant(self, name: str) -> float:
+        """Return that of a constant."""
+        if name in KERNELS:
+            return self.kernel
+        return self.free if name in FREE else self.counted
+
+    def of_key(self, key: str) -> float:
+        """Return that of an offset."""
+        level = key.partition(" ")[0]
+        return {"model": self.model, "layer": self.layer}.get(level, self.kind)
+
+
+KERNELS = ("gemm_flops", "gemm_out", "gemm_in", "attention")
+FREE: tuple[str, ...] = (
+    "gemm_launch",
+    "launch",
+    "launch_unfused",
+    "ranks",
+    "overlapped",
+    "seen",
+    "latency",
+    "hop",
+    "broadcast",
+    "context",
+    "exchange",
+    "transfer",
+    "tensor_seen",
+    "step",
+    "micro_batch",
+    "scale",
+)
+"""Seconds of software, and parts that overlap leaves in sight: nothing counts them beforehand."""
+
+NOISE, MOST_NOISE = 0.05, 0.3
+"""Repeats of published runs differ by 0.3 to 5 %; those of old hardware by up to 30 %."""
+
+PRIOR_ROWS = 5
+LINEAR = 1.345
+"""Errors beyond so many times the noise count linearly (Huber, 1964)."""
+
+BOOTSTRAPS, KEPT = 100, 40
+ROUNDS = 12
 LEAST_RUNS = 10
 
 
@@ -49,63 +104,125 @@ def usable(rows: list[dict[str, Any]]) -> list[Run]:
     return found
 
 
-class _Fit:
-    """Residuals and their derivatives over constants and offsets."""
+class LinearFit:
+    """Residuals of runs and their derivatives over constants and offsets."""
 
-    def __init__(self, runs: list[Run], start: Calibration) -> None:
+    def __init__(self, runs: list[Run], start: Calibration, widths: Widths) -> None:
         self.start = start
         self.runs = [predict_run(run, start)[2] for run in runs]
         self.runs = [replace(run, unsaid_recompute=False) for run in self.runs]
         self.names = list(CONSTANTS)
-        every = (key for run in self.runs for key in offset_keys(run.conf, run.gpu))
-        self.keys = list(dict.fromkeys(every))
+        keys = [offset_keys(run.shape, run.conf, run.gpu) for run in self.runs]
+        self.keys = list(dict.fromkeys(key for row in keys for key in row))
         self.measured = np.log([run.seconds or 1.0 for run in self.runs])
         place = {key: i for i, key in enumerate(self.keys)}
         self.kinds = np.zeros((len(self.runs), len(self.keys)))
-        for i, run in enumerate(self.runs):
-            for key in offset_keys(run.conf, run.gpu):
-                self.kinds[i, place[key]] = 1.0
-        widths = [KERNEL_PRIORS.get(name, PRIOR) for name in self.names]
-        self.widths = np.array(widths + [OFFSET_PRIOR] * len(self.keys))
-        self.prior = np.log([start[name] for name in self.names])
-
-    def predicted(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithms of the steps, offsets apart."""
-        values = dict(zip(self.names, np.exp(logs).tolist(), strict=True))
-        constants = Calibration(values, memory=self.start.memory)
-        return np.log(
-            [StepModel(run.shape, run.gpu, constants).parts(run.conf).total for run in self.runs]
+        for i, row in enumerate(keys):
+            self.kinds[i, [place[key] for key in row]] = 1.0
+        self.widths = np.array(
+            [widths.of_constant(name) for name in self.names]
+            + [widths.of_key(key) for key in self.keys]
         )
+        self.prior = np.log([start[name] for name in self.names])
+        names = [run.source for run in self.runs]
+        self.sources = np.unique(np.array(names), return_inverse=True)[1].reshape(-1)
 
-    def slopes(self, logs: NDArray[np.float64], base: NDArray[np.float64]) -> NDArray[np.float64]:
+    def predicted(self, logs: Array) -> Array:
+        """Return the logarithms of the steps, offsets apart.
+
+        Of shape (runs,) for constants of shape (constants,); for columns of constants, shape
+        (constants, columns), of shape (runs, columns): the model takes arrays as it takes numbers.
+        """
+        values: dict[str, Any] = dict(zip(self.names, np.exp(logs), strict=True))
+        constants = Calibration(values, memory=self.start.memory)
+        steps = [
+            StepModel(run.shape, run.gpu, constants).parts(run.conf).total for run in self.runs
+        ]
+        return np.log(np.array([np.broadcast_to(step, logs.shape[1:]) for step in steps]))
+
+    def slopes(self, logs: Array) -> Array:
         """Return the derivatives, shape (runs, constants)."""
-        columns = []
-        for i in range(len(logs)):
-            moved = logs.copy()
-            moved[i] += 0.01
-            columns.append((self.predicted(moved) - base) / 0.01)
-        return np.array(columns).T
+        moved = self.predicted(np.hstack([logs[:, None], logs[:, None] + 0.01 * np.eye(len(logs))]))
+        return (moved[:, 1:] - moved[:, :1]) / 0.01
 
-    def solve(
-        self,
-        slopes: NDArray[np.float64],
-        wanted: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        away: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
+    def noise(self, slopes: Array, error: Array, weights: Array) -> Array:
+        """Return the noise of each run: the spread of its source, robustly, over its rows less the
+        constants that they alone tell, with `PRIOR_ROWS` rows of the usual noise added.
+        """
+        design = np.hstack([slopes, self.kinds]) * weights[:, None]
+        gram = design.T @ design + np.diag(self.widths**-2.0)
+        free = 1 - np.einsum("ij,ji->i", design, np.linalg.solve(gram, design.T))
+        found = np.empty(len(error))
+        for source in range(self.sources.max() + 1):
+            mine = self.sources == source
+            spread = mine.sum() * (1.4826 * float(np.median(np.abs(error[mine])))) ** 2
+            rows = PRIOR_ROWS + float(free[mine].sum())
+            found[mine] = np.sqrt((PRIOR_ROWS * NOISE**2 + spread) / rows)
+        return np.clip(found, NOISE, MOST_NOISE)
+
+    def solve(self, slopes: Array, wanted: Array, weights: Array, away: Array) -> Array:
         """Return steps of the constants and offsets; ridge least squares with weights of runs."""
         design = np.hstack([slopes, self.kinds]) * weights[:, None]
-        ridge = np.diag(NOISE / self.widths)
-        target = np.concatenate([wanted * weights, -ridge @ away])
-        found, *_ = np.linalg.lstsq(np.vstack([design, ridge]), target, rcond=None)
-        return np.asarray(found, dtype=np.float64)
+        gram = design.T @ design + np.diag(self.widths**-2.0)
+        right = design.T @ (wanted * weights) - away / self.widths**2
+        return np.asarray(np.linalg.solve(gram, right), dtype=np.float64)
 
 
-def fit(runs: list[Run], start: Calibration | None = None, source: str = "") -> Calibration:
+@dataclass(frozen=True)
+class Solution:
+    """Where a fit ended: logarithms of constants, offsets, errors of the runs and their noise."""
+
+    logs: Array
+    offsets: Array
+    error: Array
+    noise: Array
+
+    @property
+    def weights(self) -> Array:
+        """Square roots of the weights of the runs."""
+        return huber(self.error, self.noise)
+
+
+def huber(error: Array, noise: Array) -> Array:
+    """Return the square roots of the weights that make large errors count linearly."""
+    return 1 / (noise * np.sqrt(np.maximum(1.0, np.abs(error) / noise / LINEAR)))
+
+
+def minimize(model: LinearFit) -> Solution:
+    """Fit constants and offsets by Gauss-Newton; steps that make the fit worse are halved."""
+    logs, offsets = model.prior.copy(), np.zeros(len(model.keys))
+    base = model.predicted(logs)
+    error = model.measured - base
+    noise = np.full(len(error), MOST_NOISE)
+    for _ in range(ROUNDS):
+        weights = huber(error, noise)
+        away = np.concatenate([logs - model.prior, offsets])
+        slopes = model.slopes(logs)
+        step = model.solve(slopes, error, weights, away)
+        before = _loss(error, noise, away / model.widths)
+        for scale in (1.0, 0.5, 0.25, 0.1):
+            trial = logs + scale * step[: len(logs)]
+            moved = offsets + scale * step[len(logs) :]
+            left = model.measured - model.predicted(trial) - model.kinds @ moved
+            far = np.concatenate([trial - model.prior, moved]) / model.widths
+            if _loss(left, noise, far) < before:
+                break
+        logs, offsets, error = trial, moved, left
+        found = model.noise(slopes, error, weights)
+        still = np.abs(scale * step).max() < 1e-2 and np.allclose(found, noise, rtol=0.05)
+        noise = found
+        if still:
+            break
+    return Solution(logs, offsets, error, noise)
+
+
+def fit(
+    runs: list[Run],
+    start: Calibration | None = None,
+    source: str = "",
+    widths: Widths | None = None,
+) -> Calibration:
     """Return the calibration of some runs.
-
-    Gauss-Newton with weights that make large errors count linearly; steps that make the fit worse
-    are halved.
 
     Raises
     ------
@@ -118,70 +235,61 @@ def fit(runs: list[Run], start: Calibration | None = None, source: str = "") -> 
             f"--calibrate: expected at least {LEAST_RUNS} rows with a measured step_s and all that "
             f"a prediction needs, received {len(runs)}"
         )
-    model = _Fit(runs, start)
-    logs, offsets = model.prior.copy(), np.zeros(len(model.keys))
-    base = model.predicted(logs)
-    for _ in range(ROUNDS):
-        slopes = model.slopes(logs, base)
-        error = model.measured - base - model.kinds @ offsets
-        weights = 1 / np.sqrt(np.maximum(1.0, np.abs(error) / NOISE))
-        away = np.concatenate([logs - model.prior, offsets])
-        step = model.solve(slopes, error, weights, away)
-        before = _loss(error, away / model.widths)
-        for scale in (1.0, 0.5, 0.25, 0.1):
-            trial = logs + scale * step[: len(logs)]
-            moved = offsets + scale * step[len(logs) :]
-            found = model.predicted(trial)
-            left = model.measured - found - model.kinds @ moved
-            far = np.concatenate([trial - model.prior, moved]) / model.widths
-            if _loss(left, far) < before:
-                break
-        done = float(np.abs(scale * step).max()) < 1e-2
-        logs, offsets, base = trial, moved, found
-        if done:
-            break
-    values = dict(zip(model.names, np.exp(logs).tolist(), strict=True))
-    factors = {key: round(float(o), 4) for key, o in zip(model.keys, offsets, strict=True)}
+    model = LinearFit(runs, start, widths or Widths())
+    found = minimize(model)
+    values = dict(zip(model.names, np.exp(found.logs).tolist(), strict=True))
+    factors = {
+        key: round(float(o), 4)
+        for key, o in zip(model.keys, found.offsets, strict=True)
+        if abs(o) >= LEAST_OFFSET
+    }
     fitted = Calibration(
         {name: float(f"{value:.4g}") for name, value in values.items()},
         factors,
         memory=fit_memory(runs, start),
         source=source or f"fitted to {len(runs)} runs",
     )
-    return replace(fitted, intervals=_intervals(model, logs, offsets, base))
+    return bootstrapped(fitted, model, found)
 
 
-def _loss(error: NDArray[np.float64], away: NDArray[np.float64]) -> float:
-    far = np.abs(error) / NOISE
-    return float(np.where(far < 1, far**2, 2 * far - 1).sum() + (away**2).sum())
+LEAST_OFFSET = 5e-4
 
 
-def _intervals(
-    model: _Fit,
-    logs: NDArray[np.float64],
-    offsets: NDArray[np.float64],
-    base: NDArray[np.float64],
-    samples: int = 200,
-) -> dict[str, list[float]]:
-    """Bootstrap whole groups of (model, devices), linear around the fit; 5th and 95th part."""
+def _loss(error: Array, noise: Array, away: Array) -> float:
+    far = np.abs(error) / noise
+    inside = far < LINEAR
+    rows = np.where(inside, far**2, LINEAR * (2 * far - LINEAR)).sum()
+    return float(rows + (away**2).sum())
+
+
+def bootstrapped(fitted: Calibration, model: LinearFit, found: Solution) -> Calibration:
+    """Return a calibration with intervals (5th to 95th part) and samples of its constants.
+
+    Whole groups of (model, devices) are drawn again, the fit is linear around the one of all.
+    """
     random = np.random.default_rng(0)
     groups = [(run.shape.layers, run.shape.hidden, run.conf.devices) for run in model.runs]
     number = {key: i for i, key in enumerate(dict.fromkeys(groups))}
     member = np.array([number[key] for key in groups])
-    slopes = model.slopes(logs, base)
-    error = model.measured - base - model.kinds @ offsets
-    robust = 1 / np.maximum(1.0, np.abs(error) / NOISE)
-    away = np.concatenate([logs - model.prior, offsets])
-    found = []
-    for _ in range(samples):
-        drawn = np.bincount(random.integers(0, len(number), len(number)), minlength=len(number))
-        weights = np.sqrt(robust * drawn[member])
-        found.append(logs + model.solve(slopes, error, weights, away)[: len(logs)])
-    low, high = np.exp(np.percentile(found, (5, 95), axis=0))
-    return {
+    slopes = model.slopes(found.logs)
+    away = np.concatenate([found.logs - model.prior, found.offsets])
+    drawn = []
+    for _ in range(BOOTSTRAPS):
+        times = np.bincount(random.integers(0, len(number), len(number)), minlength=len(number))
+        weights = found.weights * np.sqrt(times[member])
+        step = model.solve(slopes, found.error, weights, away)
+        drawn.append(found.logs + step[: len(found.logs)])
+    values = np.exp(drawn)
+    low, high = np.percentile(values, (5, 95), axis=0)
+    intervals = {
         name: [float(f"{low[i]:.3g}"), float(f"{high[i]:.3g}")]
         for i, name in enumerate(model.names)
     }
+    samples = {
+        name: [float(f"{value:.3g}") for value in values[:KEPT, i]]
+        for i, name in enumerate(model.names)
+    }
+    return replace(fitted, intervals=intervals, samples=samples)
 
 
 def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
@@ -218,7 +326,7 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
     rest_of = ~np.isin(kinds, enough)
     usual = MEMORY_CONSTANTS["base"]
     found: list[tuple[float, dict[str, float]]] = []
-    for share in np.arange(16, 31) / 20:
+    for share in np.arange(20, 31) / 20:
         memory = {"base": usual, "fragmentation": float(share)}
         worth = loss(usual, share, rest_of) if rest_of.any() else 0.0
         for kind in enough:

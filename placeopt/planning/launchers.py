@@ -1,7 +1,15 @@
 """Launch files of a plan for Megatron-LM, torchtitan, DeepSpeed and nanotron, with all rank groups.
 
 What a launcher cannot express is refused by name: the answer says which file was not written, and
-why.
+why. Names were checked against public source, the newest stored version of it:
+
+- Megatron-LM: the flags of megatron/training/arguments.py as of the release that has
+  `--use-megatron-fsdp` and `--num-virtual-stages-per-pipeline-rank` (core 0.13 and later);
+- torchtitan: torchtitan/config/job_config.py at commit 6404b93, the TOML that releases before its
+  Python configuration read;
+- DeepSpeed: deepspeed/runtime/zero/config.py (`stage`, `mics_shard_size`);
+- nanotron: src/nanotron/config/parallelism_config.py at commit 19f88fb, and `TokensArgs` and
+  `OptimizerArgs` of src/nanotron/config/config.py.
 """
 
 from __future__ import annotations
@@ -80,7 +88,9 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
     sizes = stage_layers(shape.layers, conf.pipeline * conf.chunks)
     if len(set(sizes)) > 1:  # embedding and head stand for a layer each
         flags += ["account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"]
-    if conf.chunks > 1:
+    if conf.chunks > 1 and len(set(sizes)) > 1:
+        said.append(("num-virtual-stages-per-pipeline-rank", conf.chunks))
+    elif conf.chunks > 1:
         said.append(("num-layers-per-virtual-pipeline-stage", max(sizes)))
     if shape.experts:
         said += [
@@ -89,6 +99,9 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
             ("moe-ffn-hidden-size", shape.expert_ffn),
             ("expert-model-parallel-size", conf.expert),
         ]
+        flags.append("moe-grouped-gemm")
+        if shape.shared_ffn:
+            said.append(("moe-shared-expert-intermediate-size", shape.shared_ffn))
     if conf.recompute == "full":
         said += [
             ("recompute-granularity", "full"),
@@ -103,6 +116,8 @@ def megatron(problem: LaunchProblem, conf: Configuration) -> str:
         if conf.shard_group:
             raise Refused("FSDP within a host alone is not among its arguments here")
         flags += ["use-megatron-fsdp", "use-distributed-optimizer"]
+        flags.append("no-gradient-accumulation-fusion")
+        said.append(("ckpt-format", "fsdp_dtensor"))
         level = {"zero2": "optim_grads", "zero3": "optim_grads_params"}[conf.sharding]
         said.append(("data-parallel-sharding-strategy", level))
     flags += {"bf16": ["bf16"], "fp16": ["fp16"], "fp8": ["bf16"]}.get(conf.precision, [])
@@ -121,6 +136,11 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
         raise Refused(f"it trains in bf16 or fp8, not in {conf.precision}")
     sharded = conf.sharding != "none"
     group = (conf.shard_group or conf.data) if sharded else 1
+    if conf.expert > 1 and not conf.context <= conf.expert <= group * conf.context:
+        raise Refused(
+            f"its expert degree lies between the context degree, {conf.context}, and the ranks "
+            f"that share weights out, {group * conf.context}; the plan's is {conf.expert}"
+        )
     local = conf.micro_batch * (conf.rounds if conf.pipeline > 1 else 1)
     lines = [
         "[training]",
@@ -151,6 +171,8 @@ def torchtitan(problem: LaunchProblem, conf: Configuration) -> str:
         ]
     mode = f'mode = "{conf.recompute}"'
     lines += ["", "[activation_checkpoint]", mode]
+    if conf.recompute == "selective":
+        lines.append('selective_ac_option = "op"')
     if conf.precision == "fp8":
         lines += ["", "[model]", 'converters = ["float8"]']
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,11 @@ COUNT_TOLERANCE = 0.15
 """A public shape whose parameters differ from the row's by more is another model."""
 
 
+MOST_EXPERT = 64
+"""Ranks that experts are spread over at most where a row does not say it: no plan searched has
+more."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A row that can be priced.
@@ -23,7 +29,8 @@ class Run:
     Attributes
     ----------
     notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
-    them. seconds, memory_gb, oom : measured, None where the row does not say.
+    them. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
+    it is among; they share a noise.
     """
 
     shape: ModelShape
@@ -35,6 +42,7 @@ class Run:
     seconds: float | None
     memory_gb: float | None
     oom: bool | None
+    source: str = ""
 
     @property
     def shares(self) -> bool:
@@ -87,6 +95,7 @@ def read_run(row: dict[str, Any]) -> Run:
         number(row, "step_s") or None,
         number(row, "peak_mem_gb") or None,
         None if oom is None else bool(oom),
+        str(row.get("source") or ""),
     )
 
 
@@ -179,9 +188,13 @@ def _configuration(
     if degrees["ep"] > 1 and not shape.experts:
         notes.append("ep is given, but the model has no experts that are known")
         degrees["ep"] = 1
+    if shape.experts and _count(row, "ep") is None and degrees["tp"] == 1:
+        degrees["ep"] = min(MOST_EXPERT, math.gcd(shape.experts, data))
+        notes.append(f"ep {degrees['ep']} assumed: experts are spread over the replicas")
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
+    short = short or (precision == "fp16" and sharding in ("zero2", "zero3"))
     return (
         Configuration(
             sequence,

@@ -6,17 +6,21 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text, write_text
 from placeopt.planning.run_rows import Run, read_run
 from placeopt.plans.calibration import Calibration, default_calibration
-from placeopt.plans.configuration import RECOMPUTE, SHARDING
+from placeopt.plans.configuration import RECOMPUTE, SHARDING, Configuration
 from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.step_model import StepModel, StepParts
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ADDED = ("predicted_step_s", "predicted_memory_gb", "predicted_oom", "note")
+OFFLOADED = "offloading to the host assumed: nothing else fits"
 USABLE = 0.95
 """Part of a device's memory that a run may use: the driver keeps the rest."""
 
@@ -24,26 +28,62 @@ USABLE = 0.95
 def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryParts, Run, str]:
     """Return time, memory, the run as it was priced, and what was assumed of recomputation.
 
-    Where a row does not say what is recomputed or shared out, the least that fits is taken.
+    Where a row does not say what is shared out, the least that fits is taken; where it does not say
+    what is recomputed, as many layers as the memory lacks.
     """
     model = StepModel(run.shape, run.gpu, constants)
-    found, least = [], SHARDING.index(run.conf.sharding)
-    for sharding in SHARDING[least:] if run.unsaid_sharding else (run.conf.sharding,):
+    held, limit = model.held(run.conf), USABLE * run.gpu.memory
+
+    def memory_of(conf: Configuration, offloaded: bool = False) -> MemoryParts:
+        shared = run.shares and conf.sharding == "none"
+        kept = replace(conf, sharding="zero1") if shared else conf
+        return memory_parts(run.shape, kept, held, constants.memory, offloaded)
+
+    found = _leanest(run, memory_of, limit)
+    conf, memory = found[-1]
+    offloaded = False
+    if memory.total > limit:  # nothing fits: the row was leaner than this model
+        conf, memory = found[0]
+        if run.unsaid_sharding and conf.pipeline == 1 and conf.recompute == "full":
+            lean = memory_of(conf, offloaded=True)
+            offloaded = lean.total <= limit
+            memory = lean if offloaded else memory
+    elif run.unsaid_recompute and conf.recompute == "full":
+        most = found[-len(RECOMPUTE)][1].total
+        conf = replace(conf, share=min(1.0, (most - limit) / max(1.0, most - memory.total)))
+        memory = memory_of(conf)
+    return model.parts(conf), memory, replace(run, conf=conf), _assumed(run, conf, offloaded)
+
+
+def _leanest(
+    run: Run, memory_of: Callable[[Configuration], MemoryParts], limit: float
+) -> list[tuple[Configuration, MemoryParts]]:
+    """Return what a row may have run, in order, up to the first that fits."""
+    found = []
+    for sharding in (
+        SHARDING[SHARDING.index(run.conf.sharding) :]
+        if run.unsaid_sharding
+        else (run.conf.sharding,)
+    ):
         for recompute in RECOMPUTE if run.unsaid_recompute else (run.conf.recompute,):
             conf = replace(run.conf, recompute=recompute, sharding=sharding)
-            kept = replace(conf, sharding="zero1") if run.shares and sharding == "none" else conf
-            memory = memory_parts(run.shape, kept, model.held(conf), constants.memory)
-            found.append((conf, memory))
-            if memory.total <= USABLE * run.gpu.memory:
-                break
-        if memory.total <= USABLE * run.gpu.memory or (conf.pipeline > 1 and sharding == "zero1"):
-            break
-    if memory.total > USABLE * run.gpu.memory:  # nothing fits: the row was leaner than this model
-        conf, memory = found[0]
-    said = [f"recompute {conf.recompute} assumed"] if run.unsaid_recompute else []
+            found.append((conf, memory_of(conf)))
+            if found[-1][1].total <= limit:
+                return found
+        if run.conf.pipeline > 1 and sharding == "zero1":
+            return found
+    return found
+
+
+def _assumed(run: Run, conf: Configuration, offloaded: bool) -> str:
+    """Say what a row does not."""
+    part = f" of {100 * conf.share:.0f} % of the layers" if conf.share < 1 else ""
+    said = [f"recompute {conf.recompute}{part} assumed"] if run.unsaid_recompute else []
     if run.unsaid_sharding and conf.data * conf.context > 1:
         said.append(f"sharding {conf.sharding} assumed")
-    return model.parts(conf), memory, replace(run, conf=conf), "; ".join(said)
+    if offloaded:
+        said.append(OFFLOADED)
+    return "; ".join(said)
 
 
 def read_runs(path: str | Path) -> list[dict[str, str]]:

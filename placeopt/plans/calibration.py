@@ -8,7 +8,7 @@ and generation of devices. They are shrunk to 0, which is what an unknown kind o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from placeopt.model.files import read_json, write_text
 if TYPE_CHECKING:
     from placeopt.plans.configuration import Configuration
     from placeopt.plans.gpus import Gpu
+    from placeopt.plans.model_shapes import ModelShape
 
 CONSTANTS: dict[str, tuple[float, str]] = {
     "gemm_flops": (1.06, "time of a product's flops at the sustained peak"),
@@ -28,11 +29,16 @@ CONSTANTS: dict[str, tuple[float, str]] = {
     "fp8": (1.3, "8-bit products: conversions and scales"),
     "fp4": (1.6, "4-bit products"),
     "attention": (1.6, "attention's flops at the sustained peak"),
+    "attention_portable": (1.8, "beside, by kernels that Hopper and later could run faster"),
     "scores": (1.0, "passes over scores that are not fused, of 8 bytes"),
     "elementwise": (1.0, "bytes between matrices, of those counted"),
+    "scan": (1.0, "bytes of a state-space scan, of 16 for each value inside"),
     "logits": (1.0, "bytes of the loss, of 20 per logit"),
-    "launch": (4e-4, "seconds to launch a pass of a layer"),
-    "tensor": (1.2, "collectives of tensor parallelism"),
+    "launch": (2e-4, "seconds to launch a pass of a layer"),
+    "launch_unfused": (6e-4, "the same where attention is not fused"),
+    "ranks": (0.1, "part of it more for each doubling of tensor ranks: all wait for the last"),
+    "tensor": (1.0, "collectives of tensor parallelism"),
+    "tensor_seen": (0.5, "part of them seen where products overlap them, in today's Megatron"),
     "context": (0.3, "those of context parallelism that are seen"),
     "exchange": (1.0, "all-to-all of experts"),
     "expert_products": (1.3, "products of experts, unlike in size"),
@@ -43,7 +49,8 @@ CONSTANTS: dict[str, tuple[float, str]] = {
     "seen": (0.3, "part of one gathering that is seen in any case"),
     "fabric": (0.8, "part of the ports' bandwidth between hosts"),
     "latency": (1.5e-5, "seconds of a collective, times the logarithm of its group"),
-    "hop": (5e-6, "seconds of a ring's step to the next host, for each gathering of a layer"),
+    "hop": (1e-5, "seconds of a ring's step to the next host, for each gathering of a layer"),
+    "broadcast": (5e-4, "seconds for each rank whose weights are sent to all others"),
     "optimizer": (1.0, "bytes of the optimizer, of 34 per parameter"),
     "step": (0.01, "seconds of a step beside"),
     "micro_batch": (0.002, "seconds of a micro-batch beside"),
@@ -66,13 +73,29 @@ def family(framework: str) -> str:
     return next((name for name, words in known if any(word in text for word in words)), "other")
 
 
-def offset_keys(conf: Configuration, gpu: Gpu) -> list[str]:
-    """Return the kinds that a run is of, widest first."""
+def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
+    """Return the kinds that a run is of, widest first; the last two are its model, and its layer.
+
+    The layer is what the kernels of a micro-batch see. A smooth model of kernels misses how good
+    the libraries' choices for just these sizes are; where the same layer was measured in models of
+    other depth, batch or number of devices, that is known.
+    """
     name, kind = conf.framework or "other", "8-bit" if conf.precision == "fp8" else conf.precision
     kind = "16-bit" if kind in ("bf16", "fp16") else kind
     generation = gpu.name.partition("-")[0].lstrip("G") if gpu.name[:2] == "GB" else gpu.name
     generation = generation.partition("-")[0]
-    return [name, kind, generation, f"{name} {kind}", f"{name} {generation} {kind}"]
+    tokens = conf.micro_batch * conf.sequence // conf.context
+    sizes = f"{shape.hidden} wide, tp {conf.tensor}, {tokens} tokens of {conf.sequence}"
+    passes = f"recompute {conf.recompute}, {conf.precision}"
+    return [
+        name,
+        kind,
+        generation,
+        f"{name} {kind}",
+        f"{name} {generation} {kind}",
+        f"model {shape.layers}x{shape.hidden}x{shape.experts} {name} {generation}",
+        f"layer {sizes}, {passes}, {name} {gpu.name}",
+    ]
 
 
 def spread_key(conf: Configuration, gpu: Gpu) -> str:
@@ -87,8 +110,9 @@ class Calibration:
 
     Attributes
     ----------
-    intervals : 5th to 95th part of the constants over bootstrapped groups of runs. spread :
-    measured over predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
+    intervals : 5th to 95th part of the constants over bootstrapped groups of runs. samples : values
+    of the constants in some of these bootstraps, the i-th of each together. spread : measured over
+    predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
     memory : constants of memory. source : in words.
     """
 
@@ -98,16 +122,17 @@ class Calibration:
     spread: dict[str, list[float]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     source: str = "not fitted"
+    samples: dict[str, list[float]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         value = self.values.get(name)
         return CONSTANTS[name][0] if value is None else value
 
-    def offset(self, conf: Configuration, gpu: Gpu) -> float:
+    def offset(self, shape: ModelShape, conf: Configuration, gpu: Gpu) -> float:
         """Return the sum of the offsets of a run's kinds."""
         if not self.offsets:
             return 0.0
-        return sum(self.offsets.get(key, 0.0) for key in offset_keys(conf, gpu))
+        return sum(self.offsets.get(key, 0.0) for key in offset_keys(shape, conf, gpu))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -121,11 +146,20 @@ class Calibration:
             "offsets": self.offsets,
             "memory": self.memory,
             "spread": self.spread,
+            "samples": self.samples,
         }
 
     def save(self, path: Path) -> None:
         """Write it to a file that `--costs` takes."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+
+    def sampled(self) -> list[Calibration]:
+        """Return the calibrations of the bootstraps; constants of one were fitted together."""
+        count = min(map(len, self.samples.values()), default=0)
+        return [
+            replace(self, values={name: row[i] for name, row in self.samples.items()})
+            for i in range(count)
+        ]
 
 
 def is_calibration(path: str | Path) -> bool:
@@ -164,6 +198,7 @@ def read_calibration(path: str | Path) -> Calibration:
             body["spread"],
             {key: float(value) for key, value in body["memory"].items()},
             str(body["source"]),
+            {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"file '{path}': broken calibration: {error!r}") from error

@@ -22,6 +22,7 @@ class Configuration:
     recompute : one of RECOMPUTE. sharding : one of SHARDING; FSDP is zero3. shard_group : ranks
     that share states out, 0 for all replicas. precision : of the matrix products.
     sequence_parallel : whether what lies between matrices is shared out, too.
+    share : part of the layers that full recomputation covers.
     framework : family of launchers, "" if unknown. trained : part of the parameters that have
     gradients ("all", or "adapters" for low-rank adapters).
     """
@@ -45,6 +46,7 @@ class Configuration:
     framework: str = ""
     adapters: bool = False
     main_gradients: int = 4
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         degrees = {
@@ -71,6 +73,11 @@ class Configuration:
     def rounds(self) -> int:
         """Micro-batches that pass each replica in a step."""
         return max(1, -(-self.batch // (self.data * self.micro_batch)))
+
+    @property
+    def forwards(self) -> float:
+        """Forward passes of a layer, those of recomputation included."""
+        return 1.0 + (self.share if self.recompute == "full" else 0.0)
 
     @property
     def shards(self) -> int:

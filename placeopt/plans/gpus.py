@@ -23,7 +23,8 @@ class Gpu:
     reaches (1 where none was measured). memory : bytes; what is sold as
     80 GB is 80 GiB. bandwidth, link, fabric : bytes per second
     of memory, of an all-reduce inside a host, and of a device's port to other hosts.
-    domain : devices joined by links. source : of the numbers.
+    domain : devices joined by links. source : of the numbers. mesh : (largest group, bytes per
+    second) where small groups have fewer links.
     """
 
     name: str
@@ -36,6 +37,13 @@ class Gpu:
     per_host: int
     domain: int
     source: str
+    mesh: tuple[tuple[int, float], ...] = ()
+
+    def link_of(self, group: int) -> float:
+        """Return bytes per second of an all-reduce of so many neighbours; in a mesh of links, as of
+        V100, a small group has few of them.
+        """
+        return next((rate for size, rate in self.mesh if group <= size), self.link)
 
     def peak(self, precision: str) -> tuple[float, str]:
         """Return flop/s and the precision that stands for one the device does not have."""
@@ -80,6 +88,7 @@ def known_gpus() -> dict[str, Gpu]:
             row["gpus_per_host"],
             row.get("link_domain", row["gpus_per_host"]),
             row["source"],
+            tuple((size, rate * 1e9) for size, rate in row.get("mesh_gbs", [])),
         )
     return found
 

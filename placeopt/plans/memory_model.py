@@ -23,8 +23,12 @@ MEMORY_CONSTANTS = {"base": 2.5e9, "fragmentation": 1.1}
 is that of a framework F, where peaks were measured."""
 
 MASTER_BYTES = 12
-LOGIT_BYTES = 6
-"""A logit in 16 bits and its gradient in 32."""
+LOGIT_BYTES = {"fsdp": 12}
+USUAL_LOGIT_BYTES = 6
+"""A logit in 16 bits and its gradient in 32; PyTorch's own loss keeps both in both."""
+
+STEP_BYTES = 4
+"""A copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps."""
 
 CHECKPOINT_BYTES = 2
 
@@ -52,24 +56,41 @@ class MemoryParts:
 
 
 def memory_parts(
-    shape: ModelShape, conf: Configuration, held: float, constants: dict[str, float] | None = None
+    shape: ModelShape,
+    conf: Configuration,
+    held: float,
+    constants: dict[str, float] | None = None,
+    offloaded: bool = False,
 ) -> MemoryParts:
-    """Return the parts; `held` counts the parameters of the device before states are sharded."""
+    """Return the parts; `held` counts the parameters of the device before states are sharded.
+
+    `offloaded`: states and what recomputation starts from are in the host's memory; the device
+    holds what a layer works with.
+    """
     known = MEMORY_CONSTANTS | (constants or {})
     level = int(conf.sharding[-1]) if conf.sharding != "none" else 0
     own = held / conf.shards
     size = 4 if conf.precision == "fp32" else 2
     trained = 0.01 if conf.adapters else 1.0
     master = 8 if conf.precision == "fp32" else MASTER_BYTES
+    master += STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
-    activations = _activations(shape, conf, layers, size)
+    activations = _activations(shape, conf, 0 if offloaded else layers, size)
+    if offloaded:
+        base = known.get(f"base {conf.framework}", known["base"])
+        more = (known["fragmentation"] - 1) * activations
+        return MemoryParts(0.0, 0.0, 0.0, activations, 2 * size * one_layer, base, more)
+    gathered = 0.0
+    if level >= 3 and conf.shards > 1:
+        # with stages, whole weights and summed gradients stay until the end of the step
+        gathered = 2 * size * one_layer if conf.pipeline == 1 else (size + 4) * held
     return MemoryParts(
         size * (own if level >= 3 else held),
         trained * max(size, conf.main_gradients) * (own if level >= 2 else held),
         trained * master * (own if level >= 1 else held),
         activations,
-        2 * size * one_layer if level >= 3 and conf.shards > 1 else 0.0,
+        gathered,
         known.get(f"base {conf.framework}", known["base"]),
         (known["fragmentation"] - 1) * activations,
     )
@@ -79,14 +100,15 @@ def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> floa
     """Bytes that a layer keeps of a micro-batch without recomputation."""
     t = conf.tensor
     tokens = conf.micro_batch * conf.sequence / conf.context
-    between = 4.0 * tokens * shape.hidden * size / (t if conf.sequence_parallel else 1)
+    low = 1 if conf.precision in ("fp8", "fp4") else size  # what enters a product is kept as it is
+    between = 2.0 * tokens * shape.hidden * (size + low) / (t if conf.sequence_parallel else 1)
     keys = 2 * shape.kv_heads * shape.head_dim
-    attention = tokens * (2 * shape.attention_width + keys) * size / t
+    attention = tokens * (shape.attention_width * (size + low) + keys * size) / t
     sparse = shape.sparse_layers / shape.layers
     width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
-    inner = tokens * width * (3 if shape.gated else 2) * size / t
+    inner = tokens * width * (low + (2 if shape.gated else 1) * size) / t
     attention *= shape.with_attention / shape.layers
-    routed = 2 * sparse * tokens * shape.active * shape.hidden * size / t
+    routed = sparse * tokens * shape.active * shape.hidden * (size + low) / t
     scores = 0.0
     if not conf.flash and conf.recompute == "none":
         scores = 5 * tokens * conf.sequence * shape.heads / t
@@ -99,12 +121,12 @@ def _activations(shape: ModelShape, conf: Configuration, layers: float, size: in
     if conf.chunks > 1 and conf.pipeline > 1:
         flight += (conf.pipeline - 1) / conf.chunks
     each = layer_activations(shape, conf, size)
+    found = layers * flight * each
     if conf.recompute == "full":
         kept = tokens * shape.hidden * CHECKPOINT_BYTES
         kept /= conf.tensor if conf.sequence_parallel else 1
         scores = 0.0 if conf.flash else 5 * tokens * conf.sequence * shape.heads / conf.tensor
-        found = layers * flight * kept + each + scores
-    else:
-        found = layers * flight * each
-    logits = LOGIT_BYTES * tokens * shape.vocab / conf.tensor
+        full = layers * flight * kept + each + scores
+        found = conf.share * full + (1 - conf.share) * found
+    logits = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES) * tokens * shape.vocab / conf.tensor
     return found + (logits if conf.pipeline == 1 else 0.0)

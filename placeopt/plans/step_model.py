@@ -74,8 +74,18 @@ class StepParts:
 
 def longer(*times: float) -> float:
     """Return the largest time, rounded off."""
-    most = max(times)
-    return most * sum((time / most) ** BLEND for time in times) ** (1 / BLEND) if most else 0.0
+    total: float = sum(time**BLEND for time in times) ** (1 / BLEND)
+    return total
+
+
+def _greater(one: float, other: float) -> float:
+    """Return the larger number, element by element where constants are arrays."""
+    return (one + other + abs(one - other)) / 2
+
+
+def _lesser(one: float, other: float) -> float:
+    """Return the smaller number, element by element where constants are arrays."""
+    return (one + other - abs(one - other)) / 2
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class StepModel:
         slowest = layers * compute + head
         if len(set(stage_layers(self.shape.layers, conf.pipeline * conf.chunks))) > 1:
             # the last stage has a layer less, beside the head
-            slowest = max(layers * compute, (layers - 1) * compute + head)
+            slowest = (layers - 1) * compute + _greater(compute, head)
         transfer = self._transfer(conf)
         bubble = (conf.pipeline - 1) / conf.chunks * (middle + 2 * transfer)
         busy = rounds * (slowest + layers * (tensor + experts))
@@ -124,22 +134,28 @@ class StepModel:
             ends *= 2
         return dense + ends + shape.expert_parameters / conf.pipeline / conf.expert
 
-    def product(self, m: float, n: float, k: float, precision: str) -> float:
-        """Seconds of a matrix product; a sum, since a kernel's tail and loads do not overlap."""
+    def product(self, m: float, n: float, k: float, precision: str, groups: float = 1.0) -> float:
+        """Seconds of `groups` equal matrix products that one kernel runs; a sum, since a kernel's
+        tail and loads do not overlap.
+        """
         c, gpu = self.constants, self.gpu
         peak, used = gpu.peak(precision)
         size = BYTES[used]
-        flops = 2 * m * n * k / (peak * gpu.share(used)) * c["gemm_flops"]
+        flops = 2 * groups * m * n * k / (peak * gpu.share(used)) * c["gemm_flops"]
         if used in ("fp8", "fp4"):
             flops *= c[used]
         moved = c["gemm_out"] * 2 * m * n + c["gemm_in"] * size * (m * k + k * n)
-        return c["gemm_launch"] + flops + moved / gpu.bandwidth
+        return c["gemm_launch"] + flops + groups * moved / gpu.bandwidth
 
-    def _thrice(self, m: float, n: float, k: float, conf: Configuration, forward: int) -> float:
+    def _thrice(
+        self, m: float, n: float, k: float, conf: Configuration, forward: float, groups: float = 1.0
+    ) -> float:
         """Forward passes and the gradients of inputs and weights."""
-        found = forward * self.product(m, n, k, conf.precision)
-        found += self.product(m, k, n, conf.precision)
-        return found + (0.0 if conf.adapters else self.product(k, n, m, conf.precision))
+        found = forward * self.product(m, n, k, conf.precision, groups)
+        found += self.product(m, k, n, conf.precision, groups)
+        if conf.adapters:
+            return found
+        return found + self.product(k, n, m, conf.precision, groups)
 
     def _layer(self, conf: Configuration) -> tuple[float, float, float]:
         """Seconds of compute, tensor and context collectives, and expert exchange of an average
@@ -147,7 +163,7 @@ class StepModel:
         """
         shape, t, c, gpu = self.shape, conf.tensor, self.constants, self.gpu
         tokens = conf.micro_batch * conf.sequence / conf.context
-        forward = 2 if conf.recompute == "full" else 1
+        forward = conf.forwards
         sparse = shape.sparse_layers / shape.layers
         attending = shape.with_attention / shape.layers
         keys = 2 * shape.kv_heads * shape.head_dim
@@ -158,6 +174,8 @@ class StepModel:
         if shape.extra_parameters:
             extra = shape.extra_parameters / shape.layers / hidden
             work += self._thrice(tokens, extra / t, hidden, conf, forward)
+            scans = (1 - attending) * (forward + 2) * 16 * tokens * extra / t
+            work += c["scan"] * scans / gpu.bandwidth
         gates = 2 if shape.gated else 1
         for part, middle in ((1 - sparse, shape.ffn), (sparse, shape.shared_ffn)):
             if part and middle:
@@ -166,9 +184,9 @@ class StepModel:
         if sparse:
             local = max(1.0, shape.experts / conf.expert)
             each = tokens / t * shape.active * conf.expert / shape.experts
-            pair = self._thrice(each, gates * shape.expert_ffn, hidden, conf, forward)
-            pair += self._thrice(each, hidden, shape.expert_ffn, conf, forward)
-            work += sparse * local * pair * c["expert_products"]
+            pair = self._thrice(each, gates * shape.expert_ffn, hidden, conf, forward, local)
+            pair += self._thrice(each, hidden, shape.expert_ffn, conf, forward, local)
+            work += sparse * pair * c["expert_products"]
         work += attending * self._attention(conf, tokens, forward)
         passes = forward + 2
         between = tokens * hidden / (t if conf.sequence_parallel else 1)
@@ -176,14 +194,18 @@ class StepModel:
         inner += tokens * (1 - sparse) * shape.ffn * gates / t
         moved = 2 * (c["elementwise"] * 8 * between + c["elementwise"] * 2 * inner)
         work += passes * moved / gpu.bandwidth
-        launches = passes * c["launch"] * (1 + sparse)
+        launch = c["launch"] if conf.flash else c["launch_unfused"]
+        launches = passes * launch * (1 + sparse) * (1 + c["ranks"] * math.log2(t))
+        sums = self._tensor(conf, tokens, forward)
+        sums += attending * self._context(conf, tokens, forward)
+        alone = longer(work, launches)
         return (
-            longer(work, launches),
-            self._tensor(conf, tokens, forward) + attending * self._context(conf, tokens, forward),
+            alone,
+            longer(work + sums, launches) - alone,
             sparse * self._exchange(conf, tokens, forward),
         )
 
-    def _attention(self, conf: Configuration, tokens: float, forward: int) -> float:
+    def _attention(self, conf: Configuration, tokens: float, forward: float) -> float:
         """Scores, softmax and values; fused kernels keep nothing of the scores, others write them.
 
         The backward pass of fused kernels computes the scores again: 5 products for 2.
@@ -193,8 +215,9 @@ class StepModel:
         once = 4 * tokens * conf.sequence * shape.attention_width / conf.tensor
         if conf.flash:
             once *= 0.5 if shape.causal else 1.0
-            again = forward if conf.recompute == "full" else 1
-            return c["attention"] * once * (again + 2.5) / (peak * gpu.share(used))
+            slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
+            once *= c["attention"] * (c["attention_portable"] if slow else 1.0)
+            return once * (forward + 2.5) / (peak * gpu.share(used))
         again = forward + (1 if conf.recompute == "selective" else 0)
         scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
         return (again + 2) * (
@@ -217,10 +240,10 @@ class StepModel:
         gpu, c = self.gpu, self.constants
         domain = max(per_host, gpu.domain)
         if group * stride <= domain:
-            return gpu.link, c["latency"]
+            return gpu.link_of(group * stride), c["latency"]
         inside = max(1, domain // stride)
         ports = min(inside, group)
-        return min(gpu.link, gpu.fabric * ports * c["fabric"]), c["latency"] + 1e-5
+        return _lesser(gpu.link, gpu.fabric * ports * c["fabric"]), c["latency"] + 1e-5
 
     def _ring(self, size: float, stride: int, group: int, per_host: int) -> float:
         """Seconds of an all-reduce; a reduce-scatter or all-gather takes half."""
@@ -229,28 +252,31 @@ class StepModel:
         rate, latency = self.rate(stride, group, per_host)
         return 2 * (group - 1) / group * size / rate + latency * math.log2(2 * group)
 
-    def _tensor(self, conf: Configuration, tokens: float, forward: int) -> float:
+    def _tensor(self, conf: Configuration, tokens: float, forward: float) -> float:
         """Two sums per pass, of what lies between the parts of a layer."""
         size = 2 * tokens * self.shape.hidden
         sums = 2 * (forward + 1)
         once = self._ring(size, 1, conf.tensor, conf.per_host)
-        return self.constants["tensor"] * sums * once
+        overlaps = conf.framework == "megatron" and conf.flash
+        seen = self.constants["tensor_seen"] if overlaps else 1.0
+        return self.constants["tensor"] * seen * sums * once
 
-    def _context(self, conf: Configuration, tokens: float, forward: int) -> float:
+    def _context(self, conf: Configuration, tokens: float, forward: float) -> float:
         if conf.context == 1:
             return 0.0
         size = 2 * tokens * conf.context * 2 * self.shape.kv_heads * self.shape.head_dim
         ring = self._ring(size / conf.tensor, conf.tensor, conf.context, conf.per_host)
         return self.constants["context"] * (forward + 2) * ring / 2
 
-    def _exchange(self, conf: Configuration, tokens: float, forward: int) -> float:
+    def _exchange(self, conf: Configuration, tokens: float, forward: float) -> float:
         """All-to-all before and behind the experts, each pass."""
         if conf.expert == 1:
             return 0.0
         gpu, shape = self.gpu, self.shape
         domain = max(conf.per_host, gpu.domain)
-        wide = conf.expert * conf.tensor > domain
-        spread = min(shape.active, max(1, conf.expert * conf.tensor // domain)) if wide else 0
+        hosts = max(1, conf.expert * conf.tensor // domain)
+        # other hosts that a token's experts are expected on; it is sent once to each
+        spread = (hosts - 1) * (1 - (1 - 1 / hosts) ** shape.active)
         size = 2 * tokens / conf.tensor * shape.hidden
         near = size * shape.active * (conf.expert - 1) / conf.expert / gpu.link
         far = size * spread / gpu.fabric
@@ -280,21 +306,36 @@ class StepModel:
             once = 0.5 * self._ring(dense, conf.tensor, group, conf.per_host)
             once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
             each = once * (gathered + conf.main_gradients)
-            hosts = group * conf.tensor / max(conf.per_host, self.gpu.domain)
-            each += 3 * self.shape.layers / conf.pipeline * c["hop"] * hosts
+            # with stages, weights stay gathered and gradients are summed at the end of the step
+            times = conf.rounds if conf.pipeline == 1 else 1
             if group < ranks:
                 outer = self._ring(2 * held / group, conf.per_host, ranks // group, conf.per_host)
-                each += outer / conf.rounds
-            return longer(busy, c["gather"] * conf.rounds * each) - busy + c["seen"] * each
-        size = (conf.main_gradients + 2) / 2 if conf.shards > 1 else conf.main_gradients
+                each += outer / times
+            hops = 3 * times * self._hops(conf, group)
+            return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
+        # gradients that are shared out are summed after every micro-batch
+        times = conf.rounds if conf.sharding == "zero2" else 1
+        size = float(conf.main_gradients * times)
+        size = (size + 2) / 2 if conf.shards > 1 else size
         stride = conf.tensor
         ring = self._ring(size * dense, stride, ranks, conf.per_host)
         outer = max(1, ranks * conf.tensor // (conf.expert * conf.tensor))
         ring += self._ring(size * experts, conf.expert, outer, conf.per_host)
-        return ring * c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
+        ring *= c["overlapped" if conf.framework != "megatron-deepspeed" else "reduce"]
+        if conf.framework == "fsdp":
+            return ring + 2 * self._hops(conf, conf.shards)
+        # its optimizer sends each rank's weights to all others, one by one
+        return ring + (c["broadcast"] * conf.shards if conf.framework == "internevo" else 0.0)
+
+    def _hops(self, conf: Configuration, group: int) -> float:
+        """What is seen of a ring's way through the hosts, layer by layer."""
+        hosts = group * conf.tensor / max(conf.per_host, self.gpu.domain)
+        if hosts <= 1:
+            return 0.0
+        return self.shape.layers / conf.pipeline * self.constants["hop"] * hosts
 
     def factor(self, conf: Configuration) -> float:
         """Factor of the framework, precision and devices, and of scale."""
         hosts = max(1.0, conf.devices / conf.per_host)
         scale = 1 + self.constants["scale"] * math.log2(hosts)
-        return scale * math.exp(self.constants.offset(conf, self.gpu))
+        return scale * math.exp(self.constants.offset(self.shape, conf, self.gpu))

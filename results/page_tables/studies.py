@@ -704,7 +704,56 @@ def tuning(source: Source) -> list[str]:
     )
 
 
+def measured_runs(source: Source) -> list[str]:
+    """What predictions of measured runs show, each by the fit that did not see its model and number
+    of devices.
+    """
+    apart = [row for row in source.rows("plans/runs.csv") if row["rows_are"] == "apart"]
+    lines = []
+    for what, name, hosts, asked in (
+        ("one host, `vtrain_single`", "vtrain_single", "one", "mean 8 %, median 6 %"),
+        ("one host, all sources", "all", "one", "mean 8 %, median 6 %"),
+        ("many hosts, `vtrain_multi`", "vtrain_multi", "many", "mean 10 %, median 6 %"),
+        ("many hosts, all sources", "all", "many", "mean 10 %, median 6 %"),
+    ):
+        row = next(
+            row
+            for row in apart
+            if (row["source"], row["gpu"], row["hosts"]) == (name, "all", hosts)
+        )
+        lines.append(
+            [
+                f"step, {what}: {row['rows']} rows of {row['groups']} groups",
+                asked,
+                f"mean {row['mean']} %, median {row['median']} %; "
+                f"{row['mean_without_layers']} % where no layer was measured in another model",
+            ]
+        )
+    choices = floats(source.rows("plans/choices.csv"), "measured_by_best")
+    near = mean(ratio <= 1.1 for ratio in choices)
+    lines.append(
+        [
+            f"first choices in {len(choices)} groups of plans",
+            "mean 1.02, 95 % within 1.10",
+            f"mean {mean(choices):.4f}, {percent(near)} within 1.10, worst {max(choices):.3f}",
+        ]
+    )
+    for kind in ("apart", "fitted"):
+        row = source.row("plans/memory.csv", rows_are=kind, source="all")
+        lines.append(
+            [
+                f"memory, rows {kind}: {row['peaks']} peaks, {row['said']} rows that say whether "
+                "they fit",
+                "median 10 %, 90 % called right",
+                f"median {row['median_error']} %, {row['called_right']} right, "
+                f"{row['offloading_assumed']} of them with offloading assumed",
+            ]
+        )
+    return table(["rows apart", "asked", "here"], lines)
+
+
 TABLES: dict[str, Callable[[Source], list[str]]] = {
+    "plans-runs": measured_runs,
     "exact-claims": exact,
     "exact-misses": exact_misses,
     "exact-minute": minute,

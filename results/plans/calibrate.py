@@ -1,12 +1,17 @@
-"""Fit the cost model to one half of the measured runs and judge it on the other: one command.
+"""Fit the cost model to some of the measured runs and judge it on the others: one command.
 
-    PLACEOPT_DATA=../shared/data python results/plans/calibrate.py [final] [halves]
+    PLACEOPT_DATA=../shared/data python results/plans/calibrate.py [priors] [final] [halves] [sources]
 
-Halves hold whole groups of (model, devices), by a hash of both. runs.csv: errors of the step by
-source and devices, fitted half and the one apart. choices.csv: groups of rows that differ in the
-plan alone. memory.csv: peaks and rows out of memory. constants.csv: the constants with bootstrapped
-intervals. `final` fits all rows and writes placeopt/plans/calibration.json; `halves` judges and
-keeps there the spread of measured over predicted on rows that were not fitted.
+Every source is halved: its groups of (model, devices), those with most rows first and equal ones in
+the order of a hash of their names, go to the half with fewer rows of the source so far. The rule
+knows names and counts alone. Each half is predicted by the fit of the other.
+
+`priors` finds the widths that constants and offsets are drawn to their starts with (priors.csv).
+`final` fits all rows and writes placeopt/plans/calibration.json and constants.csv. `halves` judges
+halves: runs.csv has the errors of the step by source and devices, choices.csv the groups of rows that
+differ in the plan alone, memory.csv peaks and rows out of memory, groups.csv the groups that are
+predicted worst; the spread of measured over predicted of rows apart goes to calibration.json.
+`sources` leaves one source out at a time: sources.csv. runs.md is drawn from these tables.
 """
 
 from __future__ import annotations
@@ -14,68 +19,131 @@ from __future__ import annotations
 import argparse
 import hashlib
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import placeopt.plans
-from placeopt.experiments.studies import data_folder, write_csv
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
 from placeopt.model.errors import InputError
-from placeopt.planning.fit_runs import fit, fit_memory, usable
+from placeopt.planning.fit_runs import (
+    LinearFit,
+    Widths,
+    fit,
+    fit_memory,
+    huber,
+    minimize,
+    usable,
+)
 from placeopt.planning.run_rows import read_run
-from placeopt.planning.runs_table import USABLE, predict_run, read_runs
+from placeopt.planning.runs_table import OFFLOADED, USABLE, predict_run, read_runs
 from placeopt.plans.calibration import CONSTANTS, Calibration, read_calibration, spread_key
 
 HERE = Path(__file__).parent
+SHIPPED = Path(placeopt.plans.__file__).parent / "calibration.json"
 Row = dict[str, Any]
-BOTH = "each row by the fit that did not see it"
+APART = "apart"
 
 
-def half(row: Row) -> int:
-    """Return the half of a row: whole models and device counts apart."""
-    key = f"{row['model']} {row['n_gpus']}"
-    return int(hashlib.sha256(key.encode()).hexdigest(), 16) % 2
+def digest(text: str) -> int:
+    """Return a number that depends on a text alone."""
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16)
+
+
+def halves_of(rows: list[Row]) -> dict[tuple[str, str, str], int]:
+    """Return the half of every group (source, model, devices)."""
+    groups: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        groups[row["source"]][row["model"], row["n_gpus"]] += 1
+    found = {}
+    for source, counts in groups.items():
+        filled, first = [0, 0], digest(source) % 2
+        for key in sorted(counts, key=lambda key: (-counts[key], digest(" ".join(key)))):
+            side = first if filled[0] == filled[1] else int(filled[1] < filled[0])
+            filled[side] += counts[key]
+            found[(source, *key)] = side
+    return found
 
 
 def predictions(rows: list[Row], constants: Calibration) -> list[Row]:
-    """Return the rows that can be priced, with predicted and measured step and memory."""
+    """Return the rows that can be priced, with predicted and measured step and memory; `plain` is
+    the step without the offsets of layers that were measured in other models.
+    """
+    layers = {key: o for key, o in constants.offsets.items() if not key.startswith("layer ")}
+    without = replace(constants, offsets=layers)
     found = []
     for row in rows:
         try:
             run = read_run(row)
         except InputError:
             continue
-        parts, memory, run, _ = predict_run(run, constants)
-        found.append(row | {"run": run, "step": parts.total, "memory": memory.total})
+        parts, memory, said, notes = predict_run(run, constants)
+        plain = predict_run(run, without)[0].total
+        more = {"run": said, "step": parts.total, "plain": plain, "memory": memory.total}
+        found.append(row | more | {"offloaded": OFFLOADED in notes})
     return found
 
 
+def judged(rows: list[Row]) -> list[Row]:
+    """Return the rows with a measured step that nothing is odd about."""
+    return [row for row in rows if row["run"].seconds and not row["flag"]]
+
+
+def hosts(row: Row) -> str:
+    """Say whether a run took one host or many."""
+    conf = row["run"].conf
+    return "one" if conf.devices <= conf.per_host else "many"
+
+
 def errors(rows: list[Row], kind: str) -> list[Row]:
-    """Return error statistics of the step by source and devices."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        if row["run"].seconds and not row["flag"]:
-            ratio = row["step"] / row["run"].seconds
-            for key in ((row["source"], row["gpu"]), (row["source"], "all"), ("all", "all")):
-                groups[key].append(ratio)
+    """Return error statistics of the step by source, devices and hosts."""
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in judged(rows):
+        many = hosts(row)
+        for source in (row["source"], "all"):
+            groups[source, row["gpu"], many].append(row)
+            groups[source, "all", many].append(row)
     table = []
-    for (source, gpu), ratios in sorted(groups.items()):
-        off = 100 * np.abs(np.array(ratios) - 1)
+    for (source, gpu, many), members in sorted(groups.items()):
+        ratios = np.array([row["step"] / row["run"].seconds for row in members])
+        plain = np.array([row["plain"] / row["run"].seconds for row in members])
+        off = 100 * np.abs(ratios - 1)
         table.append(
             {
-                "half": kind,
+                "rows_are": kind,
                 "source": source,
                 "gpu": gpu,
+                "hosts": many,
                 "rows": len(off),
+                "groups": len({(row["source"], row["model"], row["n_gpus"]) for row in members}),
                 "median": round(float(np.median(off)), 2),
                 "mean": round(float(off.mean()), 2),
                 "worst": round(float(off.max()), 1),
                 "predicted_by_measured": round(float(np.median(ratios)), 3),
+                "mean_without_layers": round(float(100 * np.abs(plain - 1).mean()), 2),
             }
         )
     return table
+
+
+def worst_groups(rows: list[Row], count: int = 20) -> list[Row]:
+    """Return the groups of a source, model and devices that are predicted worst."""
+    groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in judged(rows):
+        key = tuple(row[name] for name in ("source", "model", "gpu", "n_gpus", "precision"))
+        groups[key].append(row["step"] / row["run"].seconds)
+    table = [
+        {
+            **dict(zip(("source", "model", "gpu", "devices", "precision"), key, strict=True)),
+            "rows": len(ratios),
+            "mean_error": round(100 * float(np.abs(np.array(ratios) - 1).mean()), 1),
+            "predicted_by_measured": round(float(np.median(ratios)), 2),
+        }
+        for key, ratios in groups.items()
+    ]
+    return sorted(table, key=lambda row: -row["mean_error"])[:count]
 
 
 def choices(rows: list[Row], kind: str) -> list[Row]:
@@ -95,7 +163,7 @@ def choices(rows: list[Row], kind: str) -> list[Row]:
         best = min(row["run"].seconds for row in members)
         table.append(
             {
-                "half": kind,
+                "rows_are": kind,
                 "source": key[0],
                 "model": key[1],
                 "gpu": key[5],
@@ -109,31 +177,35 @@ def choices(rows: list[Row], kind: str) -> list[Row]:
 
 
 def memory(rows: list[Row], kind: str) -> list[Row]:
-    """Return errors of peaks, and how rows that say whether they fit were called, by source."""
+    """Return errors of peaks, and how rows that say whether they fit were called, by source; rows
+    that fit by assumed offloading alone are counted too.
+    """
     table = []
-    for source in sorted({row["source"] for row in rows}):
-        mine = [row for row in rows if row["source"] == source]
+    for source in [*sorted({row["source"] for row in rows}), "all"]:
+        mine = [row for row in rows if source in (row["source"], "all")]
         peaks = [
             abs(row["memory"] / 2**30 / row["run"].memory_gb - 1)
             for row in mine
             if row["run"].memory_gb
         ]
         called = [
-            (row["run"].oom, row["memory"] > USABLE * row["run"].gpu.memory)
+            (row["run"].oom, row["memory"] > USABLE * row["run"].gpu.memory, row["offloaded"])
             for row in mine
             if row["run"].oom is not None
         ]
         if peaks or called:
             table.append(
                 {
-                    "half": kind,
+                    "rows_are": kind,
                     "source": source,
                     "peaks": len(peaks),
                     "median_error": round(100 * float(np.median(peaks)), 1) if peaks else "",
                     "said": len(called),
-                    "called_right": sum(a == b for a, b in called),
-                    "out_of_memory": sum(a for a, _ in called),
-                    "of_them_called": sum(a and b for a, b in called),
+                    "called_right": sum(a == b for a, b, _ in called),
+                    "out_of_memory": sum(a for a, _, _ in called),
+                    "of_them_called": sum(a and b for a, b, _ in called),
+                    "offloading_assumed": sum(c for _, _, c in called),
+                    "of_them_right": sum(c and a == b for a, b, c in called),
                 }
             )
     return table
@@ -153,14 +225,107 @@ def spreads(rows: list[Row]) -> dict[str, list[float]]:
     }
 
 
+WIDTHS = {
+    "counted": (0.1, 0.2, 0.3, 0.4),
+    "kernel": (0.1, 0.2, 0.3, 0.5),
+    "free": (0.7, 1.0, 1.4),
+    "kind": (0.02, 0.03, 0.05, 0.08),
+    "model": (0.03, 0.05, 0.1, 0.15),
+    "layer": (0.03, 0.05, 0.08, 0.12),
+}
+"""What nothing counts beforehand is known to a factor of two, exp(0.7), at best."""
+
+CAP = 1.0
+"""An error of a logarithm counts at most so much in the choice of widths."""
+
+
+class Folds:
+    """Fits of parts of the runs, linear around the fit of all of them."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        sides = halves_of(rows)
+        kept = [row for row in rows if not row["flag"] and usable([row])]
+        self.model = LinearFit(usable(kept), Calibration(), Widths())
+        found = minimize(self.model)
+        slopes = self.model.slopes(found.logs)
+        self.design = np.hstack([slopes, self.model.kinds])
+        away = np.concatenate([found.logs - self.model.prior, found.offsets])
+        self.wanted, self.noise = found.error + self.design @ away, found.noise
+        sources = np.array([row["source"] for row in kept])
+        halves = np.array([sides[row["source"], row["model"], row["n_gpus"]] for row in kept])
+        self.sources = sources
+        self.parts = [halves == side for side in (0, 1)]
+        self.parts += [sources == source for source in np.unique(sources)]
+
+    def apart(self, widths: Widths, part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the errors of a part by the fit of the others."""
+        drawn = [widths.of_constant(name) for name in self.model.names]
+        drawn += [widths.of_key(key) for key in self.model.keys]
+        used = self.design[~part].any(axis=0)
+        design, wanted, noise = self.design[~part][:, used], self.wanted[~part], self.noise[~part]
+        ridge = np.diag(np.array(drawn)[used] ** -2.0)
+        error = wanted
+        for _ in range(4):
+            weights = huber(error, noise)
+            scaled = design * weights[:, None]
+            found = np.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ (wanted * weights))
+            error = wanted - design @ found
+        return np.asarray(self.wanted[part] - self.design[part][:, used] @ found)
+
+    def scores(self, widths: Widths) -> np.ndarray[Any, Any]:
+        """Return the mean error of each source, by halves and as a source left out."""
+        total = []
+        for kind in (self.parts[:2], self.parts[2:]):
+            errors = np.zeros(len(self.wanted))
+            for part in kind:
+                errors[part] = np.minimum(CAP, np.abs(self.apart(widths, part)))
+            total += [errors[self.sources == name].mean() for name in np.unique(self.sources)]
+        return np.array(total)
+
+
+def priors(rows: list[Row]) -> None:
+    """Find the widths with the least error of runs apart, one after the other, twice; then narrow
+    each as far as the error is at most one standard error of the difference above (Breiman et al.,
+    Classification and Regression Trees, 1984, section 3.4.3; pairs of sources here).
+    """
+    folds, best, table = Folds(rows), Widths(), []
+    least = folds.scores(best).mean()
+    for turn in (1, 2):
+        for name, values in WIDTHS.items():
+            for value in values:
+                tried = replace(best, **{name: value})
+                score = folds.scores(tried).mean()
+                table.append({"turn": turn, "width": name, "value": value, "error": score})
+                if score < least:
+                    best, least = tried, score
+    lowest = folds.scores(best)
+    for name, values in WIDTHS.items():
+        for value in (value for value in values if value < getattr(best, name)):
+            tried = replace(best, **{name: value})
+            scores = folds.scores(tried)
+            more = scores - lowest
+            table.append(
+                {"turn": "narrower", "width": name, "value": value, "error": scores.mean()}
+            )
+            if more.mean() <= more.std(ddof=1) / len(more) ** 0.5:
+                best = tried
+                break
+    least = folds.scores(best).mean()
+    table += [
+        {"turn": "best", "width": field.name, "value": getattr(best, field.name), "error": least}
+        for field in fields(best)
+    ]
+    write_csv(HERE / "priors.csv", table, 4)
+    print(best, least)
+
+
 def final(rows: list[Row]) -> None:
     """Fit all rows and write the calibration of the package; its spread stays."""
     runs = usable(rows)
     said = f"fitted to {len(runs)} measured runs by results/plans/calibrate.py"
-    fitted = fit(runs, Calibration(), said)
-    path = Path(placeopt.plans.__file__).parent / "calibration.json"
-    spread = read_calibration(path).spread if path.is_file() else {}
-    replace(fitted, spread=spread).save(path)
+    fitted = shipped(fit(runs, Calibration(), said), rows)
+    spread = read_calibration(SHIPPED).spread if SHIPPED.is_file() else {}
+    replace(fitted, spread=spread).save(SHIPPED)
     table = [
         {
             "constant": name,
@@ -177,59 +342,105 @@ def final(rows: list[Row]) -> None:
         print(*row.values())
 
 
-def refit_memory(rows: list[Row]) -> None:
-    """Fit the constants of memory again, the others as they are."""
-    path = Path(placeopt.plans.__file__).parent / "calibration.json"
-    known = read_calibration(path)
-    fitted = fit_memory(usable(rows), known)
-    replace(known, memory=fitted).save(path)
-    table = memory(predictions(rows, read_calibration(path)), "all, as shipped")
-    write_csv(HERE / "memory.csv", table)
-    for row in [fitted, *table]:
-        print(*row.items())
+LEAST_ROWS = 2
+"""Offsets of models and layers with fewer rows are not shipped: they would tell single rows."""
+
+
+def shipped(fitted: Calibration, rows: list[Row]) -> Calibration:
+    """Return a calibration without offsets that a single row tells."""
+    model = LinearFit(usable(rows), Calibration(), Widths())
+    counts = dict(zip(model.keys, model.kinds.sum(axis=0), strict=True))
+    kept = {key: o for key, o in fitted.offsets.items() if counts[key] >= LEAST_ROWS}
+    return replace(fitted, offsets=kept)
 
 
 def halves(rows: list[Row]) -> None:
     """Fit each half, judge it on the other, and keep the spread that the others had."""
-    path = Path(placeopt.plans.__file__).parent / "calibration.json"
-    parts = [[row for row in rows if half(row) == side] for side in (0, 1)]
-    tables: dict[str, list[Row]] = defaultdict(list)
+    sides = halves_of(rows)
+    parts = [
+        [row for row in rows if sides[row["source"], row["model"], row["n_gpus"]] == side]
+        for side in (0, 1)
+    ]
     apart: list[Row] = []
     for side in (0, 1):
-        constants = fit(usable(parts[side]), Calibration())
-        for kind, part in (("fitted", parts[side]), ("apart", parts[1 - side])):
-            found = predictions(part, constants)
-            apart += found if kind == "apart" else []
-            name = f"{'AB'[side]} {kind}"
-            tables["runs"] += errors(found, name)
-            tables["choices"] += choices(found, name)
-            tables["memory"] += memory(found, name)
-    tables["runs"] += errors(apart, BOTH)
-    tables["memory"] += memory(predictions(rows, read_calibration(path)), "all, as shipped")
-    for name, table in tables.items():
-        write_csv(HERE / f"{name}.csv", table)
-    replace(read_calibration(path), spread=spreads(apart)).save(path)
-    for name in ("runs", "memory"):
-        for row in tables[name]:
-            if "apart" in row["half"] or row["half"] == BOTH:
-                print(name, *row.values())
-    for source in sorted({row["source"] for row in tables["choices"]}):
-        ratios = [
-            row["measured_by_best"]
-            for row in tables["choices"]
-            if "apart" in row["half"] and row["source"] == source
-        ]
-        near = float(np.mean(np.array(ratios) <= 1.1))
-        print("choices", source, len(ratios), np.mean(ratios), near, max(ratios))
+        constants = shipped(fit(usable(parts[side]), Calibration()), parts[side])
+        apart += predictions(parts[1 - side], constants)
+    everything = predictions(rows, read_calibration(SHIPPED))
+    write_csv(HERE / "runs.csv", errors(apart, APART) + errors(everything, "fitted"))
+    write_csv(HERE / "choices.csv", choices(apart, APART))
+    write_csv(HERE / "memory.csv", memory(apart, APART) + memory(everything, "fitted"))
+    write_csv(HERE / "groups.csv", worst_groups(apart))
+    replace(read_calibration(SHIPPED), spread=spreads(apart)).save(SHIPPED)
+
+
+def sources(rows: list[Row]) -> None:
+    """Predict each source by the fit of all others, as a stranger's rows are predicted."""
+    table = []
+    for source in sorted({row["source"] for row in rows}):
+        others = [row for row in rows if row["source"] != source]
+        constants = shipped(fit(usable(others), Calibration()), others)
+        mine = predictions([row for row in rows if row["source"] == source], constants)
+        table += [row for row in errors(mine, "of a source left out") if row["source"] != "all"]
+        print(*table[-1].values(), flush=True)
+    write_csv(HERE / "sources.csv", table)
+
+
+def choices_table(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    """Return how first choices did, by source."""
+    body: list[list[Any]] = []
+    for source in sorted({row["source"] for row in rows}):
+        ratios = [float(row["measured_by_best"]) for row in rows if row["source"] == source]
+        near = 100 * float(np.mean(np.array(ratios) <= NEAR))
+        body.append([source, len(ratios), float(np.mean(ratios)), near, max(ratios)])
+    return body
+
+
+NEAR = 1.1
+
+
+def draw() -> None:
+    """Write runs.md from the tables."""
+    lines = ["# Measured runs", "", "Drawn by `python results/plans/calibrate.py` from its tables."]
+    for title, name, heads in (
+        ("Step time, by source and hosts (%)", "runs", ("rows_are", "source", "gpu", "hosts")),
+        ("A source left out (%)", "sources", ("source", "gpu", "hosts")),
+    ):
+        shown = [*heads, "rows", "groups", "median", "mean", "worst", "mean_without_layers"]
+        rows = read_csv(HERE / f"{name}.csv", numbers=True)
+        body = [[row.get(key, "") for key in shown] for row in rows]
+        lines += ["", f"## {title}", "", *markdown_table(shown, body)]
+    shown = ["source", "groups", "mean of measured over best", "within 1.10 (%)", "worst"]
+    lines += ["", "## First choices among plans of one group", ""]
+    lines += markdown_table(shown, choices_table(read_csv(HERE / "choices.csv")))
+    for title, name in (("Memory", "memory"), ("Groups that are predicted worst", "groups")):
+        rows = read_csv(HERE / f"{name}.csv", numbers=True)
+        if rows:
+            lines += ["", f"## {title}", ""]
+            lines += markdown_table(list(rows[0]), [list(row.values()) for row in rows])
+    (HERE / "runs.md").write_text("\n".join([*lines, ""]))
+
+
+def refit_memory(rows: list[Row]) -> None:
+    """Fit the constants of memory again, the others as they are."""
+    known = read_calibration(SHIPPED)
+    replace(known, memory=fit_memory(usable(rows), known)).save(SHIPPED)
 
 
 def main() -> None:
     """Fit, judge, write."""
+    stages = {
+        "priors": priors,
+        "final": final,
+        "halves": halves,
+        "sources": sources,
+        "memory": refit_memory,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", default=["final", "halves"])
+    parser.add_argument("stages", nargs="*", default=["final", "halves", "sources"])
     rows = read_runs(data_folder("measured") / "training_runs.csv")
     for stage in parser.parse_args().stages:
-        {"final": final, "halves": halves, "memory": refit_memory}[stage](rows)
+        stages[stage](rows)
+    draw()
 
 
 if __name__ == "__main__":

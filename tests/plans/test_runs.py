@@ -14,8 +14,8 @@ import pytest
 
 from placeopt.cli.main import main
 from placeopt.model.errors import InputError
-from placeopt.planning.fit_runs import fit, usable
-from placeopt.planning.launch_answer import to_json
+from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable
+from placeopt.planning.launch_answer import regret, to_json
 from placeopt.planning.launch_search import (
     LaunchProblem,
     missing,
@@ -26,11 +26,17 @@ from placeopt.planning.launch_search import (
 from placeopt.planning.launchers import launch_files, rank_groups
 from placeopt.planning.run_rows import read_run
 from placeopt.planning.runs_table import predict_run, predict_table, predicted_row, read_runs
-from placeopt.plans.calibration import Calibration, default_calibration, read_calibration
+from placeopt.plans.calibration import (
+    Calibration,
+    default_calibration,
+    offset_keys,
+    read_calibration,
+)
 from placeopt.plans.configuration import Configuration
 from placeopt.plans.gpus import find_gpu, known_gpus
 from placeopt.plans.memory_model import memory_parts
 from placeopt.plans.model_shapes import named_shape, stage_layers
+from placeopt.plans.step_model import StepModel
 
 RUNS = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "measured" / "training_runs.csv"
 measured = pytest.mark.skipif(not RUNS.is_file(), reason=f"{RUNS} is not there")
@@ -313,6 +319,8 @@ def test_launch_files_hold_the_plan_or_refuse_it(tmp_path, capsys):
     assert "interleaved" in files["DeepSpeed"]["refused"]
     assert "interleaved" in files["nanotron"]["refused"]
     assert "ZeRO 1" in files["torchtitan"]["refused"]
+    spread = replace(conf, chunks=1, data=2, pipeline=2, context=2, expert=8, sharding="none")
+    assert "expert degree" in launch_files(asked, spread)["torchtitan"]["refused"]
     plain = replace(conf, chunks=1, batch=512)
     body = json.loads(launch_files(asked, plain)["DeepSpeed"]["text"])
     assert body["train_batch_size"] == 512
@@ -369,6 +377,92 @@ def test_constants_are_fitted_to_a_table(tmp_path, capsys):
     )
     assert code == 0
     assert "fitted to" in json.loads(said.out)["sources"][1]["source"]
+
+
+def test_gathered_weights_cost_more_over_more_hosts():
+    """A ring of gathering passes every host, each layer; stages gather once in a step."""
+    asked = problem("llama3-8b", "512xH100", 512, 4096)
+    conf = Configuration(4096, 512, data=64, sharding="zero3", framework="fsdp")
+    seen = [
+        asked.model.parts(replace(conf, data=data, batch=data)).gradients for data in (64, 128, 512)
+    ]
+    assert seen[0] < seen[1] < seen[2]
+    often = asked.model.parts(replace(conf, batch=512 * 8))
+    staged = asked.model.parts(replace(conf, batch=512 * 8, pipeline=2))
+    assert staged.gradients < often.gradients / 4
+
+
+def test_gradients_that_are_shared_out_are_summed_after_every_micro_batch():
+    """ZeRO 2 pays for each micro-batch what ZeRO 1 pays once, beside the weights."""
+    asked = problem("llama3-8b", "64xH100", 512, 4096)
+    conf = Configuration(4096, 512, data=64, sharding="zero1", framework="megatron")
+    once, each = (
+        asked.model.parts(replace(conf, sharding=level)).gradients for level in ("zero1", "zero2")
+    )
+    assert each == pytest.approx(once * (4 * 8 + 2) / (4 + 2), rel=0.01)
+
+
+def test_a_layer_is_the_same_in_models_of_other_depth():
+    """Offsets of layers hold over depth, batch and devices, not over frameworks or sizes."""
+    shape, gpu = named_shape("llama2-7b"), known_gpus()["A100-80"]
+    conf = Configuration(2048, 64, tensor=2, data=4, framework="megatron")
+
+    def layer(shape=shape, **change):
+        return offset_keys(shape, replace(conf, **change), gpu)[-1]
+
+    assert layer() == layer(replace(shape, layers=16), data=8, batch=512, pipeline=2)
+    others = {"tensor": 4}, {"micro_batch": 2}, {"framework": "fsdp"}, {"recompute": "full"}
+    assert len({layer(), *(layer(**change) for change in others)}) == 5
+    known = Calibration(offsets={layer(): 0.1})
+    steps = [
+        StepModel(shape, gpu, constants).parts(conf).total for constants in (Calibration(), known)
+    ]
+    assert steps[1] / steps[0] == pytest.approx(np.exp(0.1))
+
+
+def test_arrays_of_constants_are_priced_as_numbers():
+    """The fit prices columns of constants at once; each agrees with its own prices."""
+    rows = [ROW, ROW | {"tp": "2", "dp": "4"}, ROW | {"framework": "composer-fsdp", "tp": "1"}]
+    rows = [row | {"step_s": "10"} for row in rows]
+    model = LinearFit(usable(rows), Calibration(), Widths())
+    columns = np.array([model.prior, model.prior + 0.3, model.prior - 0.2]).T
+    found = model.predicted(columns)
+    for i in range(3):
+        assert found[:, i] == pytest.approx(model.predicted(columns[:, i]))
+
+
+def test_unsaid_recomputation_is_as_much_as_memory_needs():
+    """Where nothing is said, as many layers are recomputed as the memory lacks, and no more."""
+    row = ROW | {"recompute": "", "tp": "8", "sharding": "zero1"}
+    shares = []
+    for micro in (1, 16, 32):
+        run = read_run(row | {"micro_batch": str(micro), "global_batch": "64"})
+        _, memory, priced, said = predict_run(run, default_calibration())
+        shares.append(priced.conf.forwards)
+        assert memory.total <= 0.95 * run.gpu.memory + 1
+        assert "assumed" in said
+    assert shares[0] == 1.0 < shares[1] < shares[2] < 2.0
+
+
+def test_offloading_is_assumed_aloud_where_nothing_else_fits():
+    """A row that says nothing of sharding and fits only with states on the host is said so."""
+    row = ROW | {"model": "GPT-52B", "gpu": "V100-SXM-32", "gpu_memory_gb": "32", "tp": "4"}
+    row |= {"dp": "2", "micro_batch": "8", "precision": "fp16"}
+    found = predicted_row(row, default_calibration())
+    assert "offloading to the host assumed" in found["note"]
+    assert found["predicted_oom"] == 0
+    stated = predicted_row(row | {"sharding": "zero1"}, default_calibration())
+    assert "offloading" not in stated["note"]
+    assert stated["predicted_oom"] == 1
+
+
+def test_sampled_calibrations_hold_constants_that_were_fitted_together(tmp_path):
+    """Samples are read as they were written; without any there is no regret."""
+    known = Calibration({"tensor": 1.0}, samples={"tensor": [1.0, 2.0], "reduce": [3.0, 4.0]})
+    known.save(tmp_path / "one.json")
+    assert read_calibration(tmp_path / "one.json").samples == known.samples
+    assert [(c["tensor"], c["reduce"]) for c in known.sampled()] == [(1.0, 3.0), (2.0, 4.0)]
+    assert regret(search(replace(problem(), constants=Calibration()))) is None
 
 
 def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
