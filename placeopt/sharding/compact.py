@@ -236,6 +236,13 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     return Condensed(compact, offset, fixed, node, strategy, time)
 
 
+def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
+    """Return what a choice costs at every node and on every edge."""
+    low, high = compact.edge[:, 0], compact.edge[:, 1]
+    pairs = compact.edge_ptr[:-1] + choice[low] * compact.num_choices[high] + choice[high]
+    return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
+
+
 def as_draft(compact: Compact) -> Draft:
     """Return a compact problem as a draft."""
     return Draft(
