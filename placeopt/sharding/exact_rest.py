@@ -54,7 +54,7 @@ def solve_rest(
     workers: int = 1,
     seed: int = 0,
     deterministic: bool = False,
-    ending: Ending = nullcontext,
+    ending: Ending | None = None,
 ) -> Rest:
     """Look for a choice of less than `upper` among the strategies and pairs that survive.
 
@@ -79,7 +79,7 @@ def solve_rest(
     model.minimize(objective)
     limit = {"effort" if deterministic else "seconds": seconds}
     solver = cp_solver(workers=workers, seed=seed, linearization_level=2, **limit)
-    with ending(solver.stop_search):
+    with nullcontext() if ending is None else ending(solver.stop_search):
         status = solve_interruptibly(solver, model)
     if status == cp_model.INFEASIBLE:
         return Rest(None, upper)

@@ -192,13 +192,13 @@ def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
         return True
     sides.aim(state)
     if not bounding.settled:
-        exchange = {} if part.exchange is None else {"ending": part.exchange.ending}
         if state.by_evaluations:
             spent = part.evaluations_left
             bounding.finish(EFFORT * spent, deterministic=True)
             part.count(spent)
         else:
-            bounding.finish(part.seconds_left, workers=state.threads, **exchange)
+            ending = None if part.exchange is None else part.exchange.ending
+            bounding.finish(part.seconds_left, workers=state.threads, ending=ending)
     sides.report(state, "cp-sat")
     return bounding.settled
 

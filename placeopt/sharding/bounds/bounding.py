@@ -17,7 +17,6 @@ Operations Research 31, 1983 (fixing by reduced costs, then again on what is lef
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -80,7 +79,10 @@ class Bounding:
         # else usages are rounded up, and choices may fit that seem not to
         self._exact = usage_unit(problem) == 1
         self._bound = 0
+        self.upper: int | None = None
         self.found: Ints | None = None
+        self.settled: bool
+        self.dual: Dual
         self._open(without_forbidden(problem, self.forbidden, upper))
         if upper is not None:
             self.aim(max(0, upper - self.condensed.offset))
@@ -159,7 +161,7 @@ class Bounding:
         *,
         deterministic: bool = False,
         workers: int = 1,
-        ending: Ending = nullcontext,
+        ending: Ending | None = None,
     ) -> None:
         """Solve what is left by CP-SAT, if it is small enough.
 
@@ -192,7 +194,7 @@ class Bounding:
         """Work on what remains."""
         self.condensed, self._others = remainder.condensed, remainder.others
         self._bound = max(self._bound, remainder.bound)
-        self.upper: int | None = None
+        self.upper = None
         compact = self.compact
         node, time = np.arange(compact.num_nodes), np.arange(len(compact.capacity))
         strategy = np.arange(len(compact.cost)) - np.repeat(
