@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sharding_problems import draw, draw_linked, oracle
 
 import placeopt as po
 from placeopt.sharding.compact import condense, draft_of, over_time
-from placeopt.sharding.contest_like import contest_like
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.judge import sharding_violations
 from placeopt.solvers.sharding.tree_search import TreeSearch
 from placeopt.solvers.sharding.windows import Windows
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
+from contest_like import contest_like
 
 
 def searches(seeds):
