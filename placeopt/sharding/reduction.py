@@ -96,6 +96,24 @@ def reduce(condensed: Condensed, most: int) -> Condensed | None:
     return condensed
 
 
+def what_survives(
+    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int
+) -> Condensed | None:
+    """Return what the reductions leave of the strategies and pairs that survive, None if no choice
+    of less than `upper`.
+    """
+    strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
+    raised = compact._replace(
+        cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
+    )
+    nodes = np.arange(compact.num_nodes)
+    undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
+    rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
+    if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
+        return None
+    return rest
+
+
 def composed(outer: Condensed, inner: Condensed) -> Condensed:
     """Return two condensations, the second made of what the first left, as one."""
     starts = outer.compact.node_ptr[:-1]

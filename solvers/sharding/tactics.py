@@ -1,5 +1,5 @@
-"""The tactics of a sharding problem: `prices` and `cp-sat` raise the bound, `tree-moves` improves
-the choice.
+"""The tactics of a sharding problem: `prices`, `branches` and `cp-sat` raise the bound,
+`tree-moves` improves the choice.
 
 What one finds serves the others: the prices and the choices that the bound's messages decode guide
 the moves, and the cost of the best choice aims and narrows the bound.
@@ -15,6 +15,7 @@ import numpy as np
 
 from placeopt.model.threads import num_threads
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
+from placeopt.sharding.bounds.branches import STEPS, Branches
 from placeopt.sharding.compact import MAX_TOTAL, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
@@ -48,6 +49,10 @@ SLICE = 2.0
 PROOF_PART = 10
 """Time of the steps before an exact pass, relative to that of the last pass."""
 
+NOTICED = 1e-3
+"""Part of the gap by which a bound has to rise to be reported before the end: steps that gain next
+to nothing are not to look like the fastest way to close it."""
+
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps of the bound that count as so many moves where evaluations are the limit: they take about
 as long."""
@@ -55,7 +60,7 @@ as long."""
 EFFORT = 1e-3
 """CP-SAT's deterministic seconds that count as one evaluation."""
 
-BUILD_SECONDS = 1e-5
+BUILD_SECONDS = 2.5e-5
 """Seconds per pair of strategies that building the model for CP-SAT takes, about."""
 
 
@@ -73,13 +78,15 @@ class Sides:
 
     Attributes
     ----------
-    guide : the latest of the bound, None before the first.
+    guide : the latest of the bound, None before the first. step_seconds : that a step of the bound
+    takes.
     """
 
     def __init__(self, problem: ShardingProblem, upper: int | None = None) -> None:
         self.problem = problem
         self.bounding = Bounding(problem, upper)
         self.guide: Guide | None = None
+        self.step_seconds = math.inf
         self._aimed: tuple[int, Condensed] | None = None
 
     def begin(self, tracker: Tracker[ShardingSolution]) -> None:
@@ -154,34 +161,71 @@ def _prices(state: State) -> Iterator[None]:
     while not bounding.settled and not state.stop():
         sides.aim(state)
         if state.by_evaluations:
-            _take_steps(bounding, TURN_STEPS)
+            _take_steps(sides, TURN_STEPS)
             tracker.count(min(TURN_MOVES, tracker.evaluations_left))
         else:
             left = max(0.0, tracker.seconds_left - 2 * pause)
-            _take_steps(bounding, LEAST_STEPS, min(SLICE, PROOF_PART * pause), left)
+            _take_steps(sides, LEAST_STEPS, min(SLICE, PROOF_PART * pause), left)
         sides.tell(state)
         sides.aim(state)
         certified = time.perf_counter()
         bounding.certify()
-        sides.report(state, "lagrangian")
         pause = time.perf_counter() - certified
-        if tracker.seconds_left <= 2 * pause + 0.01:
+        last = tracker.seconds_left <= 2 * pause + 0.01
+        rise = bounding.bound - state.lower_bound
+        if last or rise > NOTICED * (state.value - state.lower_bound):
+            sides.report(state, "lagrangian")
+        if last:
             return
         yield
     sides.report(state, "lagrangian")
 
 
-def _take_steps(
-    bounding: Bounding, least: int, length: float = 0.0, left: float = math.inf
-) -> None:
+def _take_steps(sides: Sides, least: int, length: float = 0.0, left: float = math.inf) -> None:
     """Take one step or more: at least so many, and for `length` seconds, but none once there are
     none `left`.
     """
     begun, taken, spent = time.perf_counter(), 0, 0.0
     while taken == 0 or ((taken < least or spent < length) and spent < left):
-        bounding.step()
+        sides.bounding.step()
         taken += 1
         spent = time.perf_counter() - begun
+    sides.step_seconds = spent / taken
+
+
+def _branches(state: State) -> Iterator[None]:
+    """Part what is left, and begin anew where the bound of the whole has become better than that
+    of the parts.
+    """
+    sides: Sides = state.facts
+    bounding, branches = sides.bounding, None
+    while not bounding.settled and not state.stop():
+        sides.aim(state)
+        if bounding.settled or bounding.upper is None or not bounding.cheap:
+            yield
+            continue
+        compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset
+        if branches is None or branches.compact is not compact or branches.bound < whole:
+            branches = Branches(bounding)
+        branches.close(bounding.upper)
+        if not branches.over:
+            branches.step(state.stop)
+        if state.by_evaluations:
+            spent = 2 * STEPS * TURN_MOVES // TURN_STEPS
+            state.tracker.count(min(spent, state.tracker.evaluations_left))
+        if branches.choice is not None:
+            bounding.found, branches.choice = branches.choice, None
+        bounding.prove(branches.bound)
+        sides.report(state, "branches")
+        if branches.full:
+            return
+        yield
+    sides.report(state, "branches")
+
+
+def _part_seconds(sides: Sides) -> float:
+    """Return about how long it takes to part something, infinity while no good choice is known."""
+    return 2 * STEPS * sides.step_seconds if sides.bounding.cheap else math.inf
 
 
 def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
@@ -249,6 +293,7 @@ def _make_moves(state: State, search: TreeSearch) -> None:
 
 TACTICS: tuple[Tactic, ...] = (
     Steps("prices", BOUND, _prices),
+    Steps("branches", BOTH, _branches, needs=_part_seconds),
     Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
     Steps("tree-moves", VALUE, _moves),
 )

@@ -26,7 +26,7 @@ from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of, usage_unit
 from placeopt.sharding.decode import decode
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.sharding.reduction import composed, reduce
+from placeopt.sharding.reduction import composed, reduce, what_survives
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,13 +143,24 @@ class Bounding:
         alive &= compact.cost < below
         pairs &= compact.table < below
         self.dual.rule_out(alive, pairs)
-        if self.upper <= self.forbidden and _size(alive, pairs) <= SHRUNK * self._size:
+        if self.cheap and _size(alive, pairs) <= SHRUNK * self._size:
             self._narrow(alive, pairs)
         self._reopen_if_empty()
 
+    def prove(self, bound: int) -> None:
+        """Take note of a bound of the choices of `compact` that was found elsewhere."""
+        self._raise(bound)
+        self.settled |= self.upper is not None and bound >= self.upper
+        self._reopen_if_empty()
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a choice is known that uses nothing that is all but forbidden."""
+        return self.upper is not None and self.upper <= self.forbidden
+
     def left(self) -> int:
         """Return about how much CP-SAT would have to look at."""
-        if self.upper is None or self.upper > self.forbidden:
+        if self.upper is None or not self.cheap:
             return MAX_TOTAL
         c = self.dual.compact
         pairs = int((c.table < self.upper - self.narrowed.offset).sum())
@@ -220,7 +231,7 @@ class Bounding:
         """Go on with what survives."""
         assert self.upper is not None
         below, before = self.upper - self.narrowed.offset, self.dual
-        rest = _what_survives(before.compact, alive, pairs, below)
+        rest = what_survives(before.compact, alive, pairs, below)
         if rest is None:
             self._raise(self.upper)
             self.settled = True
@@ -262,22 +273,6 @@ def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | Non
             return Remainder(reduced, least + whole.offset - reduced.offset, bound)
         bound = least + whole.offset
     return Remainder(whole, MAX_TOTAL, bound)
-
-
-def _what_survives(compact: Compact, alive: Bools, pairs: Bools, upper: int) -> Condensed | None:
-    """Return what the reductions leave of the strategies and pairs that survive, None if no choice
-    of less than `upper`.
-    """
-    strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
-    raised = compact._replace(
-        cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
-    )
-    nodes = np.arange(compact.num_nodes)
-    undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
-    rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
-    if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
-        return None
-    return rest
 
 
 def _size(alive: Bools, pairs: Bools) -> int:
