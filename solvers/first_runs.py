@@ -189,16 +189,14 @@ def replicas() -> None:
 def sharding() -> None:
     """Bound, choose and prove five small nodes, of which one follows another."""
     from placeopt.sharding.contest_format import from_contest
-    from placeopt.sharding.two_sided import TwoSided
+    from placeopt.solvers.sharding.tactics import work
+    from placeopt.solving.tracker import Tracker
 
     nodes = {"intervals": [[0, 2]] * 5, "costs": [[2, 1]] * 5, "usages": [[0, 1]] * 5}
     pairs = [[0, 1], [2, 1], [2, 3], [3, 0], [3, 4], [1, 4]]
     edges = {"nodes": pairs, "costs": [[1, 2, 3, 1]] * 5 + [[1, 10**18, 10**18, 2]]}
     tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 1}})
-    sides = TwoSided(tiny, np.random.default_rng(0))
-    sides.start()
-    sides.turn(5)
-    sides.certify()
+    work(tiny, Tracker("sharding-portfolio", tiny, Budget(evaluations=1000)))
 
 
 def plan_ideals() -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,8 +192,21 @@ def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
 
 
 def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
-    """Return the draft without the strategies that are not `alive`; every node must keep one."""
+    """Return the draft without the strategies that are not `alive`.
+
+    Raises
+    ------
+    InputError
+        If a node keeps no strategy: there is no choice then.
+    """
     sizes = np.add.reduceat(alive.astype(np.int64), draft.node_ptr[:-1])
+    if (sizes == 0).any():
+        v = int(np.argmin(sizes))
+        count = int(draft.node_ptr[v + 1] - draft.node_ptr[v])
+        raise InputError(
+            f"sharding: node {v}: expected a strategy that fits into the limit, received {count} "
+            "that do not; raise the limit or give it a smaller one"
+        )
     old_node = np.repeat(np.arange(len(sizes)), np.diff(draft.node_ptr))
     within = np.arange(len(alive)) - draft.node_ptr[old_node]
     single = sizes == 1
@@ -234,6 +248,13 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
         core,
     )
     return Condensed(compact, offset, fixed, node, strategy, time)
+
+
+def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
+    """Return what a choice costs at every node and on every edge."""
+    low, high = compact.edge[:, 0], compact.edge[:, 1]
+    pairs = compact.edge_ptr[:-1] + choice[low] * compact.num_choices[high] + choice[high]
+    return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
 
 
 def as_draft(compact: Compact) -> Draft:

@@ -85,7 +85,7 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
         raise edges.wrong(f"nodes[{e}]", f"nodes 0..{len(sizes) - 1}", edge[e].tolist())
     expected = sizes[edge[:, 0]] * sizes[edge[:, 1]]
     _same(edges, "costs", "one cost per pair of strategies", expected, lengths)
-    stated = body.integer("usage_limit") if body.has("usage_limit") else None
+    stated = _stated_limit(body)
     problem = ShardingProblem(
         name=body.text("name", default_name),
         node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
@@ -99,6 +99,14 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
     if stated is not None and stated >= UNLIMITED:
         _check_useless(body, problem, stated)
     return problem
+
+
+def _stated_limit(body: Body) -> int | None:
+    """Return the limit, of any size; None without one."""
+    stated = body.get("usage_limit") if body.has("usage_limit") else None
+    if stated is not None and (type(stated) is not int or stated < 0):
+        raise body.wrong("usage_limit", "a whole number that is not negative", stated)
+    return stated
 
 
 def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:

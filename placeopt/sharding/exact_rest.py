@@ -13,6 +13,7 @@ Models, Exponential Families, and Variational Inference", 2008.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,14 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.sharding.compact import Compact
 
     Ints = NDArray[np.int64]
+    Ending = Callable[[Callable[[], object]], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,14 @@ def solve_rest(
     workers: int = 1,
     seed: int = 0,
     deterministic: bool = False,
+    ending: Ending | None = None,
 ) -> Rest:
     """Look for a choice of less than `upper` among the strategies and pairs that survive.
 
     Parameters
     ----------
     deterministic : whether `seconds` are CP-SAT's own, machine-independent ones.
+    ending : given how to stop the search early, returns a context that may do so.
     """
     from ortools.sat.python import cp_model
 
@@ -73,7 +79,8 @@ def solve_rest(
     model.minimize(objective)
     limit = {"effort" if deterministic else "seconds": seconds}
     solver = cp_solver(workers=workers, seed=seed, linearization_level=2, **limit)
-    status = solve_interruptibly(solver, model)
+    with nullcontext() if ending is None else ending(solver.stop_search):
+        status = solve_interruptibly(solver, model)
     if status == cp_model.INFEASIBLE:
         return Rest(None, upper)
     if status == cp_model.MODEL_INVALID:  # costs too large for it

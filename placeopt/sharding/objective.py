@@ -29,6 +29,7 @@ class TotalCost(JudgedObjective):
     name: ClassVar[str] = "cost"
     kind: ClassVar[str] = "sharding"
     default_solver: ClassVar[str] = "sharding-portfolio"
+    prover: ClassVar[str] = "sharding-portfolio"
     bounded: ClassVar[str] = "a sharding problem"
     bound_methods: ClassVar[tuple[str, ...]] = METHODS
     solution_class: ClassVar[type] = ShardingSolution

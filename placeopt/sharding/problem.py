@@ -150,7 +150,9 @@ class ShardingProblem(ArrayHolder):
         array = getattr(self, key)
         if array.size and (int(array.min()) < 0 or int(array.max()) >= MAX_NUMBER):
             i = int(np.argmax((array < 0) | (array >= MAX_NUMBER)))
-            raise InputError(f"{where}: {key}[{i}]: expected 0 to 2^62, received {int(array[i])}")
+            raise InputError(
+                f"{where}: {key}[{i}]: expected 0 to 2^62 - 1, received {int(array[i])}"
+            )
 
     @property
     def limited(self) -> bool:

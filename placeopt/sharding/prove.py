@@ -5,13 +5,11 @@ reaches a value.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.independent import independent_bound
-from placeopt.sharding.two_sided import TwoSided
+from placeopt.sharding.compact import costs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +18,11 @@ if TYPE_CHECKING:
 
 METHODS = ("independent", "lagrangian")
 
-SLICE = 2.0
-"""Most seconds between exact passes."""
+STEPS = 20
+"""Steps between choices that are decoded."""
+
+PROOF_PART = 10
+"""An exact pass costs at most this part of the steps before it."""
 
 
 def prove(
@@ -31,8 +32,8 @@ def prove(
 
     Parameters
     ----------
-    upper : value of a known solution, which the Lagrangian bound aims at; without one it looks for
-    one itself.
+    upper : value of a known solution, which the Lagrangian bound aims at; without one, the choices
+    that its messages decode do.
     """
     end = time.perf_counter() + seconds
     found: dict[str, int] = {}
@@ -44,18 +45,21 @@ def prove(
 
 
 def _lagrangian(problem: ShardingProblem, end: float, upper: int | None) -> int:
-    sides = TwoSided(problem, np.random.default_rng(0), upper=upper)
-    if sides.trivial:
-        return sides.bound
-    if upper is None:
-        sides.start()
-    else:
-        sides.dual.step()
-    sides.certify()
-    with ThreadPoolExecutor(1, thread_name_prefix="placeopt") as pool:
-        while (left := end - time.perf_counter() - 2 * sides.certify_seconds) > 0:
-            sides.side_by_side(min(SLICE, left), pool)
-            sides.certify()
-            if upper is not None and sides.bound >= upper:
+    bounding = Bounding(problem, upper)
+    begun, pause = time.perf_counter(), 0.0
+    while not bounding.settled and (upper is None or bounding.bound < upper):
+        for _ in range(STEPS):
+            bounding.step()
+            if time.perf_counter() > end:
                 break
-    return sides.bound
+        if upper is None:
+            choice = bounding.decoded(limited=True)
+            bounding.aim(sum(int(part.sum()) for part in costs_of(bounding.compact, choice)))
+        now = time.perf_counter()
+        if now - begun > PROOF_PART * pause or now + 2 * pause > end:
+            bounding.certify()
+            begun = time.perf_counter()
+            pause = begun - now
+        if begun + 2 * pause > end:
+            break
+    return bounding.bound

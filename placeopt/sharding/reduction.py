@@ -4,6 +4,9 @@ Where nothing that costs `most` or more is looked for, `reduce` removes, until n
 
 - strategies that are part of no choice below `most`: with some neighbour, every pair costs as much
   (arc consistency);
+- strategies and pairs without room: usages are counted above the smallest of each node, so that a
+  strategy passes the capacity if its own usage does, with the least that each neighbour then uses,
+  whatever all others choose. What remains may use more at least, and leave others less room;
 - strategies that another one of the node replaces at no higher cost, whatever the neighbours
   choose, and with no more usage: c(x') - c(x) + sum_e max_y [T_e(x', y) - T_e(x, y)] <= 0, over the
   y that x can be paired with (Goldstein);
@@ -75,6 +78,10 @@ def reduce(condensed: Condensed, most: int) -> Condensed | None:
         alive = compact.cost < most
         if not consistent(compact, alive, most):
             return None
+        compact = compact._replace(table=compact.table.copy())
+        without_room(compact, alive, most, least_of_spans(compact.capacity))
+        if not consistent(compact, alive, most):
+            return None
         replaced(compact, alive, most, MOST_WORK)
         if not consistent(compact, alive, most):
             return None
@@ -87,6 +94,24 @@ def reduce(condensed: Condensed, most: int) -> Condensed | None:
         if draft is None and len(condensed.compact.cost) > 0.99 * len(before.cost):
             break
     return condensed
+
+
+def what_survives(
+    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int
+) -> Condensed | None:
+    """Return what the reductions leave of the strategies and pairs that survive, None if no choice
+    of less than `upper`.
+    """
+    strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
+    raised = compact._replace(
+        cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
+    )
+    nodes = np.arange(compact.num_nodes)
+    undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
+    rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
+    if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
+        return None
+    return rest
 
 
 def composed(outer: Condensed, inner: Condensed) -> Condensed:
@@ -142,6 +167,94 @@ def consistent(c, alive, most):
                 queue[(head + count) % n] = w
                 count += 1
     return True
+
+
+def least_of_spans(capacity: Ints) -> Ints:
+    """Return the smallest capacity of the 2^k time points from each on: (k, T)."""
+    rows = [capacity]
+    while 2 ** len(rows) <= len(capacity):
+        half = 2 ** (len(rows) - 1)
+        later = np.minimum(rows[-1][:-half], rows[-1][half:])
+        rows.append(np.concatenate([later, rows[-1][-half:]]))
+    return np.stack(rows)
+
+
+@inner
+def _least_between(spans, first, last):
+    """Return the smallest capacity of the time points first .. last - 1, of which there is one."""
+    k = 0
+    while 2 << k <= last - first:
+        k += 1
+    return min(spans[k, first], spans[k, last - (1 << k)])
+
+
+@entry
+def without_room(c, alive, most, spans):
+    """Remove from `alive` the strategies, and raise to `most` the pairs, that pass the capacity
+    whatever the others choose.
+    """
+    for e in range(len(c.edge)):
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        first, last = max(c.first[u], c.first[v]), min(c.last[u], c.last[v])
+        if first < last:
+            room = _least_between(spans, first, last)
+            at = c.edge_ptr[e]
+            for x in range(c.node_ptr[u], c.node_ptr[u + 1]):
+                for y in range(c.node_ptr[v], c.node_ptr[v + 1]):
+                    if c.usage[x] + c.usage[y] > room:
+                        c.table[at] = max(c.table[at], most)
+                    at += 1
+    for v in range(len(c.node_ptr) - 1):
+        _star(c, alive, most, spans, v)
+
+
+@inner
+def _star(c, alive, most, spans, v):
+    """Remove the strategies of v that, with the least that each neighbour then uses, pass the
+    capacity.
+    """
+    degree = c.adj_ptr[v + 1] - c.adj_ptr[v]
+    star = np.empty(degree + 1, dtype=np.int64)  # nodes that are live at all
+    star[0] = v
+    star[1:] = c.adj_node[c.adj_ptr[v] : c.adj_ptr[v + 1]]
+    times = np.unique(np.concatenate((c.first[star], c.last[star])))
+    if len(times) < 2:
+        return
+    room = np.empty(len(times) - 1, dtype=np.int64)
+    for i in range(len(room)):
+        room[i] = _least_between(spans, times[i], times[i + 1])
+    begin, end = np.searchsorted(times, c.first[star]), np.searchsorted(times, c.last[star])
+    for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+        change = np.zeros(len(times), dtype=np.int64)
+        change[begin[0]] += c.usage[x]
+        change[end[0]] -= c.usage[x]
+        for i in range(degree if alive[x] else 0):
+            if begin[i + 1] < end[i + 1]:
+                least = _least_with(c, alive, most, v, x - c.node_ptr[v], c.adj_ptr[v] + i)
+                change[begin[i + 1]] += least
+                change[end[i + 1]] -= least
+        used = np.cumsum(change)
+        for i in range(len(room)):
+            if used[i] > room[i]:
+                alive[x] = False
+
+
+@inner
+def _least_with(c, alive, most, v, x, i):
+    """Return the least that the i-th neighbour uses where v has its strategy x; 0 if no strategy
+    goes with it.
+    """
+    w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
+    size, columns = c.node_ptr[v + 1] - c.node_ptr[v], c.node_ptr[w + 1] - c.node_ptr[w]
+    at, step = (at + x * columns, 1) if v < w else (at + x, size)
+    least = -1
+    for y in range(columns):
+        usage = c.usage[c.node_ptr[w] + y]
+        if alive[c.node_ptr[w] + y] and c.table[at + y * step] < most:
+            least = usage if least < 0 else min(least, usage)
+            if least == 0:
+                break
+    return max(least, 0)
 
 
 @entry

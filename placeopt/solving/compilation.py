@@ -145,7 +145,8 @@ GROUPS = {
         KernelGroup(
             "sharding",
             (
-                "sharding.tree_moves",
+                "solvers.sharding.tree_moves",
+                "sharding.decode",
                 "sharding.compact",
                 "sharding.reduction",
                 "sharding.bounds.message_passing",

@@ -1,36 +1,40 @@
 """Sharding problems like the contest's, drawn or derived: gaps, and values against longer runs.
 
     PLACEOPT_DATA=../shared/data python results/sharding/generated.py [--seconds 10] [--long 0]
-        [--rows 99]
+        [--minutes 60]
 
-Bound and search take turns, each for `--seconds` of processor time, CP-SAT counted, so that the load
-of the machine does not count. `--long` measures rows that are there once more with so many seconds
-and another seed, and keeps the lowest value. Each row is written to generated.csv when it is done;
-the study may be stopped and continued, and rows of other code are measured anew. `set` says whether
-a choice was made on a family ("developed") or not ("apart").
+Each problem is solved for `--seconds` of a clock that counts half the processor time of this
+process: that is time on two idle cores, whatever else the machine does. `--long` measures rows that
+are there once more with so many seconds and another seed, and keeps the lowest value. Rows come in
+rounds over all families, so that a run that is stopped early says something of each; each row is
+written to generated.csv when it is done, and rows of other code are measured anew. `set` says
+whether a choice was made on a family ("developed") or not ("apart"). The sums, by set, are printed
+and written to generated.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from contextlib import contextmanager
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from contest_like import APART, FAMILIES, contest_like, derived
 
 import placeopt as po
 from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
-from placeopt.sharding.contest_like import APART, FAMILIES, contest_like, derived
-from placeopt.sharding.two_sided import TwoSided
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.sharding.problem import ShardingProblem
 
 HERE = Path(__file__).parent
 TABLE = HERE / "generated.csv"
-SIZES = (1000, 5000, 20000, 100000)
+SIZES = (1000, 300, 5000, 20000, 100000)
 DERIVED: dict[str, dict[str, Any]] = {
     "limit 1.02": {"limit": Fraction(102, 100)},
     "limit 1.3": {"limit": Fraction(13, 10)},
@@ -39,15 +43,25 @@ DERIVED: dict[str, dict[str, Any]] = {
 }
 DEVELOPED_LETTERS = "BRT"
 APART_LETTERS = "GDL"
+WARM_SECONDS = 1.0
+"""Of a solve before the first row, in which kernels are compiled and loaded."""
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return the names of all problems with the set that they belong to, small ones first."""
-    named = [("developed", f) for f in FAMILIES] + [("apart", f) for f in APART]
-    drawn = [(f"{f}:{n}:{7 + i}", kind) for i, n in enumerate(SIZES) for kind, f in named]
-    letters = [(x, "developed") for x in DEVELOPED_LETTERS] + [(x, "apart") for x in APART_LETTERS]
-    made = [(f"{x}:{how}:0", kind) for how in DERIVED for x, kind in letters]
-    return drawn[:32] + made + drawn[32:]
+    """Return the names of all problems with the set that they belong to, in rounds: developed and
+    apart by turns.
+    """
+    families = list(chain(*zip(FAMILIES, APART, strict=True)))
+    letters = list(chain(*zip(DEVELOPED_LETTERS, APART_LETTERS, strict=True)))
+    drawn = [[f"{f}:{n}:{7 + i}" for f in families] for i, n in enumerate(SIZES)]
+    made = [f"{x}:{how}:0" for how in DERIVED for x in letters]
+    names = [*chain(*drawn[:3]), *made, *chain(*drawn[3:])]
+    return [(name, set_of(name.split(":")[0])) for name in names]
+
+
+def set_of(family: str) -> str:
+    """Return the set of a family, or of the letter of a given problem."""
+    return "developed" if family in FAMILIES or family in DEVELOPED_LETTERS else "apart"
 
 
 def problem_of(name: str) -> ShardingProblem:
@@ -59,32 +73,32 @@ def problem_of(name: str) -> ShardingProblem:
     return contest_like(family, int(size), int(seed))
 
 
+@contextmanager
+def processor_clock() -> Iterator[None]:
+    """Have the package's clock count half the processor time of this process."""
+    clock = time.perf_counter
+    time.perf_counter = lambda: time.process_time() / 2
+    try:
+        yield
+    finally:
+        time.perf_counter = clock
+
+
 def measured(name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Return value and bound after `seconds` of processor time of each side."""
+    """Return value and bound after `seconds`."""
     problem = problem_of(name)
-    sides = TwoSided(problem, np.random.default_rng(seed))
-    sides.start()
-    spent = part = 0.1
-    while spent < seconds and not sides.trivial and sides.search is not None:
-        begun = time.process_time()
-        while time.process_time() - begun < part:
-            sides.dual.step()
-        half = time.process_time()
-        while time.process_time() - half < half - begun:
-            sides.moves += sides.search.round(500)
-        sides.exchange()
-        spent += half - begun
-        part = min(2.0, 0.1 + spent / 5)
-        if spent >= seconds or sides.certify_seconds < part / 10:
-            sides.certify()
-            sides.finish(part)
-    value = sides.condensed.offset + (0 if sides.search is None else sides.search.best_cost)
+    with processor_clock():
+        result = po.solve(problem, seconds=seconds, seed=seed)
+    violations = po.verify(problem, result, seconds=0).violations
+    if violations:
+        raise SystemExit(f"{name}: {violations[0]}")
     return {
         "nodes": problem.num_nodes,
-        "core": sides.compact.num_nodes - sides.compact.core,
-        "value": value,
-        "bound": sides.bound,
-        "gap": 1.0 - sides.bound / value if value else 0.0,
+        "value": result.value,
+        "bound": result.lower_bound,
+        "gap": 1.0 - result.lower_bound / result.value if result.value else 0.0,
+        "status": result.status,
+        "spent": round(result.runtime, 2),
     }
 
 
@@ -95,45 +109,65 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--long", type=float, default=0.0)
-    parser.add_argument("--rows", type=int, default=999, help="at most so many rows")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no row after these")
     arguments = parser.parse_args()
     from study import sources
 
     made_by = {"seconds": f"{arguments.seconds:g}", "sources": sources()}
-    left = arguments.rows
+    order = {name: i for i, (name, _) in enumerate(rows())}
+    end = time.monotonic() + 60 * arguments.minutes
+    po.solve(problem_of("training:100:0"), seconds=WARM_SECONDS)
     for name, kind in rows():
-        table = read_csv(TABLE)
+        table = [row for row in read_csv(TABLE) if row["name"] in order]
         mine = next((row for row in table if row["name"] == name), {})
         fresh = made_by.items() <= mine.items()
-        if left <= 0 or (fresh and not arguments.long):
+        if fresh and (not arguments.long or mine.get("long") == f"{arguments.long:g}"):
             continue
-        left -= 1
+        if time.monotonic() > end:
+            break
         if fresh:
             longer = measured(name, arguments.long, seed=1)
             best = min(longer["value"], int(mine.get("best") or mine["value"]))
-            row = mine | {"best": best, "long": arguments.long}
+            row = mine | {"best": best, "long": f"{arguments.long:g}"}
         else:
             row = {"name": name, "set": kind} | measured(name, arguments.seconds, seed=0) | made_by
-        order = {x: i for i, (x, _) in enumerate(rows())}
         table = [x for x in table if x["name"] != name] + [row]
         write_csv(TABLE, sorted(table, key=lambda x: order[x["name"]]), digits=6)
         print(row, flush=True)
-    print("\n".join(sums()))
+    lines = ["# Drawn and derived problems", "", *sums(made_by)]
+    (HERE / "generated.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines[2:]))
 
 
-def sums() -> list[str]:
-    """Return mean and largest gaps, and values against longer runs, by set."""
-    found = read_csv(TABLE, numbers=True)
-    heads = ("set", "problems", "mean gap %", "largest %", "longer runs", "worst value / best")
+def sums(made_by: dict[str, str]) -> list[str]:
+    """Return mean and largest gaps, and values against longer runs, by set: of this code's rows."""
+    found = [row for row in read_csv(TABLE, numbers=True) if row["sources"] == made_by["sources"]]
+    heads = (
+        "set",
+        "nodes",
+        "problems",
+        "proved",
+        "mean gap %",
+        "largest %",
+        "above 15 %",
+        "longer runs",
+        "worst value / best",
+    )
     lines = []
     for kind in ("developed", "apart"):
-        mine = [row for row in found if row["set"] == kind]
-        if mine:
-            gaps = [100 * float(row["gap"]) for row in mine]
-            ratios = [row["value"] / row["best"] for row in mine if row.get("best")]
-            worst = round(max(ratios), 4) if ratios else "-"
-            mean = round(sum(gaps) / len(gaps), 2)
-            lines.append((kind, len(mine), mean, round(max(gaps), 2), len(ratios), worst))
+        for words, low, high in (("all", 0, 2**62), ("below 4000", 0, 4000), ("more", 4000, 2**62)):
+            mine = [r for r in found if r["set"] == kind and low <= r["nodes"] < high]
+            if mine:
+                gaps = [100 * float(row["gap"]) for row in mine]
+                ratios = [row["value"] / row["best"] for row in mine if row.get("best")]
+                proved = sum(row["status"] == "optimal" for row in mine)
+                mean, most = round(sum(gaps) / len(gaps), 2), round(max(gaps), 2)
+                above, worst = (
+                    sum(gap > 15 for gap in gaps),
+                    round(max(ratios, default=0), 4) or "-",
+                )
+                counts = (len(mine), proved, mean, most, above, len(ratios), worst)
+                lines.append((kind, words, *counts))
     return markdown_table(heads, lines)
 
 

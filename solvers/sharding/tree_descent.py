@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
-from placeopt.sharding.tree_moves import least_usage
-from placeopt.sharding.tree_search import TreeSearch
+from placeopt.solvers.sharding.tree_search import TreeSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 

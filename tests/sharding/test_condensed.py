@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from sharding_problems import draw, oracle
 
+from placeopt.model.errors import InputError
 from placeopt.sharding.compact import as_draft, condense, draft_of
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.reduction import composed
 
 HUGE = 10**9
@@ -83,3 +85,12 @@ def test_two_condensations_are_one():
             assert both.contract(whole).tolist() == list(choice)
             count += 1
     assert count > 50
+
+
+def test_a_node_without_a_strategy_that_fits_is_one_line():
+    """Whoever condenses directly is told which node has none."""
+    data = draw(3, nodes=4)[1]
+    draft, fits = draft_of(from_contest(data))
+    fits[draft.node_ptr[2] : draft.node_ptr[3]] = False
+    with pytest.raises(InputError, match="node 2: expected a strategy that fits"):
+        condense(draft, fits)

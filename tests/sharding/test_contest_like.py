@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sharding_problems import draw, oracle
 
 from placeopt.model.errors import InputError
-from placeopt.sharding.contest_like import APART, FAMILIES, contest_like, derived
 from placeopt.sharding.evaluate import profile_of, total_cost
 from placeopt.sharding.objective import least_usage
 from placeopt.sharding.problem import ShardingSolution
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
+from contest_like import APART, FAMILIES, contest_like, derived
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *APART])

@@ -155,6 +155,8 @@ def test_json_round_trips(tmp_path):
         (lambda p: p["edges"]["costs"][0].pop(), "costs"),
         (lambda p: p.pop("nodes"), "nodes"),
         (lambda p: p.__setitem__("usage_limit", "a lot"), "usage_limit"),
+        (lambda p: p.__setitem__("usage_limit", -1), "not negative"),
+        (lambda p: p.__setitem__("usage_limit", 12.5), "whole number"),
     ],
 )
 def test_wrong_files_are_one_line(change, words, tmp_path):
@@ -177,6 +179,13 @@ def test_wrong_files_are_one_line(change, words, tmp_path):
     with pytest.raises(InputError, match=words) as failure:
         po.load(path)
     assert "\n" not in str(failure.value)
+
+
+def test_a_limit_of_any_size_is_a_limit():
+    """More than 64 bits hold is no limit where no choice passes it."""
+    data = draw(3)[1]
+    data["problem"]["usage_limit"] = 10**30
+    assert not from_contest(data).limited
 
 
 def test_damaged_gzip_is_one_line(tmp_path):

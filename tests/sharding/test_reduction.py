@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from sharding_problems import FORBIDDEN, draw, draw_linked, oracle
 
-from placeopt.sharding.compact import MAX_TOTAL, condense, draft_of
-from placeopt.sharding.reduction import reduce
-from placeopt.sharding.two_sided import TwoSided
+import placeopt as po
+from placeopt.sharding.compact import MAX_TOTAL, condense, costs_of, draft_of
+from placeopt.sharding.contest_format import from_contest
+from placeopt.sharding.evaluate import profile_of
+from placeopt.sharding.reduction import least_of_spans, reduce, without_room
 
 
 def problems(count):
@@ -22,6 +24,19 @@ def problems(count):
         feasible = oracle(data)
         if feasible:
             yield problem, feasible
+
+
+def tight_problems(count):
+    """Yield small problems whose limit is little above the peak of the smallest usages."""
+    for seed in range(count):
+        data = (draw if seed % 2 else draw_linked)(seed)[1]
+        given = data["problem"]
+        least = np.array([min(row) for row in given["nodes"]["usages"]])
+        intervals = np.array(given["nodes"]["intervals"])
+        given["usage_limit"] = profile_of(intervals, least).peak + seed % 4
+        feasible = oracle(data)
+        if feasible:
+            yield from_contest(data), feasible
 
 
 def remaining(condensed):
@@ -97,16 +112,59 @@ def test_search_avoids_what_is_forbidden_and_says_when_it_cannot():
     forbidden = best_found = count = 0
     for problem, feasible in problems(60):
         best = min(feasible.values())
-        sides = TwoSided(problem, np.random.default_rng(3))
-        sides.start()
-        for _ in range(4):
-            sides.turn(50)
-            sides.certify()
-            sides.finish(1.0, deterministic=True)
-        value = feasible[tuple(sides.solution().tolist())]
-        assert sides.bound <= best <= value
+        result = po.solve(problem, evaluations=2000, seed=3)
+        value = feasible[tuple(result.solution.strategy.tolist())]
+        assert result.lower_bound <= best <= value == result.value
         count += 1
         forbidden += best >= FORBIDDEN
         best_found += value == best
     assert forbidden > 3
     assert best_found > 0.9 * count
+
+
+def test_what_has_no_room_goes():
+    """A strategy goes that passes the limit by itself, one that does with the least its neighbours
+    then use, and so on: of four nodes the last choice decides all.
+    """
+    nodes = {
+        "intervals": [[0, 4], [0, 4], [0, 4], [0, 4]],
+        "costs": [[9, 1], [9, 1], [9, 1], [5, 6]],
+        "usages": [[0, 90], [0, 60], [10, 50], [0, 1]],
+    }
+    # using 60 in node 1 asks for 50 in node 2; node 0 never has room for its 90
+    edges = {"nodes": [[1, 2]], "costs": [[3, 3, FORBIDDEN, 3]]}
+    data = {"problem": {"nodes": nodes, "edges": edges, "usage_limit": 95}}
+    problem = from_contest(data)
+    reduced = reduce(condense(*draft_of(problem)), FORBIDDEN)
+    assert reduced.fixed[:2].tolist() == [0, 0]
+    feasible = oracle(data)
+    assert min(feasible.values()) == po.solve(problem, evaluations=50).lower_bound
+
+
+@pytest.mark.interpreted
+def test_pairs_without_room_are_raised():
+    """Where two neighbours pass the limit together, no choice of less has that pair, and every
+    feasible choice keeps its cost.
+    """
+    raised = removed = 0
+    for problem, feasible in tight_problems(120):
+        whole = condense(*draft_of(problem))
+        c = whole.compact._replace(table=whole.compact.table.copy())
+        if c.num_nodes == 0 or c.capacity.min(initial=0) < 0:
+            continue
+        alive = np.ones(len(c.cost), dtype=np.bool_)
+        most = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+        without_room(c, alive, most, least_of_spans(c.capacity))
+        raised += int((c.table != whole.compact.table).sum())
+        removed += int((~alive).sum())
+        kept = {}
+        for inner in np.ndindex(*c.num_choices.tolist()):
+            choice = np.array(inner, dtype=np.int64)
+            nodes, pairs = costs_of(c, choice)
+            if alive[c.node_ptr[:-1] + choice].all() and max(pairs, default=0) < most:
+                kept[tuple(whole.expand(choice).tolist())] = nodes.sum() + pairs.sum()
+        for choice, cost in feasible.items():
+            if cost < most:
+                assert kept[choice] + whole.offset == cost
+    assert raised > 20
+    assert removed > 20

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sharding_problems import draw, draw_linked, oracle
 
+import placeopt as po
 from placeopt.sharding.compact import condense, draft_of, over_time
-from placeopt.sharding.contest_like import contest_like
+from placeopt.sharding.decode import least_usage
 from placeopt.sharding.judge import sharding_violations
-from placeopt.sharding.problem import ShardingSolution
-from placeopt.sharding.tree_moves import least_usage
-from placeopt.sharding.tree_search import TreeSearch
-from placeopt.sharding.two_sided import TwoSided
-from placeopt.sharding.windows import Windows
+from placeopt.solvers.sharding.tree_search import TreeSearch
+from placeopt.solvers.sharding.windows import Windows
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
+from contest_like import contest_like
 
 
 def searches(seeds):
@@ -94,10 +98,6 @@ def test_first_attempts_reach_a_tight_limit():
     limit.
     """
     problem = contest_like("tight", 300, 3)
-    sides = TwoSided(problem, np.random.default_rng(0))
-    sides.start()
-    for _ in range(12):
-        sides.turn(500)
-    sides.certify()
-    assert sharding_violations(problem, ShardingSolution(sides.solution())) == []
-    assert sides.bound <= sides.search.best_cost + sides.condensed.offset <= 1.5 * sides.bound
+    result = po.solve(problem, evaluations=8000)
+    assert sharding_violations(problem, result.solution) == []
+    assert result.lower_bound <= result.value <= 1.1 * result.lower_bound

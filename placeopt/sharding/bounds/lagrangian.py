@@ -115,6 +115,10 @@ class Dual:
         self.bound = self._sweep()
         self._messages = self._copy()
 
+    def begin_at(self, prices: Floats) -> None:
+        """Begin at known prices."""
+        self.prices, self._now = prices, prices.copy()
+
     def step(self) -> None:
         """Sweep down and up, then move the prices."""
         bound = self._sweep()

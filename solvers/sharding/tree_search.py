@@ -32,9 +32,10 @@ import numpy as np
 from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.compact import over_time
-from placeopt.sharding.tree_moves import Manner, board_of, improve, least_usage, roots_at
-from placeopt.sharding.windows import Windows
+from placeopt.sharding.compact import costs_of, over_time
+from placeopt.sharding.decode import least_usage
+from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, roots_at
+from placeopt.solvers.sharding.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ class TreeSearch:
         self._made, self._limit = 0, 1
         self.board = board_of(compact, choice)
         self.window = Windows(compact, rng)
-        self._work = self._attempts(polished=False)
+        self._work = self._attempts()
 
     def guide(self, prices: Floats, decoded: Ints, fitted: Ints) -> None:
         """Take note of the bound's prices by time point, and of choices that its messages decode
@@ -116,12 +117,6 @@ class TreeSearch:
         """
         self._prices, self._decoded, self._fitted = prices, decoded, fitted
         self.offer_best(fitted)
-
-    def restart(self, choice: Ints) -> None:
-        """Go on from another choice, which keeps the capacity."""
-        self.board = board_of(self.compact, choice)
-        self._keep_best()
-        self._work = self._attempts(polished=True)
 
     def offer_best(self, choice: Ints) -> None:
         """Take note of a choice that keeps the capacity, if it is the best; the attempt goes on."""
@@ -137,19 +132,8 @@ class TreeSearch:
 
     def cost_of(self, choice: Ints) -> int:
         """Return what a choice costs, edges and nodes that were decided before left out."""
-        nodes, edges = self._costs(choice)
+        nodes, edges = costs_of(self.compact, choice)
         return int(nodes.sum()) + int(edges.sum())
-
-    def cost_below(self, choice: Ints, most: int) -> int:
-        """Return what a choice costs, costs of `most` or more left out."""
-        nodes, edges = self._costs(choice)
-        return int(nodes[nodes < most].sum()) + int(edges[edges < most].sum())
-
-    def _costs(self, choice: Ints) -> tuple[Ints, Ints]:
-        c = self.compact
-        low, high = c.edge[:, 0], c.edge[:, 1]
-        pairs = c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]
-        return c.cost[c.node_ptr[:-1] + choice], c.table[pairs]
 
     def moves(self, roots: Ints, most: int, prices: Floats, compact: Compact) -> None:
         """Make a move of a tree of up to `most` nodes at each root, usage priced by time point."""
@@ -159,11 +143,11 @@ class TreeSearch:
         improve(self.factors, compact, self.board, roots, price, manner, self.state)
         self._made += len(roots)
 
-    def _attempts(self, *, polished: bool) -> Iterator[None]:
-        """Make attempts without end; first descend from the choice on the board, if asked to or if
-        nothing has been decoded yet.
+    def _attempts(self) -> Iterator[None]:
+        """Make attempts without end; first descend from the choice on the board, if nothing has
+        been decoded yet.
         """
-        if polished or self._decoded is None:
+        if self._decoded is None:
             yield from self._strict(DOUBLINGS * len(SCALES))
         way, turns = DECODED, 1
         while True:

@@ -1,0 +1,283 @@
+"""The bound of a whole problem: reductions, the Lagrangian bound on what they leave, and, time and
+again, the same on what no known choice makes needless.
+
+A known choice of cost U rules out strategies and pairs (`exact_pass.survivors`). Once much is ruled
+out, what survives is reduced and bounded anew (`narrow`): with fewer strategies the least that a
+node uses rises, the others have less room, and what has no room goes too, so that the bound rises
+far beyond that of the local polytope with the limit. Every choice costs at least the smaller of U
+and the bound of what survives; U only falls, so this holds whatever U was when something was ruled
+out.
+
+References
+----------
+H. Crowder, E. L. Johnson, M. Padberg, "Solving large-scale zero-one linear programming problems",
+Operations Research 31, 1983 (fixing by reduced costs, then again on what is left).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.sharding.bounds.exact_pass import survivors
+from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of, usage_unit
+from placeopt.sharding.decode import decode
+from placeopt.sharding.exact_rest import solve_rest
+from placeopt.sharding.reduction import composed, reduce, what_survives
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.compact import Compact
+    from placeopt.sharding.exact_rest import Ending
+    from placeopt.sharding.problem import ShardingProblem
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+    Floats = NDArray[np.float64]
+
+SHRUNK = 0.9
+"""What survives is bounded anew where it is at most this part of what is bounded now."""
+
+CP_SAT_PAIRS = 30_000
+"""Most pairs of strategies, and hundredths of the live nodes of all time points, that are left to
+CP-SAT."""
+
+
+class Remainder(NamedTuple):
+    """What remains of a problem; what every other choice costs at least, without its offset; a
+    bound of all choices.
+    """
+
+    condensed: Condensed
+    others: int
+    bound: int
+
+
+class Bounding:
+    """A bound that rises step by step.
+
+    Costs of choices are counted without the offset of `condensed`.
+
+    Attributes
+    ----------
+    forbidden : costs of so much or more are all but forbidden: they are clamped here.
+    condensed : what remains of the problem once choices that use such are left out; searches work
+    on its `compact`; a new one where the whole problem has to be looked at after all.
+    upper : cost of the best known choice, None before one.
+    narrowed : what remains of `compact` for choices of less than `upper`.
+    settled : whether nothing is left to prove. found : a choice of `compact` that was found on the
+    way, None without one.
+    """
+
+    def __init__(self, problem: ShardingProblem, upper: int | None = None) -> None:
+        self.problem = problem
+        self.forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+        # else usages are rounded up, and choices may fit that seem not to
+        self._exact = usage_unit(problem) == 1
+        self._bound = 0
+        self.upper: int | None = None
+        self.found: Ints | None = None
+        self.settled: bool
+        self.dual: Dual
+        self._open(without_forbidden(problem, self.forbidden, upper))
+        if upper is not None:
+            self.aim(max(0, upper - self.condensed.offset))
+
+    @property
+    def bound(self) -> int:
+        """The best bound proved of the problem, exactly; 0 where usages were rounded."""
+        return self._bound if self._exact else 0
+
+    @property
+    def compact(self) -> Compact:
+        """What searches work on."""
+        return self.condensed.compact
+
+    @property
+    def prices(self) -> Floats:
+        """Prices on usage by time point of `compact`."""
+        prices = np.zeros(len(self.compact.capacity))
+        prices[self.narrowed.time] = self.dual.prices
+        return prices
+
+    def aim(self, cost: int, guess: float = math.inf) -> None:
+        """Take note of the cost of a known choice, and of a guess of the best cost."""
+        self.upper = cost if self.upper is None else min(self.upper, cost)
+        if self.settled:
+            self._reopen_if_empty()
+            return
+        offset = self.narrowed.offset
+        self.dual.aim(max(1, self.upper - offset), max(1.0, guess - offset))
+
+    def step(self) -> None:
+        """Improve prices and messages by one step."""
+        self.dual.step()
+
+    def decoded(self, *, limited: bool) -> Ints:
+        """Return the choice of `compact` that the messages decode, within the capacity or without
+        one.
+        """
+        inner = self.narrowed.compact
+        if not limited:
+            most = np.full(len(inner.capacity), MAX_TOTAL, dtype=np.int64)
+            inner = inner._replace(capacity=most)
+        return self.narrowed.expand(decode(self.dual.factors, inner, self.dual.width))
+
+    def certify(self) -> None:
+        """Prove the bound exactly, rule out what no better choice uses, and narrow what is left."""
+        if self.settled:
+            return
+        offset = self.narrowed.offset
+        found, witness, clamped = self.dual.certify()
+        if self.upper is None:
+            self._raise(found.bound + offset)
+            return
+        below = self.upper - offset
+        self._raise(min(found.bound + offset, self.upper))
+        alive, pairs = survivors(clamped, witness, found, below)
+        compact = self.dual.compact  # clamped costs say less than these
+        alive &= compact.cost < below
+        pairs &= compact.table < below
+        self.dual.rule_out(alive, pairs)
+        if self.cheap and _size(alive, pairs) <= SHRUNK * self._size:
+            self._narrow(alive, pairs)
+        self._reopen_if_empty()
+
+    def prove(self, bound: int) -> None:
+        """Take note of a bound of the choices of `compact` that was found elsewhere."""
+        self._raise(bound)
+        self.settled |= self.upper is not None and bound >= self.upper
+        self._reopen_if_empty()
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a choice is known that uses nothing that is all but forbidden."""
+        return self.upper is not None and self.upper <= self.forbidden
+
+    def left(self) -> int:
+        """Return about how much CP-SAT would have to look at."""
+        if self.upper is None or not self.cheap:
+            return MAX_TOTAL
+        c = self.dual.compact
+        pairs = int((c.table < self.upper - self.narrowed.offset).sum())
+        return max(pairs, int((c.last - c.first).sum()) // 100)
+
+    def finish(
+        self,
+        seconds: float,
+        *,
+        deterministic: bool = False,
+        workers: int = 1,
+        ending: Ending | None = None,
+    ) -> None:
+        """Solve what is left by CP-SAT, if it is small enough.
+
+        Parameters
+        ----------
+        seconds, deterministic, workers, ending : see `solve_rest`.
+        """
+        if self.settled or self.left() > CP_SAT_PAIRS or self.upper is None:
+            return
+        c, offset = self.dual.compact, self.narrowed.offset
+        below = self.upper - offset
+        rest = solve_rest(
+            c,
+            c.cost < below,
+            c.table < below,
+            below,
+            seconds=seconds,
+            deterministic=deterministic,
+            workers=workers,
+            ending=ending,
+        )
+        if rest.choice is not None:
+            self.found = self.narrowed.expand(rest.choice)
+        self._raise(min(rest.bound + offset, self.upper))
+        if rest.bound >= below:
+            self.settled = True
+        self._reopen_if_empty()
+
+    def _open(self, remainder: Remainder) -> None:
+        """Work on what remains."""
+        self.condensed, self._others = remainder.condensed, remainder.others
+        self._bound = max(self._bound, remainder.bound)
+        self.upper = None
+        compact = self.compact
+        node, time = np.arange(compact.num_nodes), np.arange(len(compact.capacity))
+        strategy = np.arange(len(compact.cost)) - np.repeat(
+            compact.node_ptr[:-1], compact.num_choices
+        )
+        whole = Condensed(compact, 0, np.full(len(node), -1), node, strategy, time)
+        self._work_on(whole)
+
+    def _work_on(self, narrowed: Condensed) -> None:
+        """Bound what remains of `compact`."""
+        self.narrowed = narrowed
+        compact = narrowed.compact
+        self.settled = compact.num_nodes == 0
+        below = self.forbidden if self.upper is None else self.upper - narrowed.offset
+        self._size = _size(compact.cost < below, compact.table < below)
+        if self.settled:
+            self.found = narrowed.expand(np.zeros(0, dtype=np.int64))
+            self._raise(narrowed.offset)
+        else:
+            self.dual = Dual(compact)
+
+    def _narrow(self, alive: Bools, pairs: Bools) -> None:
+        """Go on with what survives."""
+        assert self.upper is not None
+        below, before = self.upper - self.narrowed.offset, self.dual
+        rest = what_survives(before.compact, alive, pairs, below)
+        if rest is None:
+            self._raise(self.upper)
+            self.settled = True
+            return
+        self._work_on(composed(self.narrowed, rest))
+        if not self.settled:
+            self.dual.begin_at(before.prices[rest.time])
+            self.aim(self.upper)
+
+    def _raise(self, bound: int) -> None:
+        self._bound = max(self._bound, min(bound, self._others) + self.condensed.offset)
+
+    def _reopen_if_empty(self) -> None:
+        """Work on the whole problem if it is proved that every choice uses what is all but
+        forbidden, and a choice of the whole is not known to be the best.
+        """
+        empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
+        if empty and self.upper is not None and self.upper > self._others:
+            self.found = None
+            self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self._bound))
+
+
+def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | None) -> Remainder:
+    """Return what remains of a problem for choices that cost less than `upper` and use nothing that
+    is all but forbidden.
+
+    Where nothing does, or its smallest usages pass the limit, less is taken away: that is a bound.
+    """
+    whole = condense(*draft_of(problem))
+    bound = 0
+    for least in (
+        forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)),
+        forbidden,
+    ):
+        reduced = reduce(whole, least)
+        if reduced is not None and (
+            len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0
+        ):
+            return Remainder(reduced, least + whole.offset - reduced.offset, bound)
+        bound = least + whole.offset
+    return Remainder(whole, MAX_TOTAL, bound)
+
+
+def _size(alive: Bools, pairs: Bools) -> int:
+    """Return how many strategies and pairs there are."""
+    return int(alive.sum()) + int(pairs.sum())
+
+
+__all__ = ["Bounding", "Remainder", "without_forbidden"]
