@@ -6,19 +6,28 @@ import contextlib
 import importlib
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.cli import common, interrupt
-from placeopt.cli.comparison import devices_used
+from placeopt.cli.comparison import (
+    INTERPRETED_SECONDS,
+    SolverComparison,
+    devices_used,
+    interpretable,
+)
 from placeopt.cli.memory_words import over_limit, why_none
 from placeopt.cli.model_notes import link_note, memory_note
-from placeopt.model.errors import InputError
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
+from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from placeopt.cli.comparison import SolverComparison
+    from collections.abc import Sequence
+
     from placeopt.model.result import Result
 
 
@@ -278,3 +287,43 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
         return "one device is fastest here: sending tensors costs more than a second device saves"
     times = f"{alone / max(1, winner.value or 0):.2f} x slower than {used} devices"
     return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"
+
+
+LARGEST = 2000
+"""Ops above which interpreted heuristics would not be quick."""
+
+PATIENCE = 5.0
+"""Seconds after which no other heuristic begins."""
+
+
+def first_table(
+    comparison: SolverComparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool
+) -> None:
+    """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
+    error stream.
+    """
+    problem, end = comparison.problem, time.monotonic() + PATIENCE
+    if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
+        return
+    for _, solver in solvers:
+        if not interpretable(solver, problem) or time.monotonic() > end:
+            continue
+        try:
+            result: Any = run(problem, solver, Budget(INTERPRETED_SECONDS))
+        except (InputError, SolverError):  # what a solver refuses it says when its turn comes
+            continue
+        interrupted = result.stop_reason == "interrupted"
+        if result.value is not None or not interrupted:
+            comparison.first.append(result)
+        if interrupted:
+            raise KeyboardInterrupt
+    if comparison.first and not quiet:
+        _show(comparison)
+
+
+def _show(comparison: SolverComparison) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 140, highlight=False)
+    console.print("first results, by interpreted heuristics:")
+    console.print(table(SolverComparison(comparison.problem, results=list(comparison.first))))

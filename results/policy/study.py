@@ -30,8 +30,7 @@ from placeopt.experiments.studies import (
 )
 from placeopt.makespan.evaluate import best_queue
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
-from placeopt.solvers.policy.dual_policy import DualPolicy
+from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 from placeopt.solvers.policy.episodes import OrderedProblem, roll, score_functions, weights_of
 from placeopt.solving.registry import make_solver

@@ -28,7 +28,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "learned-list",
-        "learned_list:LearnedList",
+        "tuned_list:LearnedList",
         "list scheduler whose scores were learned on generated graphs",
         "Topcuoglu, Hariri, Wu: HEFT, 2002, from which it began; WeCAN, 2026 (the idea)",
         "a good placement in milliseconds, without any search",
