@@ -125,7 +125,7 @@ class Column:
     shape : lengths: numbers, or names of sizes that `settle` is given.
     kind : int, bool or str.
     default : entry where nothing is given; for names their stem: op0, op1, .., or "" for none.
-    low : smallest entry, None for any. expected : in words; "values >= low" by default.
+    low : smallest entry, None for any. expected : in words; ">= low" by default.
     summed : whether the sum has to stay below 2^62.
     """
 
@@ -146,9 +146,10 @@ class Column:
             return _shaped(np.asarray(value, dtype=np.bool_), shape, key)
         array = int_array(value, shape, key)
         if self.low is not None and array.size and int(array.min()) < self.low:
+            at = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
             raise InputError(
-                f"{key}: expected {self.expected or f'values >= {self.low}'}, received "
-                f"{int(array.min())} at {', '.join(map(str, _where(array, array.argmin())))}"
+                f"{key}[{', '.join(map(str, at))}]: expected {self.expected or f'>= {self.low}'}, "
+                f"received {int(array[at])}"
             )
         if self.summed and float(array.sum(dtype=np.float64)) >= MAX_SUM:
             raise InputError(f"{key}: the sum passes 2^62; use larger units")
@@ -209,11 +210,6 @@ def _shaped(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[A
     if array.shape != shape:
         raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
     return frozen(array)
-
-
-def _where(array: NDArray[Any], flat: Any) -> list[int]:
-    """Return the indices of an entry."""
-    return [int(i) for i in np.unravel_index(flat, array.shape)]
 
 
 def check_positive(what: str, value: float) -> None:
