@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+@generator()
 def densenet121(
     *,
     batch: int = 1,
@@ -28,9 +29,6 @@ def densenet121(
     name: str = "densenet121",
 ) -> OpGraph:
     """Build DenseNet-121 (Huang et al. 2017, table 1): bottleneck layers, compression 0.5."""
-    check_sizes(
-        name, batch=batch, image=image, classes=classes, growth=growth, dtype_bytes=dtype_bytes
-    )
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 2 * growth, 7, 2, 3)
@@ -53,6 +51,7 @@ def densenet121(
     return b.build()
 
 
+@generator()
 def nasnet(
     *,
     cells: int = 6,
@@ -71,15 +70,6 @@ def nasnet(
     filters.
     filters : filters per op of the first cells.
     """
-    check_sizes(
-        name,
-        cells=cells,
-        filters=filters,
-        batch=batch,
-        image=image,
-        classes=classes,
-        dtype_bytes=dtype_bytes,
-    )
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.batch_norm(b.conv(b.input(batch, 3, image, image), 3 * filters, 3, 1, 1))

@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+@generator()
 def inception_v3(
     *,
     batch: int = 1,
@@ -28,7 +29,6 @@ def inception_v3(
     """Build Inception-V3: five 35 x 35, five 17 x 17 and three 8 x 8 modules with their
     reductions.
     """
-    check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 32, 3, 2, name="conv1")

@@ -14,12 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+@generator()
 def alexnet(
     *,
     batch: int = 1,
@@ -29,7 +30,6 @@ def alexnet(
     name: str = "alexnet",
 ) -> OpGraph:
     """Build AlexNet in its one-tower form (Krizhevsky 2014, "One weird trick")."""
-    check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
     plan = [
@@ -47,6 +47,7 @@ def alexnet(
     return _classifier(b, x, classes)
 
 
+@generator()
 def vgg16(
     *,
     batch: int = 1,
@@ -56,7 +57,6 @@ def vgg16(
     name: str = "vgg16",
 ) -> OpGraph:
     """Build VGG-16, configuration D of Simonyan and Zisserman (2015)."""
-    check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     x = b.input(batch, 3, image, image)
     for block, (out, repeats) in enumerate(
@@ -82,6 +82,7 @@ def _classifier(b: GraphBuilder, x: Tensor, classes: int) -> OpGraph:
     return b.build()
 
 
+@generator()
 def squeezenet(
     *,
     batch: int = 1,
@@ -91,7 +92,6 @@ def squeezenet(
     name: str = "squeezenet",
 ) -> OpGraph:
     """Build SqueezeNet 1.0 (Iandola et al. 2016, table 1)."""
-    check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.relu(b.conv(b.input(batch, 3, image, image), 96, 7, 2, bias=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
+@generator()
 def resnet(
     *,
     depth: int = 50,
@@ -33,7 +34,6 @@ def resnet(
         raise InputError(
             f"generator '{name}': option 'depth' expects 50, 101 or 152, received {depth}"
         )
-    check_sizes(name, batch=batch, image=image, classes=classes, dtype_bytes=dtype_bytes)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("stem"):
         x = b.conv_bn_relu(b.input(batch, 3, image, image), 64, 7, 2, 3)
