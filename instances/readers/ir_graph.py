@@ -18,6 +18,7 @@ Only what holds for every op of a kind is checked, and only where both sides are
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,30 +152,31 @@ def _refuse_overflow(
 
 def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
     """Return the cost of every node, and whether it rests on an unknown shape."""
-    costs: list[Cost | None] = []
-    unshaped = []
     read = {name for node in model.nodes for name in node.inputs} | set(model.outputs)
-    for node in model.nodes:
-        made = [name for name in node.outputs if name in read] or node.outputs[:1]
-        used = [model.values[name] for name in (*node.inputs, *made) if name]
-        known = all(value.known for value in used)
-        unshaped.append(not known or bool(node.attrs.get("uncertain")))
-        ranked = all(value.shape is not None for value in used)
-        nested = None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved)
-        costs.append(op_costs.cost(node, model.values) if ranked else nested)
-    sound = [
-        cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag
-    ]
-    sound = sound or [cost for cost in costs if cost is not None]
+    found = [_cost(model, node, read) for node in model.nodes]
+    sound = [cost for cost, sure in found if cost is not None and sure]
+    sound = sound or [cost for cost, _ in found if cost is not None]
     typical = _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
     alike: dict[str, list[int]] = {}
-    for node, cost, flag in zip(model.nodes, costs, unshaped, strict=True):
-        if cost is not None and not flag:
+    for node, (cost, sure) in zip(model.nodes, found, strict=True):
+        if cost is not None and sure:
             alike.setdefault(node.type, []).append(cost.bytes_moved)
     return [
-        Cost(0, _median(alike.get(node.type, []), typical)) if cost is None else cost
-        for node, cost in zip(model.nodes, costs, strict=True)
-    ], unshaped
+        cost or Cost(0, _median(alike.get(node.type, []), typical))
+        for node, (cost, _) in zip(model.nodes, found, strict=True)
+    ], [not sure for _, sure in found]
+
+
+def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
+    """Return the cost of a node, None where a rank is unknown, and whether all it rests on is
+    known.
+    """
+    made = [name for name in node.outputs if name in read] or node.outputs[:1]
+    used = [model.values[name] for name in (*node.inputs, *made) if name]
+    sure = all(value.known for value in used) and not node.attrs.get("uncertain")
+    if all(value.shape is not None for value in used):
+        return op_costs.cost(node, model.values), sure
+    return None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved), sure
 
 
 def _median(values: list[int], default: int) -> int:
@@ -192,7 +194,33 @@ def _weights(
     n = len(model.nodes)
     resident, parameters = [0] * n, [0] * n
     users, learned = _users(model)
-    leader = list(range(n))
+    together = list(together)
+    for root, by in users.items():
+        value, ops = model.values[root], list(by)
+        if learned[root]:
+            parameters[ops[0]] += value.elements
+        if tie and any(by.values()):
+            resident[ops[0]] += value.bytes
+            together += [(ops[0], i) for i in ops[1:]]
+        else:
+            for i in ops:
+                resident[i] += value.bytes
+    for i, node in enumerate(model.nodes):
+        learned_values = max(0, node.scale) + max(0, node.shift)
+        parameters[i] += learned_values
+        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
+            resident[i] += 4 * learned_values
+        elif node.shift > 0 and not _has_bias(model, node):
+            resident[i] += 4 * node.shift
+        if node.extra is not None:
+            resident[i] += node.extra.resident
+            parameters[i] += node.extra.parameters
+    return resident, parameters, _groups(n, together)
+
+
+def _groups(count: int, together: list[tuple[int, int]]) -> list[int]:
+    """Return the group of every op, by the first op of each; -1 for an op that is alone."""
+    leader = list(range(count))
 
     def find(i: int) -> int:
         while leader[i] != i:
@@ -200,40 +228,14 @@ def _weights(
             i = leader[i]
         return i
 
-    def join(i: int, j: int) -> None:
+    for i, j in together:
         a, b = sorted((find(i), find(j)))
         leader[b] = a
-
-    for pair in together:
-        join(*pair)
-    for root, by in users.items():
-        value, ops = model.values[root], list(by)
-        if learned[root]:
-            parameters[ops[0]] += value.elements
-        if tie and any(by.values()):
-            resident[ops[0]] += value.bytes
-            for i in ops[1:]:
-                join(ops[0], i)
-        else:
-            for i in ops:
-                resident[i] += value.bytes
-    for i, node in enumerate(model.nodes):
-        parameters[i] += max(0, node.scale) + max(0, node.shift)
-        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
-            resident[i] += 4 * (max(0, node.scale) + max(0, node.shift))
-        elif node.shift > 0 and not _has_bias(model, node):
-            resident[i] += 4 * node.shift
-        if node.extra is not None:
-            resident[i] += node.extra.resident
-            parameters[i] += node.extra.parameters
-    size = [0] * n
-    for i in range(n):
-        size[find(i)] += 1
+    size = Counter(map(find, range(count)))
     groups: dict[int, int] = {}
-    colocation = [
-        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)
+    return [
+        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(count)
     ]
-    return resident, parameters, colocation
 
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
@@ -280,18 +282,18 @@ def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list
     """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes
     and shapes.
     """
-    consumers: dict[str, list[int]] = {}
+    consumers: dict[str, list[int]] = {name: [] for name in model.outputs}
     for i, node in enumerate(model.nodes):
         for name in node.inputs:
             if name and not model.values[name].constant:
                 consumers.setdefault(name, []).append(i)
-    results = set(model.outputs)
-    pairs, values = [], []
-    for i, node in enumerate(model.nodes):
-        for name in node.outputs:
-            if name and (name in consumers or name in results):
-                pairs.append((i, consumers.get(name, [])))
-                values.append(model.values[name])
+    made = [
+        (i, name)
+        for i, node in enumerate(model.nodes)
+        for name in node.outputs
+        if name in consumers
+    ]
+    pairs, values = [(i, consumers[name]) for i, name in made], [model.values[x] for _, x in made]
     typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
     sizes = [typical if value.shape is None else value.bytes for value in values]
     shapes = [
@@ -403,17 +405,18 @@ def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
     if spatial < 0 or len(image) <= spatial or len(output) != len(image):
         return False
     channels, inner, made = image[-spatial - 1], weight[lead], output[-spatial - 1]
-    wanted = [d for d in weight[:lead] if d is not None]
-    if len(wanted) == lead and made is not None and made != math.prod(wanted):
+    filters = weight[:lead]
+    if made is not None and None not in filters and made != math.prod(filters):  # type: ignore[arg-type]
         return False
-    if channels is None or inner is None or None in weight[: lead - 1]:
+    if channels is None or inner is None or None in filters[:-1]:
         return True
-    groups = node.attrs.get("groups") if lead == 1 else math.prod(wanted[:-1])
+    if lead > 1:
+        return channels == inner * math.prod(filters[:-1])  # type: ignore[arg-type]
+    groups = node.attrs.get("groups")
     if groups is None:
         return inner > 0 and channels % inner == 0
-    return channels == inner * groups and (
-        weight[0] is None or lead > 1 or (groups > 0 and weight[0] % groups == 0)
-    )
+    divides = filters[0] is None or (groups > 0 and filters[0] % groups == 0)
+    return channels == inner * groups and divides
 
 
 def _product(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
