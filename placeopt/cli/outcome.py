@@ -79,21 +79,22 @@ class SolveReport:
         if comparison.results:
             self._write(comparison, pictures=pictures)
             if interrupt.claim_output() or not interrupt.received():
-                if self.json:
-                    common.print_json(_json(comparison, self.files, single=self.single))
-                else:
-                    _print(comparison, self.files, own=self.own)
-                    for result in comparison.results if self.explain else ():
-                        if result.tactics:
-                            common.console().print(_tactics(result))
+                self._show(comparison)
         if self.json or not comparison.results:
             for failure in comparison.failures:
-                print(
-                    f"placeopt: {failure.solver}: {' '.join(failure.message.split())}",
-                    file=sys.stderr,
-                )
+                message = " ".join(failure.message.split())
+                print(f"placeopt: {failure.solver}: {message}", file=sys.stderr)
         if self.unwritten:
             print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
+
+    def _show(self, comparison: SolverComparison) -> None:
+        if self.json:
+            common.print_json(_json(comparison, self.files, single=self.single))
+            return
+        _print(comparison, self.files, own=self.own)
+        for result in comparison.results if self.explain else ():
+            if result.tactics:
+                common.console().print(_tactics(result))
 
     def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
@@ -171,7 +172,6 @@ def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
 def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None:
     """Print the table of solvers and what follows from it."""
     problem = comparison.problem
-    objective = objective_of(problem)
     say = common.console().print
     if hasattr(problem, "num_ops"):
         say(
@@ -187,25 +187,28 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
         if result.message:
             say(f"{result.solver}: {result.message}", markup=False)
     for failure in comparison.failures:
-        say(
-            f"{failure.solver}: {'not run' if failure.refused else 'failed'}: {failure.message}",
-            markup=False,
-        )
+        what = "not run" if failure.refused else "failed"
+        say(f"{failure.solver}: {what}: {failure.message}", markup=False)
     winner = comparison.winner
-    if winner is None:
-        if all(result.status == "unknown" for result in comparison.results):
-            say(why_none(problem), markup=False)
-        return
+    if winner is not None:
+        _print_best(comparison, winner, own=own)
+        for path in files:
+            say(f"wrote {path}")
+    elif all(result.status == "unknown" for result in comparison.results):
+        say(why_none(problem), markup=False)
+
+
+def _print_best(comparison: SolverComparison, winner: Result[Any], *, own: bool) -> None:
+    """Print the best solution, what is proved of it, and what to know before it is used."""
+    problem, objective = comparison.problem, objective_of(comparison.problem)
+    say = common.console().print
     how = f", {winner.queue} execution" if winner.queue else ""
     say(
         f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} "
         f"({winner.value} ticks{how})"
     )
-    proof = (
-        "the solution is optimal"
-        if winner.status == "optimal"
-        else f"gap {common.percent(winner.gap)}"
-    )
+    optimal = winner.status == "optimal"
+    proof = "the solution is optimal" if optimal else f"gap {common.percent(winner.gap)}"
     say(
         f"proven lower bound: {objective.text(problem, winner.lower_bound)} by "
         f"{winner.bound_method}; {proof}"
@@ -217,8 +220,6 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
         say(warning, markup=False)
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
         say(line, markup=False, soft_wrap=True)  # holds a command to copy
-    for path in files:
-        say(f"wrote {path}")
 
 
 def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
