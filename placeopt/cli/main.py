@@ -32,39 +32,23 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Place a model": {
-        "info": ("placeopt.cli.info", "info_command"),
-        "solve": ("placeopt.cli.solve", "solve_command"),
-        "bound": ("placeopt.cli.bound", "bound_command"),
-        "verify": ("placeopt.cli.verify", "verify_command"),
-        "evaluate": ("placeopt.cli.evaluate", "evaluate_command"),
-        "plot": ("placeopt.cli.plot", "plot_command"),
-        "profile": ("placeopt.cli.profile", "profile_command"),
-        "export": ("placeopt.cli.export", "export_command"),
-        "run": ("placeopt.cli.run", "run_command"),
-        "convert": ("placeopt.cli.convert", "convert_command"),
-    },
-    "Pipeline and train": {
-        "plan": ("placeopt.cli.plan", "plan_command"),
-        "schedule": ("placeopt.cli.schedule", "schedule_command"),
-        "shard": ("placeopt.cli.shard", "shard_command"),
-    },
-    "Serve": {
-        "jobs": ("placeopt.cli.jobs", "jobs_command"),
-    },
-    "Study": {
-        "bench": ("placeopt.cli.bench", "bench_command"),
-        "report": ("placeopt.cli.bench", "report_command"),
-    },
-    "Look up and set up": {
-        "solvers": ("placeopt.cli.lists", "solvers_command"),
-        "clusters": ("placeopt.cli.lists", "clusters_command"),
-        "generators": ("placeopt.cli.lists", "generators_command"),
-        "shapes": ("placeopt.cli.schedule", "shapes_command"),
-        "warm-up": ("placeopt.cli.warm_up", "warm_up_command"),
-    },
+    "Place a model": (
+        *("info", "solve", "bound", "verify", "evaluate"),
+        *("plot", "profile", "export", "run", "convert"),
+    ),
+    "Pipeline and train": ("plan", "schedule", "shard"),
+    "Serve": ("jobs",),
+    "Study": ("bench", "report"),
+    "Look up and set up": ("solvers", "clusters", "generators", "shapes", "warm-up"),
 }
-"""Commands by the panel of `placeopt --help` that lists them: module and function of each."""
+"""Commands by the panel of `placeopt --help` that lists them. The command `warm-up` is the function
+`warm_up_command` of `placeopt/cli/warm_up.py`, unless `BESIDE` names another file."""
+
+BESIDE = {
+    "report": "bench",
+    "shapes": "schedule",
+    **dict.fromkeys(("solvers", "clusters", "generators"), "lists"),
+}
 
 NAMES = tuple(name for commands in PANELS.values() for name in commands)
 
@@ -88,15 +72,21 @@ def _root(
     """
 
 
+def _command(name: str) -> Any:
+    """Return the function of a command, whose module is imported now."""
+    word = name.replace("-", "_")
+    module = importlib.import_module(f"placeopt.cli.{BESIDE.get(name, word)}")
+    return getattr(module, f"{word}_command")
+
+
 def _build(arguments: list[str]) -> Any:
     """Register the commands; only the named one is imported, unless help asks for all of them."""
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     app.registered_commands.clear()
     for panel, commands in PANELS.items():
-        for name, (module, function) in commands.items():
+        for name in commands:
             if wanted not in NAMES or wanted == name:
-                command = getattr(importlib.import_module(module), function)
-                app.command(name, rich_help_panel=panel)(command)
+                app.command(name, rich_help_panel=panel)(_command(name))
     return typer.main.get_command(app)
 
 

@@ -39,15 +39,9 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_LATE = (
-    "placeopt.streams.codecs",
-    "placeopt.sharding.codecs",
-    "placeopt.schedules.codecs",
-    "placeopt.plans.codecs",
-    "placeopt.splits.codecs",
-)
-"""Modules that register the codecs of packages above this one; imported when an unknown class or
-kind is met."""
+_ROOMS = ("streams", "sharding", "schedules", "plans", "splits")
+"""Rooms above this one whose module `codecs` registers more of them, imported when an unknown class
+or kind is met."""
 
 
 def register(codec: Codec) -> None:
@@ -78,9 +72,9 @@ def _codec_of(cls: type) -> Codec | None:
 
 def _register_late() -> bool:
     """Import the modules that register further codecs; those that are not installed are skipped."""
-    for module in _LATE:
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+    for room in _ROOMS:
+        if importlib.util.find_spec(f"placeopt.{room}") is not None:
+            importlib.import_module(f"placeopt.{room}.codecs")
     return True
 
 
