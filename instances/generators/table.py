@@ -30,17 +30,19 @@ class Entry(NamedTuple):
 
 
 _TABLE: dict[str, Entry] = {
-    "resnet50": Entry("resnet:resnet", {"depth": 50}, "ResNet-50 on images"),
-    "resnet101": Entry("resnet:resnet", {"depth": 101}, "ResNet-101 on images"),
-    "resnet152": Entry("resnet:resnet", {"depth": 152}, "ResNet-152 on images"),
-    "vgg16": Entry("plain_cnn:vgg16", {}, "VGG-16 on images"),
-    "alexnet": Entry("plain_cnn:alexnet", {}, "AlexNet on images"),
-    "squeezenet": Entry("plain_cnn:squeezenet", {}, "SqueezeNet 1.0 on images"),
+    "resnet50": Entry("convolutional:resnet", {"depth": 50}, "ResNet-50 on images"),
+    "resnet101": Entry("convolutional:resnet", {"depth": 101}, "ResNet-101 on images"),
+    "resnet152": Entry("convolutional:resnet", {"depth": 152}, "ResNet-152 on images"),
+    "vgg16": Entry("convolutional:vgg16", {}, "VGG-16 on images"),
+    "alexnet": Entry("convolutional:alexnet", {}, "AlexNet on images"),
+    "squeezenet": Entry("convolutional:squeezenet", {}, "SqueezeNet 1.0 on images"),
     "inception-v3": Entry(
-        "inception:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
+        "convolutional:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
     ),
-    "densenet121": Entry("dense_cnn:densenet121", {}, "DenseNet-121 on images"),
-    "nasnet-cell": Entry("dense_cnn:nasnet", {}, "stack of NASNet-A normal and reduction cells"),
+    "densenet121": Entry("convolutional:densenet121", {}, "DenseNet-121 on images"),
+    "nasnet-cell": Entry(
+        "convolutional:nasnet", {}, "stack of NASNet-A normal and reduction cells"
+    ),
     "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
     "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
     "bert-large": Entry(

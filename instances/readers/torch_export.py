@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Value
-from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
-from placeopt.instances.readers.torch_regions import inner_name, region_of
+from placeopt.instances.readers.torch_ops import Ref, inner_name, make_node, module_path, region_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 

@@ -18,8 +18,7 @@ from placeopt.cli.comparison import (
     devices_used,
     interpretable,
 )
-from placeopt.cli.memory_words import over_limit, why_none
-from placeopt.cli.model_notes import link_note, memory_note
+from placeopt.cli.model_notes import link_note, memory_note, over_limit, why_none
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of

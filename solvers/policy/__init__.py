@@ -60,7 +60,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "neural-parsing",
-        "neural_parsing:NeuralParsing",
+        "graph_parsing:NeuralParsing",
         "graph parsing with edge scores from a graph network (torch)",
         "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
         "NeurIPS 2024",
