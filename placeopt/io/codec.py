@@ -39,9 +39,12 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_ROOMS = ("streams", "sharding", "schedules", "plans", "splits")
-"""Rooms above this one whose module `codecs` registers more of them, imported when an unknown class
-or kind is met."""
+_LATE = (
+    *("streams.codecs", "sharding.codecs", "schedules.codecs"),
+    *("plans.codecs", "splits.codecs"),
+)
+"""Modules above this one that register more of them, imported when an unknown class or kind is
+met."""
 
 
 def register(codec: Codec) -> None:
@@ -72,9 +75,9 @@ def _codec_of(cls: type) -> Codec | None:
 
 def _register_late() -> bool:
     """Import the modules that register further codecs; those that are not installed are skipped."""
-    for room in _ROOMS:
-        if importlib.util.find_spec(f"placeopt.{room}") is not None:
-            importlib.import_module(f"placeopt.{room}.codecs")
+    for module in _LATE:
+        if importlib.util.find_spec(f"placeopt.{module}") is not None:
+            importlib.import_module(f"placeopt.{module}")
     return True
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from families import HEURISTICS
 
 import placeopt as po
 from placeopt.experiments.studies import (
@@ -54,20 +55,6 @@ MEASURED = {
 Placeto, GDP, the enumerative optimiser, Doppler with stages I and II, and with all three."""
 
 Row = dict[str, Any]
-
-HEURISTICS = (
-    "heft",
-    "cpop",
-    "peft",
-    "etf",
-    "critical-path",
-    "m-etf",
-    "m-sct",
-    "m-topo",
-    "dsc",
-    "edge-zeroing",
-)
-"""What `best_heuristic` is the best of."""
 
 EPISODES: Row = {"groups": 0.0, "episodes": 1.0, "windows": 0.0}
 FROM_CRITICAL: Row = {"teacher": "critical-path", "start": "critical-path"}
