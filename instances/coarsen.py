@@ -17,31 +17,59 @@ contention, it ends no later than the coarse schedule, and where groups are chai
 For searches that only tie devices together and keep all ops, `group_labels` gives groups that
 need not be convex.
 
+Grouping: the state of a coarsening while groups grow, and the kernels that make them grow:
+matching along heavy edges, admission to labelled groups, cutting an order.
+
+Two invariants are kept by every kernel.
+
+Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
+ops that share a device are a union-find (`Classes`) with, for each class, the devices that all
+members support, the bytes they keep there and their work; a merge that leaves no device, or too
+many bytes, is refused.
+
+Acyclicity. With l(v) the number of edges of the longest path to v, an edge (u, v) with l(v) = l(u)
++ 1 is the only path from u to v, so that contracting it makes no cycle. Contracting several such
+edges at once makes none either, unless edges run from the lower op of one pair to the upper op of
+another in a cycle: the minimum level of a group cannot fall along an edge of the contracted graph,
+so a cycle stays among pairs with one minimum level t, and leaves each of them at level t for the op
+at level t + 1 of the next. Pairs are made one after the other, and a pair is refused if its lower
+op has an edge to the upper op of an earlier one; so the edges between pairs of one level run from
+earlier to later pairs only. Groups of ops of one level cannot be part of a cycle at all. (After
+Herrmann et al. 2019, "Multilevel algorithms for acyclic partitioning of directed acyclic graphs",
+whose rule is stricter.)
+
 References
 ----------
 G. Karypis, V. Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs",
 SIAM Journal on Scientific Computing 20, 1998.
+M. Holtgrewe, P. Sanders, C. Schulz, "Engineering a scalable high quality graph partitioner", IPDPS
+2010 (rating of edges).
+J. Herrmann, M. Y. Özkaya, B. Uçar, K. Kaya, Ü. V. Çatalyürek, "Multilevel algorithms for acyclic
+partitioning of directed acyclic graphs", SIAM Journal on Scientific Computing 41, 2019.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from placeopt.instances.op_groups import Grouping, groupable
+from placeopt.instances import coarsen as kernel
 from placeopt.instances.quotient import quotient
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import UNLIMITED, int_array
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError, check_choice
-from placeopt.model.graph import OpGraph
+from placeopt.model.graph import UNSUPPORTED, OpGraph
 from placeopt.model.placement import Placement
-from placeopt.model.problem import PlacementProblem
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
+from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
 
@@ -214,3 +242,724 @@ def _group(
     if groups is not None:
         grouping.reduce(groups)
     return grouping
+
+
+BALANCE = 1.5
+"""A group's work may reach this multiple of the mean before the limit is relaxed."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupableOps:
+    """What grouping needs to know of a graph or a problem."""
+
+    model: OpGraph | PlacementProblem
+    work: NDArray[np.float64]  # (num_ops,)
+    traffic: NDArray[np.float64]  # (num_tensors,)
+    compatible: NDArray[np.bool_]  # (num_ops, num_devices or kinds of device)
+    capacity: float  # bytes of the largest device
+
+    def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
+        """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
+        all levels).
+        """
+        model = self.model
+        layers = getattr(model, "layer", ())
+        if not any(layers):
+            layers = [name.rpartition("/")[0] for name in model.op_names]
+        if not any(layers):
+            raise InputError(
+                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' "
+                "parts"
+            )
+        paths = [layer.split("/") for layer in layers]
+        if depth is not None and depth < 1:
+            raise InputError(f"depth: expected at least 1, received {depth}")
+        deepest = max(len(path) for path in paths)
+        for level in [depth] if depth is not None else range(deepest, 0, -1):
+            keys = ["/".join(path[:level]) for path in paths]
+            if depth is not None or groups is None or level == 1 or len(set(keys)) <= groups:
+                break
+        number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        return np.array([number[key] for key in keys], dtype=np.int64)
+
+    def meta_labels(self) -> NDArray[np.int64]:
+        """Label ops by meta label; an op without one is alone."""
+        meta = self.model.meta
+        if not (meta >= 0).any():
+            raise InputError(f"coarsening by meta label: no op of '{self.model.name}' has one")
+        return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
+
+
+def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
+    """Return what grouping needs to know of a graph or a problem."""
+    if isinstance(model, OpGraph):
+        known = np.maximum(model.measured, 0)
+        work = (
+            known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
+        )
+        compatible = (
+            model.measured != UNSUPPORTED
+            if model.measured_kinds
+            else np.ones((model.num_ops, 1), np.bool_)
+        )
+        return GroupableOps(
+            model,
+            work.astype(np.float64),
+            _traffic(model.measured_transfer, model.tensor_bytes),
+            compatible,
+            float(UNLIMITED),
+        )
+    return GroupableOps(
+        model,
+        model.min_compute.astype(np.float64),
+        model.min_transfer.astype(np.float64),
+        model.compute != INCOMPATIBLE,
+        float(model.capacity.max()),
+    )
+
+
+def _traffic(ticks: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+    return (ticks if len(ticks) and (ticks >= 0).all() else size).astype(np.float64)
+
+
+class Grouping:
+    """Groups of ops that grow by merging; starts with every op alone.
+
+    Parameters
+    ----------
+    acyclic : keep the contracted graph acyclic (convex groups), and forward and backward ops apart.
+        Otherwise groups only share a device, and ops of one colocation id start as one group.
+    """
+
+    def __init__(self, ops: GroupableOps, acyclic: bool) -> None:
+        self.ops, self.acyclic = ops, acyclic
+        model = ops.model
+        n = model.num_ops
+        self.classes = kernel.Classes(
+            np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64), ops.work.copy()
+        )
+        kernel.join_colocated(self.classes, model.colocation)
+        # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
+        self._link_tensor = model.edge_tensor
+        self._link_source = model.producer[self._link_tensor]
+        self._link_target = model.consumer
+        self.label = np.arange(n)
+        self.edges = _op_pairs(model)
+        self.successor = (
+            np.searchsorted(self.edges[:, 0], np.arange(n + 1)),
+            np.ascontiguousarray(self.edges[:, 1]),
+        )
+        self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
+        if not acyclic:
+            self._relabel(self.roots())
+        self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
+
+    def roots(self) -> NDArray[np.int64]:
+        """Return a representative of the ops that share a device with each op."""
+        result: NDArray[np.int64] = kernel.roots(self.classes.parent)
+        return result
+
+    def ordered_labels(self) -> NDArray[np.int64]:
+        """Return the groups, numbered by their first op in topological order."""
+        order = self.ops.model.topological_order
+        first = np.full(self.count, len(order))
+        np.minimum.at(first, self.label[order], np.arange(len(order)))
+        number = np.empty(self.count, dtype=np.int64)
+        number[np.argsort(first, kind="stable")] = np.arange(self.count)
+        return number[self.label]
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return int(self.label.max()) + 1
+
+    def _relabel(self, label: NDArray[np.int64]) -> None:
+        used = np.zeros(int(label.max()) + 1, dtype=np.bool_)
+        used[label] = True
+        self.label = (np.cumsum(used) - 1)[label]
+
+    # --- initial groups
+    # ----------------------------------------------------------------------------------
+
+    def fuse_chains(self) -> None:
+        """Fuse ops along edges that are the only output of one and the only input of the other."""
+        edges, n = self.edges, self.ops.model.num_ops
+        alone = (np.bincount(edges[:, 0], minlength=n)[edges[:, 0]] == 1) & (
+            np.bincount(edges[:, 1], minlength=n)[edges[:, 1]] == 1
+        )
+        head = np.arange(n)
+        head[edges[alone, 1]] = edges[alone, 0]
+        while True:  # pointer jumping to the head of the chain
+            further = head[head]
+            if np.array_equal(further, head):
+                break
+            head = further
+        self._admit(head)
+
+    def by_label(self, label: NDArray[np.int64]) -> None:
+        """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
+        label = label * 2 + self.backward
+        if self.acyclic:
+            label = self._convex(np.unique(label, return_inverse=True)[1].astype(np.int64))
+        self._admit(label)
+
+    def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
+        """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left
+        to merge.
+        """
+        kinds = np.array(self.ops.model.op_types)
+        if not any(self.ops.model.op_types):
+            raise InputError(
+                f"coarsening by type: '{self.ops.model.name}' does not tell the types of its ops"
+            )
+        if types is None:
+            names, index = np.unique(kinds, return_inverse=True)
+            mean = np.bincount(index, weights=self.ops.work) / np.bincount(index)
+            cheap = (
+                (mean < 0.5 * self.ops.work.mean())[index]
+                if len(names) > 1
+                else np.zeros(len(kinds), np.bool_)
+            )
+        else:
+            unknown = [kind for kind in types if kind not in set(self.ops.model.op_types)]
+            if unknown:
+                raise InputError(f"types: '{unknown[0]}' is no op type of '{self.ops.model.name}'")
+            cheap = np.isin(kinds, list(types))
+        unlimited = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        idle = 0
+        for direction in range(10_000):
+            before = self.count
+            if before <= groups or idle == 2:
+                return
+            heavy = np.zeros(before, dtype=np.bool_)
+            heavy[self.label[~cheap]] = True
+            self._match(groups, unlimited, reverse=bool(direction % 2), heavy=heavy, siblings=False)
+            idle = idle + 1 if self.count == before else 0
+
+    def cut(self, groups: int) -> None:
+        """Cut a depth-first topological order into runs of equal work."""
+        nodes = self._nodes()
+        source, target, _ = self._quotient()
+        pointer = np.searchsorted(source, np.arange(self.count + 1))
+        order = (
+            kernel.depth_first_order(self.count, pointer, target)
+            if self.acyclic
+            else self._loose_order()
+        )
+        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        if self.acyclic and (self.ops.model.colocation >= 0).any():
+            limits = self._limits(groups)
+        self._relabel(
+            kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
+        )
+
+    def _loose_order(self) -> NDArray[np.int64]:
+        """Order groups that need not be convex by their first op in a depth-first topological
+        order.
+        """
+        order = kernel.depth_first_order(len(self.label), *self.successor)
+        first = np.full(self.count, len(order))
+        np.minimum.at(first, self.label[order], np.arange(len(order)))
+        return np.argsort(first, kind="stable")
+
+    def _admit(self, label: NDArray[np.int64]) -> None:
+        label = np.unique(label, return_inverse=True)[1].astype(np.int64)
+        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        order = self.ops.model.topological_order
+        group = kernel.admit(
+            order, label, int(label.max()) + 1, self.backward, self.classes, limits
+        )
+        self._relabel(group if self.acyclic else self.roots())
+
+    def _convex(self, label: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Split labels so that the contracted graph has no cycle."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        count = int(label.max()) + 1
+        ends = label[self.edges]
+        graph = coo_array(
+            (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
+        ).tocsr()
+        component = connected_components(graph, directed=True, connection="strong")[1][
+            label
+        ].astype(np.int64)
+        stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
+        result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
+        return result
+
+    # --- merging
+    # -----------------------------------------------------------------------------------------
+
+    def reduce(self, groups: int) -> None:
+        """Merge along heavy edges until at most `groups` are left, as far as the constraints
+        allow.
+        """
+        limits = self._limits(groups)
+        idle = direction = 0
+        while self.count > groups and idle < 2:
+            before = self.count
+            self._match(groups, limits, reverse=bool(direction % 2), siblings=True)
+            direction += 1
+            idle = idle + 1 if self.count > 0.95 * before else 0
+        if self.count > groups:
+            self.cut(groups)
+
+    def _limits(self, groups: int) -> kernel.Limits:
+        """Return what a group may grow to if there are to be `groups` of them.
+
+        A class of convex groups may hold forward and backward groups of the same weights: it may be
+        wider, but not so wide that groups chained by colocation end up on one device.
+        """
+        cap = BALANCE * float(self.ops.work.sum()) / groups
+        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
+
+    def _match(
+        self,
+        groups: int,
+        limits: kernel.Limits,
+        *,
+        reverse: bool,
+        heavy: NDArray[np.bool_] | None = None,
+        siblings: bool,
+    ) -> None:
+        """Merge groups in pairs, once."""
+        count = self.count
+        source, target, traffic = self._quotient(reverse)
+        if not len(source):
+            return
+        pointer = np.searchsorted(source, np.arange(count + 1))
+        nodes = self._nodes(heavy)
+        level = (
+            kernel.levels(count, pointer, target)
+            if self.acyclic
+            else np.zeros(count, dtype=np.int64)
+        )
+        # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
+        scale = float(nodes.weight.mean()) or 1.0
+        rating = (traffic + 1e-3) ** 2 / (
+            (nodes.weight[source] / scale + 1e-3) * (nodes.weight[target] / scale + 1e-3)
+        )
+        # ... and hardly ever ops that could run in parallel; the power was tuned on sharded and
+        # unrolled graphs
+        rating = rating * self._sequential(nodes.weight, source, target) ** 4
+        ranked = np.argsort(-rating, kind="stable")
+        mate = kernel.match_edges(
+            ranked,
+            source,
+            target,
+            pointer,
+            level,
+            nodes,
+            self.classes,
+            limits,
+            count - groups,
+            self.acyclic,
+        )
+        merges = int((mate >= 0).sum()) // 2
+        if siblings and merges < min(0.2 * count, count - groups):
+            key = _sibling_keys(count, source, target, traffic, level)
+            kernel.match_siblings(
+                np.argsort(key, kind="stable"),
+                key,
+                mate,
+                nodes,
+                self.classes,
+                limits,
+                count - groups - merges,
+                self.acyclic,
+            )
+        pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
+        self._relabel(pair[self.label])
+
+    def _sequential(
+        self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return how much of the work of two groups could not run in parallel anyway, 0..1.
+
+        1 if the work fits into the time from the earliest start to the latest end of the union,
+        where every op runs as early as it can on a device of its own.
+        """
+        first = np.full(self.count, np.inf)
+        last = np.zeros(self.count)
+        np.minimum.at(first, self.label, self._start)
+        np.maximum.at(last, self.label, self._start + self.ops.work)
+        extent = np.maximum(last[source], last[target]) - np.minimum(first[source], first[target])
+        both = weight[source] + weight[target]
+        return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
+
+    def _nodes(self, heavy: NDArray[np.bool_] | None = None) -> kernel.Nodes:
+        count = self.count
+        member = np.empty(count, dtype=np.int64)
+        member[self.label[::-1]] = np.arange(len(self.label))[::-1]
+        weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
+        flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
+        return kernel.Nodes(member, weight, self.backward[member], flags)
+
+    def _quotient(
+        self, reverse: bool = False
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return edges between groups sorted by source, and their traffic; a tensor counts once per
+        pair.
+        """
+        count = self.count
+        source, target = self.label[self._link_source], self.label[self._link_target]
+        # links inside a group, and second links of a tensor to a group, will never matter again
+        outside = np.flatnonzero(source != target)
+        keep = outside[_first_of_equal(self._link_tensor[outside] * count + target[outside])]
+        self._link_tensor = self._link_tensor[keep]
+        self._link_source, self._link_target = self._link_source[keep], self._link_target[keep]
+        ends = (source[keep], target[keep])
+        u, v = ends[::-1] if reverse else ends
+        key = u * count + v
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        if not len(starts):
+            return key, key, np.zeros(0)
+        traffic = np.add.reduceat(self.ops.traffic[self._link_tensor][order], starts)
+        return key[starts] // count, key[starts] % count, traffic
+
+
+def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
+    """Return the distinct (producer, consumer) pairs of ops, sorted."""
+    n = model.num_ops
+    key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
+    key = np.sort(key[_first_of_equal(key)])
+    return np.stack([key // n, key % n], axis=1)
+
+
+def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
+    slower).
+    """
+    order = np.argsort(key, kind="stable")
+    return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
+
+
+def _sibling_keys(
+    count: int,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    traffic: NDArray[np.float64],
+    level: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
+    edges.
+    """
+    node = np.concatenate([target, source])
+    neighbour = np.concatenate([source, target + count])
+    order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))
+    first = order[np.unique(node[order], return_index=True)[1]]
+    key = np.full(count, -1, dtype=np.int64)
+    key[node[first]] = neighbour[first] * (int(level.max()) + 1) + level[node[first]]
+    return key
+
+
+class Classes(NamedTuple):
+    """Union-find of ops that share a device; the arrays of a class are at its root."""
+
+    parent: NDArray[np.int64]  # (num_ops,)
+    compatible: NDArray[np.bool_]  # (num_ops, num_devices) devices that every member supports
+    resident: NDArray[np.float64]  # (num_ops,) bytes
+    weight: NDArray[np.float64]  # (num_ops,) work
+
+
+class Limits(NamedTuple):
+    """What a group, or a class of ops that share a device, may grow to."""
+
+    group_weight: float
+    class_weight: float
+    class_resident: float
+
+
+class Nodes(NamedTuple):
+    """The nodes of a contracted graph."""
+
+    member: NDArray[np.int64]  # (num_nodes,) any op of the node
+    weight: NDArray[np.float64]  # (num_nodes,) work
+    backward: NDArray[np.bool_]  # (num_nodes,)
+    heavy: NDArray[np.bool_]  # (num_nodes,) two heavy nodes are never matched
+
+
+@entry
+def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
+    """Whether the classes of two ops may be joined."""
+    a, b = find_root(classes.parent, a), find_root(classes.parent, b)
+    if a == b:
+        return True
+    if classes.resident[a] + classes.resident[b] > limits.class_resident:
+        return False
+    if classes.weight[a] + classes.weight[b] > limits.class_weight:
+        return False
+    for device in range(classes.compatible.shape[1]):
+        if classes.compatible[a, device] and classes.compatible[b, device]:
+            return True
+    return False
+
+
+@entry
+def share(classes: Any, a: int, b: int) -> None:
+    """Join the classes of two ops; the smaller root stays."""
+    a, b = find_root(classes.parent, a), find_root(classes.parent, b)
+    if a == b:
+        return
+    if b < a:
+        a, b = b, a
+    classes.parent[b] = a
+    classes.resident[a] += classes.resident[b]
+    classes.weight[a] += classes.weight[b]
+    for device in range(classes.compatible.shape[1]):
+        classes.compatible[a, device] &= classes.compatible[b, device]
+
+
+@entry
+def roots(parent: Any) -> Any:
+    """Return the root of every op."""
+    result = np.empty(len(parent), dtype=np.int64)
+    for op in range(len(parent)):
+        result[op] = find_root(parent, op)
+    return result
+
+
+@entry
+def join_colocated(classes: Any, colocation: Any) -> None:
+    """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
+    if len(colocation) == 0:
+        return
+    first = np.full(colocation.max() + 2, -1, dtype=np.int64)
+    for op in range(len(colocation)):
+        group = colocation[op]
+        if group >= 0:
+            if first[group] < 0:
+                first[group] = op
+            else:
+                share(classes, first[group], op)
+
+
+@entry
+def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
+    """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
+    waiting = np.bincount(target, minlength=num_nodes)
+    queue = np.empty(num_nodes, dtype=np.int64)
+    tail = 0
+    for node in range(num_nodes):
+        if waiting[node] == 0:
+            queue[tail] = node
+            tail += 1
+    level = np.zeros(num_nodes, dtype=np.int64)
+    head = 0
+    while head < tail:
+        node = queue[head]
+        head += 1
+        for edge in range(pointer[node], pointer[node + 1]):
+            other = target[edge]
+            level[other] = max(level[other], level[node] + 1)
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                queue[tail] = other
+                tail += 1
+    for node in range(num_nodes):
+        if waiting[node] > 0:
+            level[node] = -1
+    return level
+
+
+@entry
+def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
+    """Return the start of every op with as many devices as ops and free communication."""
+    start = np.zeros(len(order))
+    for op in order:
+        end = start[op] + work[op]
+        for edge in range(pointer[op], pointer[op + 1]):
+            start[target[edge]] = max(start[target[edge]], end)
+    return start
+
+
+@entry
+def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
+    """Return a topological order that follows one branch to its end before the next."""
+    waiting = np.bincount(target, minlength=num_nodes)
+    stack = np.empty(num_nodes, dtype=np.int64)
+    top = 0
+    for node in range(num_nodes - 1, -1, -1):
+        if waiting[node] == 0:
+            stack[top] = node
+            top += 1
+    order = np.empty(num_nodes, dtype=np.int64)
+    done = 0
+    while top:
+        top -= 1
+        node = stack[top]
+        order[done] = node
+        done += 1
+        for edge in range(pointer[node + 1] - 1, pointer[node] - 1, -1):
+            other = target[edge]
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                stack[top] = other
+                top += 1
+    return order
+
+
+@entry
+def match_edges(
+    ranked: Any,
+    source: Any,
+    target: Any,
+    pointer: Any,
+    level: Any,
+    nodes: Any,
+    classes: Any,
+    limits: Any,
+    max_merges: int,
+    acyclic: bool,
+) -> Any:
+    """Match the ends of edges greedily; see the module's docstring for what is refused.
+
+    Parameters
+    ----------
+    ranked : edges, best first.
+    source, target, pointer : edges sorted by source, in CSR form.
+    level : longest path to every node (used if `acyclic`).
+
+    Returns
+    -------
+    The partner of every node, -1 for none.
+    """
+    count = len(nodes.weight)
+    mate = np.full(count, -1, dtype=np.int64)
+    upper = np.zeros(count, dtype=np.bool_)
+    merges = 0
+    for edge in ranked:
+        if merges >= max_merges:
+            break
+        u, v = source[edge], target[edge]
+        if mate[u] >= 0 or mate[v] >= 0 or (nodes.heavy[u] and nodes.heavy[v]):
+            continue
+        if nodes.weight[u] + nodes.weight[v] > limits.group_weight:
+            continue
+        if acyclic:
+            if level[v] != level[u] + 1 or nodes.backward[u] != nodes.backward[v]:
+                continue
+            crossing = False
+            for other in range(pointer[u], pointer[u + 1]):
+                if upper[target[other]] and level[target[other]] == level[u] + 1:
+                    crossing = True
+                    break
+            if crossing:
+                continue
+        if not can_share(classes, nodes.member[u], nodes.member[v], limits):
+            continue
+        share(classes, nodes.member[u], nodes.member[v])
+        mate[u], mate[v] = v, u
+        upper[v] = True
+        merges += 1
+    return mate
+
+
+@entry
+def match_siblings(
+    ranked: Any,
+    key: Any,
+    mate: Any,
+    nodes: Any,
+    classes: Any,
+    limits: Any,
+    max_merges: int,
+    keep_direction: bool,
+) -> int:
+    """Match unmatched nodes with equal keys (same level and same heaviest neighbour) pairwise, in
+    place.
+
+    `ranked` lists nodes sorted by key; returns the number of pairs.
+    """
+    merges = 0
+    waiting = -1
+    for node in ranked:
+        if merges >= max_merges:
+            break
+        if mate[node] >= 0 or key[node] < 0:
+            continue
+        if waiting < 0 or key[waiting] != key[node]:
+            waiting = node
+            continue
+        fits = nodes.weight[waiting] + nodes.weight[node] <= limits.group_weight
+        if keep_direction and nodes.backward[waiting] != nodes.backward[node]:
+            fits = False
+        if nodes.heavy[waiting] and nodes.heavy[node]:
+            fits = False
+        if fits and can_share(classes, nodes.member[waiting], nodes.member[node], limits):
+            share(classes, nodes.member[waiting], nodes.member[node])
+            mate[waiting], mate[node] = node, waiting
+            merges += 1
+            waiting = -1
+        else:
+            waiting = node
+    return merges
+
+
+@entry
+def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, limits: Any) -> Any:
+    """Give the ops of each label a group, opening another one where an op does not fit.
+
+    Cutting a group along a topological order keeps an acyclic contraction acyclic.
+    """
+    group = np.full(len(label), -1, dtype=np.int64)
+    latest = np.full(num_labels, -1, dtype=np.int64)  # last op that opened a group, by label
+    count = 0
+    for op in order:
+        first = latest[label[op]]
+        if first >= 0 and backward[first] == backward[op] and can_share(classes, first, op, limits):
+            share(classes, first, op)
+            group[op] = group[first]
+        else:
+            latest[label[op]] = op
+            group[op] = count
+            count += 1
+    return group
+
+
+@entry
+def cut_order(
+    order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool
+) -> Any:
+    """Cut a sequence of nodes into about `num_groups` runs of equal work."""
+    group = np.full(len(order), -1, dtype=np.int64)
+    left = nodes.weight.sum()
+    count, size = 0, 0.0
+    first = -1
+    for node in order:
+        weight = nodes.weight[node]
+        share_of_group = (left + size) / max(1, num_groups - count + 1)
+        fits = first >= 0 and (count >= num_groups or size + weight / 2 <= share_of_group)
+        if fits and keep_direction and nodes.backward[first] != nodes.backward[node]:
+            fits = False
+        if fits and can_share(classes, nodes.member[first], nodes.member[node], limits):
+            share(classes, nodes.member[first], nodes.member[node])
+        else:
+            first, size = node, 0.0
+            count += 1
+        group[node] = count - 1
+        size += weight
+        left -= weight
+    return group
+
+
+@entry
+def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) -> Any:
+    """Count, on the worst path to every op, how often it changes the label within a strong
+    component.
+
+    `component` is the strongly connected component of each op's label in the contracted graph.
+    Splitting labels by this number makes the contraction acyclic: it never falls along an edge
+    inside a component, and rises where the label changes.
+    """
+    stage = np.zeros(len(order), dtype=np.int64)
+    for op in order:
+        for edge in range(pointer[op], pointer[op + 1]):
+            other = target[edge]
+            if component[op] == component[other]:
+                step = 0 if label[op] == label[other] else 1
+                stage[other] = max(stage[other], stage[op] + step)
+    return stage

@@ -18,10 +18,8 @@ just does not matter (peak and bandwidth as large, overhead as small as the data
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,25 +30,15 @@ from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.model.graph import OpGraph
 
-_UNITS = {
-    "seconds": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "milliseconds": 1e-3,
-    "us": 1e-6,
-    "microseconds": 1e-6,
-    "ns": 1e-9,
-}
 _SHARE = 0.05
 """A constant is known if it makes up this share of the predicted time of at least two
 measurements."""
-MAX_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,25 +175,6 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
     return LinkFit(Link(name, float(latency), float(bandwidth)), report)
 
 
-def read_measurements(path: str | Path) -> dict[str, NDArray[np.float64]]:
-    """Read a CSV of measurements: numeric columns by name, times converted to the column "seconds".
-
-    The header needs a time column (seconds, ms, us or ns) and "bytes" (or "bytes_moved");
-    measurements of ops also "flops". Other columns (names, types) are ignored.
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a value is not a number; the message names the line.
-    """
-    path = Path(path)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return _read_rows(csv.reader(file), path.name)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"measurements '{path}': cannot be read as CSV ({error})") from None
-
-
 def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str = "*") -> OpGraph:
     """Return the graph with measured times for a kind of device; ops that are not named keep what
     they have.
@@ -336,37 +305,3 @@ def _times(values: ArrayLike, count: int, least: int) -> NDArray[np.float64]:
 
 # --- CSV
 # -----------------------------------------------------------------------------------------------
-
-
-def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.float64]]:
-    header = [cell.strip().lower() for cell in next(reader, [])]
-    wanted: dict[str, tuple[int, float]] = {}
-    for position, cell in enumerate(header):
-        if cell in _UNITS:
-            wanted["seconds"] = (position, _UNITS[cell])
-        elif cell in ("bytes", "bytes_moved"):
-            wanted["bytes"] = (position, 1.0)
-        elif cell == "flops":
-            wanted["flops"] = (position, 1.0)
-    for key, names in (("seconds", "seconds, ms, us or ns"), ("bytes", "bytes")):
-        if key not in wanted:
-            raise InputError(
-                f"measurements '{where}': expected a column {names}, received "
-                f"{', '.join(header) or 'nothing'}"
-            )
-    columns: dict[str, list[float]] = {key: [] for key in wanted}
-    for line, row in enumerate(reader, start=2):
-        if not row:
-            continue
-        if line > MAX_ROWS:
-            raise InputError(f"measurements '{where}': more than {MAX_ROWS} lines; fit to a sample")
-        for key, (position, unit) in wanted.items():
-            try:
-                columns[key].append(float(row[position]) * unit)
-            except (ValueError, IndexError):
-                cell = row[position] if position < len(row) else "nothing"
-                raise InputError(
-                    f"measurements '{where}' line {line}: expected a number for {key}, received "
-                    f"'{cell}'"
-                ) from None
-    return {key: np.array(values) for key, values in columns.items()}

@@ -11,14 +11,10 @@ A pipeline problem is one way to cut a model. What is proved of its schedules ho
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.sources import load, load_graph
-from placeopt.instances.training import training_graph
-from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError
 from placeopt.schedules.block_costs import activations, capacities, lags, spans
 from placeopt.schedules.placed_model import (
     ALL,
@@ -32,8 +28,6 @@ from placeopt.schedules.placed_model import (
     roles,
 )
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.solving.registry import make_solver
-from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,42 +37,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
     from placeopt.schedules.placed_model import Piece
-
-
-def pipeline_of_model(
-    source: Any,
-    cluster: Any,
-    *,
-    mode: str = "train",
-    split: bool = False,
-    recompute: bool = False,
-    seconds: float = 10.0,
-    **options: Any,
-) -> PipelineProblem:
-    """Cut a model into stages with the period DP and return its pipeline problem.
-
-    Parameters
-    ----------
-    source, cluster : as for `placeopt.load`; the backward graph is derived for mode="train" if it
-    is missing.
-    seconds : time limit of `ideal-dp`, which falls back to linear orders.
-    """
-    if mode not in ("train", "infer"):
-        raise InputError(f"mode: expected train or infer, received '{mode}'")
-    graph, bundled = load_graph(source, **options)
-    if mode == "train" and not graph.backward.any():
-        graph = training_graph(graph)
-    placed = load(
-        join_passes(graph), cluster if cluster is not None else bundled, objective="period"
-    )
-    result = run_step(placed, make_solver("ideal-dp"), Budget(seconds=seconds))
-    if result.solution is None:
-        raise InputError(
-            f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}"
-        )
-    return pipeline_of_placement(
-        placed, result.solution.device, split=split, recompute=recompute, mode=mode
-    )
 
 
 def families(graph: OpGraph) -> NDArray[np.int64]:

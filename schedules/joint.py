@@ -14,6 +14,7 @@ all the work of a step, shared equally by all devices.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -413,42 +414,35 @@ class _Search:
         """Schedule one candidate with every solver that fits it, until one reaches the bound."""
         assert choice.problem is not None
         best: Result[PipelineSchedule] | None = None
+        shortest = math.inf
         reasons: list[str] = []
         goal = makespan_bound(choice.problem, choice.problem.micro_batches)
         for name in self.options.solvers:
-            settings: dict[str, Any] = {}
-            if name in ("repetend", "time-optimal"):
-                settings["num_workers"] = self.options.num_workers
-            if name == "repetend":
-                settings["latency_seconds"] = min(2.0, self.options.seconds / 5)
             try:
-                result = schedule_result(
-                    choice.problem,
-                    name,
-                    seconds=self.options.seconds,
-                    seed=self.options.seed,
-                    **settings,
-                )
+                result = self._run(choice.problem, name)
             except Refused as error:
                 reasons.append(str(error))
                 continue
             if result.solution is None:
                 reasons.append(result.message)
-            elif (
-                best is None
-                or best.solution is None
-                or result.solution.makespan < best.solution.makespan
-            ):
-                best = result
+            elif result.solution.makespan < shortest:
+                best, shortest = result, result.solution.makespan
             self.interrupted = self.interrupted or result.stop_reason == "interrupted"
-            if self.interrupted or (
-                best is not None and best.solution is not None and best.solution.makespan <= goal
-            ):
+            if self.interrupted or shortest <= goal:
                 break
-        if best is None or best.solution is None:
+        if best is None:
             return replace(choice, reason=reasons[0])
-        step = best.solution.makespan * choice.problem.tick_seconds + choice.sync
+        step = shortest * choice.problem.tick_seconds + choice.sync
         return replace(choice, step=step, result=best)
+
+    def _run(self, problem: PipelineProblem, name: str) -> Result[PipelineSchedule]:
+        settings: dict[str, Any] = {}
+        if name in ("repetend", "time-optimal"):
+            settings["num_workers"] = self.options.num_workers
+        if name == "repetend":
+            settings["latency_seconds"] = min(2.0, self.options.seconds / 5)
+        seconds, seed = self.options.seconds, self.options.seed
+        return schedule_result(problem, name, seconds=seconds, seed=seed, **settings)
 
 
 def _why(best: Choice, other: Choice | None, unfit: Sequence[Choice]) -> str:

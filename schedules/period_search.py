@@ -70,6 +70,10 @@ class PeriodSearch:
             None  # how far to climb from the bound while the device tree decides
         )
 
+    def is_better(self, other: PeriodSearch) -> bool:
+        """Whether this search found a pattern, and one that is shorter than the other's."""
+        return self.value is not None and (other.value is None or self.value < other.value)
+
     @property
     def value(self) -> Fraction | None:
         """Ticks per micro-batch of the best pattern."""

@@ -8,15 +8,23 @@ at once and no device ever holds more memory than its capacity. The model is Tes
 "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
 2024), plus lags and a capacity per device.
 
+Memory that is freed before it is surely allocated: what no pipeline problem may ask for.
+
 References
 ----------
 Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule
 Search", HPCA 2024.
+.. [1] P. Hall, "On representatives of subsets", Journal of the London Mathematical Society 10(1),
+1935.
+.. [2] L. R. Ford, D. R. Fulkerson, "Maximal flow through a network", Canadian Journal of
+Mathematics 8, 1956.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import itertools
+from collections import deque
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,18 +35,21 @@ from placeopt.model.arrays import (
     UNLIMITED,
     ArrayHolder,
     arrays_digest,
+    check_positive,
     csr,
     frozen,
-    int_array,
+    ints,
+    names,
+    settle,
 )
 from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
-from placeopt.schedules.memory_flow import freed_too_early
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
 
 KINDS = ("F", "B", "I", "W", "other")
 """Forward, full backward, backward of the inputs only, of the weights only, anything else."""
@@ -79,19 +90,19 @@ class PipelineProblem(ArrayHolder):
     name: str
     block_names: tuple[str, ...]
     kind: tuple[str, ...]  # (num_blocks,) one of KINDS
-    span: NDArray[np.int64]  # (num_blocks,) ticks, >= 1
-    device_ptr: NDArray[np.int64]  # (num_blocks + 1,)
-    device: NDArray[np.int64]  # devices of each block, ascending
-    memory: NDArray[
-        np.int64
-    ]  # (num_blocks, num_devices) change at the block's start; bytes or units
-    pred_ptr: NDArray[np.int64]  # (num_blocks + 1,)
-    pred: NDArray[np.int64]  # predecessors of each block
-    lag: NDArray[np.int64]  # ticks between a predecessor's end and the block's start
-    capacity: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]  # (num_devices,)
+    span: NDArray[np.int64] = ints("blocks")  # ticks, >= 1
+    device_ptr: NDArray[np.int64] = ints("bounds")
+    device: NDArray[np.int64] = ints("uses")  # devices of each block, ascending
+    memory: NDArray[np.int64] = ints("blocks", "devices")  # change at the start; bytes or units
+    pred_ptr: NDArray[np.int64] = ints("bounds")
+    pred: NDArray[np.int64] = ints("edges")  # predecessors of each block
+    lag: NDArray[np.int64] = ints(  # ticks between a predecessor's end and the block's start
+        "edges", low=0, expected="ticks >= 0"
+    )
+    capacity: NDArray[np.int64] = ints("devices", default=UNLIMITED, low=0)
     micro_batches: int = 8
-    stage: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]  # (num_blocks,)
-    device_names: tuple[str, ...] = ()
+    stage: NDArray[np.int64] = ints("blocks", default=-1)
+    device_names: tuple[str, ...] = names("devices", "device")
     tick_seconds: float = 1e-9
 
     problem_kind: ClassVar[str] = "pipeline"
@@ -110,92 +121,68 @@ class PipelineProblem(ArrayHolder):
         if d == 0:
             raise InputError(f"pipeline '{self.name}': expected at least one device, received none")
 
-        def put(key: str, shape: tuple[int, ...], default: int | None = None) -> None:
-            value = getattr(self, key)
-            array = np.full(shape, default, dtype=np.int64) if value is None else value
-            object.__setattr__(self, key, int_array(array, shape, key))
-
-        put("span", (b,))
-        put("device_ptr", (b + 1,))
-        put("device", (len(np.asarray(self.device)),))
-        put("memory", (b, d))
-        put("pred_ptr", (b + 1,))
-        put("pred", (len(np.asarray(self.pred)),))
-        put("lag", (len(self.pred),))
-        put("capacity", (d,), UNLIMITED)
-        put("stage", (b,), -1)
-        names = tuple(self.device_names) or tuple(f"device{i}" for i in range(d))
-        object.__setattr__(self, "device_names", names)
         object.__setattr__(self, "block_names", tuple(self.block_names))
         object.__setattr__(self, "kind", tuple(self.kind))
+        edges, uses = (len(np.asarray(array)) for array in (self.pred, self.device))
+        settle(self, blocks=b, devices=d, bounds=b + 1, uses=uses, edges=edges)
         self._check()
+        for i in range(b):
+            self._check_block(i)
+        _ = self.topological_order  # refuses a cycle
+        self._check_memory()
 
     def _check(self) -> None:
-        b, d = self.memory.shape
-        if len(self.kind) != b or len(self.device_names) != d:
-            raise InputError(
-                f"pipeline '{self.name}': expected {b} kinds and {d} device names, "
-                f"received {len(self.kind)} and {len(self.device_names)}"
-            )
-        for what, names in (("block", self.block_names), ("device", self.device_names)):
-            if len(set(names)) != len(names):
-                twice = next(x for x in names if names.count(x) > 1)
-                raise InputError(
-                    f"pipeline '{self.name}': {what} names must be distinct, '{twice}' occurs twice"
-                )
+        b, where = self.num_blocks, f"pipeline '{self.name}'"
+        if len(self.kind) != b:
+            raise InputError(f"{where}: expected {b} kinds, received {len(self.kind)}")
+        if len(set(self.block_names)) != b:
+            twice = next(x for x in self.block_names if self.block_names.count(x) > 1)
+            raise InputError(f"{where}: block names must be distinct, '{twice}' occurs twice")
         if self.micro_batches < 1:
             raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
-        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(
-                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
-            )
-        for i, name in enumerate(self.block_names):
-            if self.kind[i] not in KINDS:
-                raise InputError(
-                    f"block '{name}': kind must be one of {', '.join(KINDS)}, received "
-                    f"'{self.kind[i]}'"
-                )
-            if self.span[i] < 1:
-                raise InputError(
-                    f"block '{name}': span must be at least 1 tick, received {self.span[i]}; "
-                    "merge a free block into its neighbour"
-                )
-            devices = self.devices_of(i)
-            if len(devices) == 0:
-                raise InputError(f"block '{name}': expected at least one device, received none")
-            if devices.min() < 0 or devices.max() >= d:
-                raise InputError(
-                    f"block '{name}': unknown device {devices.max()}; the devices are 0..{d - 1}"
-                )
-            if (np.diff(devices) <= 0).any():
-                raise InputError(
-                    f"block '{name}': devices must be distinct and ascending, received "
-                    f"{devices.tolist()}"
-                )
-            elsewhere = np.setdiff1d(np.flatnonzero(self.memory[i]), devices)
-            if elsewhere.size:
-                raise InputError(
-                    f"block '{name}': changes the memory of device "
-                    f"'{self.device_names[elsewhere[0]]}', "
-                    "which it does not occupy"
-                )
+        check_positive("tick_seconds", self.tick_seconds)
         if self.pred.size and (self.pred.min() < 0 or self.pred.max() >= b):
             raise InputError(
                 f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}"
             )
-        if self.lag.size and self.lag.min() < 0:
-            raise InputError(f"lag: expected ticks >= 0, received {self.lag.min()}")
-        if self.capacity.min() < 0:
-            raise InputError(f"capacity: expected values >= 0, received {self.capacity.min()}")
         total = float(self.span.astype(np.float64).sum() + self.lag.astype(np.float64).sum())
-        if total * max(self.micro_batches, 1) >= MAX_SUM:
+        if total * self.micro_batches >= MAX_SUM:
             raise InputError(
                 "span: the sum over all micro-batches passes 2^62; use a larger tick_seconds"
             )
         if float(np.abs(self.memory).astype(np.float64).sum()) * self.micro_batches >= MAX_SUM:
             raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
-        _ = self.topological_order  # refuses a cycle
-        self._check_memory()
+
+    def _check_block(self, i: int) -> None:
+        name, devices = self.block_names[i], self.devices_of(i)
+        if self.kind[i] not in KINDS:
+            raise InputError(
+                f"block '{name}': kind must be one of {', '.join(KINDS)}, received '{self.kind[i]}'"
+            )
+        if self.span[i] < 1:
+            raise InputError(
+                f"block '{name}': span must be at least 1 tick, received {self.span[i]}; "
+                "merge a free block into its neighbour"
+            )
+        if len(devices) == 0:
+            raise InputError(f"block '{name}': expected at least one device, received none")
+        if devices.min() < 0 or devices.max() >= self.num_devices:
+            raise InputError(
+                f"block '{name}': unknown device {devices.max()}; the devices are "
+                f"0..{self.num_devices - 1}"
+            )
+        if (np.diff(devices) <= 0).any():
+            raise InputError(
+                f"block '{name}': devices must be distinct and ascending, received "
+                f"{devices.tolist()}"
+            )
+        elsewhere = np.setdiff1d(np.flatnonzero(self.memory[i]), devices)
+        if elsewhere.size:
+            raise InputError(
+                f"block '{name}': changes the memory of device "
+                f"'{self.device_names[elsewhere[0]]}', "
+                "which it does not occupy"
+            )
 
     def _check_memory(self) -> None:
         """Refuse memory that grows without end, is freed too early, or cannot fit one block."""
@@ -448,3 +435,92 @@ class PipelineProblem(ArrayHolder):
                 )
             )
         return found
+
+
+def freed_too_early(
+    memory: NDArray[np.int64], ancestors: Sequence[set[int]]
+) -> tuple[int, int] | None:
+    """Return a (block, device) that frees memory which no predecessor has surely allocated, or
+    None.
+
+    Each unit that a block frees is matched with a unit that an ancestor allocated (a maximum flow
+    by augmenting paths); by Hall's theorem all are matched exactly when the memory of one
+    micro-batch never drops below zero in any order.
+
+    Parameters
+    ----------
+    memory : change of each device's memory at each block's start, shape (num_blocks, num_devices).
+    ancestors : blocks that each block waits for, directly or not.
+    """
+    for device, column in enumerate(memory.T.tolist()):
+        matching = _Matching(
+            {i: change for i, change in enumerate(column) if change > 0}, ancestors
+        )
+        for block, change in enumerate(column):
+            if change < 0 and not matching.add(block, -change):
+                return block, device
+    return None
+
+
+class _Matching:
+    """Units that blocks allocate on one device, matched with units that their descendants free.
+
+    Attributes
+    ----------
+    flow : flow[u][v] units of allocating block u are freed by block v.
+    """
+
+    def __init__(self, allocated: dict[int, int], ancestors: Sequence[set[int]]) -> None:
+        self.ancestors = ancestors
+        self.spare = dict(sorted(allocated.items()))
+        self.flow: dict[int, dict[int, int]] = {u: {} for u in self.spare}
+
+    def add(self, block: int, units: int) -> bool:
+        """Match `units` that `block` frees, moving earlier matches aside; return whether all could
+        be.
+        """
+        while units > 0:
+            path = self._augmenting_path(block)
+            if path is None:
+                return False
+            first = path[0][0]
+            moved = [(source, taker) for (_, taker), (source, _) in itertools.pairwise(path)]
+            amount = min(
+                [units, self.spare[first], *(self.flow[source][taker] for source, taker in moved)]
+            )
+            self.spare[first] -= amount
+            for source, taker in moved:
+                self.flow[source][taker] -= amount
+            for source, taker in path:
+                self.flow[source][taker] = self.flow[source].get(taker, 0) + amount
+            units -= amount
+        return True
+
+    def _augmenting_path(self, block: int) -> list[tuple[int, int]] | None:
+        """Return (allocating, freeing) pairs that get units: from an allocating block with some to
+        spare to `block`.
+
+        The freeing block of a pair no longer needs what the allocating block of the next pair gave
+        it.
+        """
+        came_from: dict[
+            int, tuple[int, int]
+        ] = {}  # freeing block -> (allocating block it may lose, who takes that)
+        reached, seen = deque([block]), {block}
+        while reached:
+            at = reached.popleft()
+            for source in self.spare:
+                if source not in self.ancestors[at]:
+                    continue
+                if self.spare[source] > 0:
+                    path = [(source, at)]
+                    while at != block:
+                        path.append(came_from[at])
+                        at = came_from[at][1]
+                    return path
+                for other, units in self.flow[source].items():
+                    if units > 0 and other not in seen:
+                        seen.add(other)
+                        came_from[other] = (source, at)
+                        reached.append(other)
+        return None

@@ -114,28 +114,16 @@ class RepetendSolver(SearchSolver):
         sizes = list(range(1, self.max_size + 1)) if self.size == 0 else sorted({1, self.size})
         best: PeriodSearch | None = None
         for at, size in enumerate(sizes):
-            share = (
-                1 / (len(sizes) - at)
-                if self.size == 0
-                else (1 if size == self.size else FIRST_SIZE_SHARE)
-            )
+            share = 1 if size == self.size else FIRST_SIZE_SHARE
+            if self.size == 0:
+                share = 1 / (len(sizes) - at)
             search = PeriodSearch(problem, size, self.num_workers, tracker, share)
-            search.run(
-                [
-                    pattern
-                    for pattern in (known, None if best is None else best.pattern)
-                    if pattern is not None
-                ]
-            )
-            better = best is None or (
-                search.value is not None and (best.value is None or search.value < best.value)
-            )
-            if better or size == self.size:
+            starts = (known, None if best is None else best.pattern)
+            search.run([pattern for pattern in starts if pattern is not None])
+            if best is None or size == self.size or search.is_better(best):
                 best = search
-            assert best is not None
-            if self.size == 0 and (
-                (best.value is not None and best.value <= overall) or tracker.stop()
-            ):
+            proved = best.value is not None and best.value <= overall
+            if self.size == 0 and (proved or tracker.stop()):
                 break
         assert best is not None
         return best

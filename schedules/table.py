@@ -133,18 +133,7 @@ def _from_object(
     for key in ("devices", "blocks"):
         if key not in table:
             raise InputError(f"block table '{name}': '{key}' is missing")
-    devices = table["devices"]
-    if isinstance(devices, int) and not isinstance(devices, bool):
-        if not 1 <= devices <= MAX_DEVICES:
-            raise InputError(
-                f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}"
-            )
-        devices = [f"device{i}" for i in range(devices)]
-    if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
-        raise InputError(
-            f"block table '{name}': devices must be a number or a list of names, received "
-            f"{devices!r}"
-        )
+    devices = _device_names(table["devices"], name)
     index = {device: i for i, device in enumerate(devices)}
     if not isinstance(table["blocks"], list):
         raise InputError(f"block table '{name}': blocks must be a list")
@@ -162,6 +151,22 @@ def _from_object(
     return str(table.get("name", name)), blocks, devices, fields
 
 
+def _device_names(devices: Any, name: str) -> list[str]:
+    """Return the names of devices that are given, or counted."""
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        if not 1 <= devices <= MAX_DEVICES:
+            raise InputError(
+                f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}"
+            )
+        return [f"device{i}" for i in range(devices)]
+    if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
+        raise InputError(
+            f"block table '{name}': devices must be a number or a list of names, received "
+            f"{devices!r}"
+        )
+    return devices
+
+
 def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
     if not isinstance(entry, dict):
         raise InputError(f"blocks[{position}]: expected an object, received {entry!r}")
@@ -169,49 +174,58 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
         if key not in entry:
             raise InputError(f"blocks[{position}] ('{entry.get('name', '?')}'): '{key}' is missing")
     name = str(entry["name"])
-    places = entry["devices"] if isinstance(entry["devices"], list) else [entry["devices"]]
-    devices = []
-    for device in places:
-        known = index.get(device) if isinstance(device, str) else device
-        if (
-            known is None
-            or isinstance(known, bool)
-            or not isinstance(known, int)
-            or not 0 <= known < len(index)
-        ):
-            raise InputError(
-                f"block '{name}': unknown device '{device}'; the devices are "
-                f"{', '.join(list(index)[:12])}"
-            )
-        devices.append(known)
+    devices = tuple(_device(place, index, name) for place in _listed(entry["devices"]))
     memory = entry.get("memory", 0)
     deltas = memory if isinstance(memory, list) else [memory] * len(devices)
-    waits = entry.get("after", [])
-    if not isinstance(waits, list):
-        waits = [waits]
-    after = []
-    for before in waits:
-        if isinstance(before, dict):
-            after.append(
-                (
-                    str(before.get("block", "?")),
-                    _number(before.get("lag", 0), f"block '{name}': lag"),
-                )
-            )
-        else:
-            after.append((str(before), 0))
     return Block(
         name,
         str(entry.get("kind", "other")),
-        tuple(devices),
+        devices,
         _number(entry["span"], f"block '{name}': span"),
         tuple(_number(delta, f"block '{name}': memory") for delta in deltas),
-        tuple(after),
+        tuple(_wait(before, name) for before in _listed(entry.get("after", []))),
         _number(entry.get("stage", -1), f"block '{name}': stage"),
     )
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _device(place: Any, index: Mapping[str, int], name: str) -> int:
+    """Return the index of a device that is given by it, or by name."""
+    known = index.get(place) if isinstance(place, str) else place
+    if type(known) is not int or not 0 <= known < len(index):
+        raise InputError(
+            f"block '{name}': unknown device '{place}'; the devices are "
+            f"{', '.join(list(index)[:12])}"
+        )
+    return known
+
+
+def _wait(before: Any, name: str) -> tuple[str, int]:
+    """Return the predecessor that a block waits for, and the lag after it."""
+    if not isinstance(before, dict):
+        return str(before), 0
+    lag = _number(before.get("lag", 0), f"block '{name}': lag")
+    return str(before.get("block", "?")), lag
+
+
 def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
+    rows, title = _lines_of_table(_csv_rows(path), path, shape, mode)
+    blocks = [_csv_block(row, f"{path}: block '{row['gid']}'") for row in rows]
+    count = max(
+        (_number(row.get("ndevs") or 0, f"{path}: block '{row['gid']}': ndevs") for row in rows),
+        default=0,
+    )
+    count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
+    if not 1 <= count <= MAX_DEVICES:
+        raise InputError(f"{path}: expected 1 to {MAX_DEVICES} devices, received {count}")
+    return title, blocks, [f"device{i}" for i in range(count)]
+
+
+def _csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that has the columns of a block table."""
     try:
         rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
@@ -228,28 +242,19 @@ def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block
         raise InputError(
             f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer"
         )
-    rows, title = _lines_of_table(rows, path, shape, mode)
-    count = 0
-    blocks = []
-    for row in rows:
-        where = f"{path}: block '{row['gid']}'"
-        devices = tuple(_number(text, f"{where}: devices") for text in row["devices"].split())
-        count = max(count, _number(row.get("ndevs") or 0, f"{where}: ndevs"))
-        memory = _number(row.get("mem") or 0, f"{where}: mem")
-        blocks.append(
-            Block(
-                row["gid"],
-                row["kind"],
-                devices,
-                _number(row["span"], f"{where}: span"),
-                (memory,) * len(devices),
-                tuple((before, 0) for before in row["preds"].split()),
-            )
-        )
-    count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
-    if not 1 <= count <= MAX_DEVICES:
-        raise InputError(f"{path}: expected 1 to {MAX_DEVICES} devices, received {count}")
-    return title, blocks, [f"device{i}" for i in range(count)]
+    return rows
+
+
+def _csv_block(row: Mapping[str, str], where: str) -> Block:
+    devices = tuple(_number(text, f"{where}: devices") for text in row["devices"].split())
+    return Block(
+        row["gid"],
+        row["kind"],
+        devices,
+        _number(row["span"], f"{where}: span"),
+        (_number(row.get("mem") or 0, f"{where}: mem"),) * len(devices),
+        tuple((before, 0) for before in row["preds"].split()),
+    )
 
 
 def _lines_of_table(

@@ -45,7 +45,7 @@ REGISTRY = "placeopt/model/objective.py"
 
 MANY_PARAMETERS = {
     "instances/sources.py:load": "the call that scripts make: its parameters are its meaning",
-    "instances/acyclic_merging.py:match_edges": "a kernel on flat arrays",
+    "instances/coarsen.py:match_edges": "a kernel on flat arrays",
 }
 """What is over the measure, and why; nothing else may be."""
 

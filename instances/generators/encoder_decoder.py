@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.attention import TransformerBuilder
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 from placeopt.instances.generators.transformer import bert_stack, check_heads, make_style
 from placeopt.model.errors import InputError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+@generator()
 def mt5(
     *,
     layers: int = 8,
@@ -49,20 +50,6 @@ def mt5(
     decoder_layers : 0 means as many as `layers`.
     seq, target : tokens of the source and of the target.
     """
-    check_sizes(
-        name,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        head_dim=head_dim,
-        ffn=ffn,
-        vocab=vocab,
-        seq=seq,
-        target=target,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-        decoder_layers=decoder_layers or 1,
-    )
     b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     table: Tensor | None = None
     with b.layer("shared"):
@@ -137,6 +124,7 @@ def _t5_stack(
     return b.rms_norm(x, "final_norm")
 
 
+@generator()
 def flava(
     *,
     image_layers: int = 12,
@@ -163,18 +151,6 @@ def flava(
     ----------
     image_layers, text_layers, layers : layers of the image, text and multimodal encoder.
     """
-    check_sizes(
-        name,
-        image_layers=image_layers,
-        text_layers=text_layers,
-        layers=layers,
-        vocab=vocab,
-        image=image,
-        patch=patch,
-        seq=seq,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-    )
     check_heads(name, hidden, heads)
     if image % patch:
         raise InputError(

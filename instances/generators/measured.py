@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
@@ -22,24 +21,10 @@ BYTES_PER_TICK = 16
 """Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
 
 
-def check_ccr(name: str, ccr: float) -> None:
-    """Refuse a negative communication-to-computation ratio."""
-    if ccr < 0:
-        raise InputError(f"generator '{name}': option 'ccr' expects a number >= 0, received {ccr}")
-
-
 def random_times(rng: np.random.Generator, count: int, spread: float) -> NDArray[np.int64]:
     """Draw times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
     low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
     return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
-
-
-def check_spread(name: str, spread: float) -> None:
-    """Refuse a spread outside 0..1."""
-    if not 0 <= spread <= 1:
-        raise InputError(
-            f"generator '{name}': option 'spread' expects a number in 0..1, received {spread}"
-        )
 
 
 def random_transfers(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import MEAN_TICKS, check_ccr, task_graph
-from placeopt.instances.generators.table import check_count, check_seed, check_sizes
+from placeopt.instances.generators.measured import MEAN_TICKS, task_graph
+from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ class _Tasks:
     def graph(self, ccr: float, seed: int) -> OpGraph:
         """Return the graph, with times scaled to a mean of MEAN_TICKS."""
         name = self.name
-        check_ccr(name, ccr)
-        check_seed(name, seed)
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
         table = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
@@ -70,9 +68,9 @@ class _Tasks:
         )
 
 
+@generator()
 def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "cholesky") -> OpGraph:
     """Build the right-looking Cholesky factorisation of a matrix of tiles x tiles tiles."""
-    check_sizes(name, tiles=tiles)
     check_count(name, tiles * (tiles + 1) * (tiles + 2) // 6)
     tasks = _Tasks(name)
     for k in range(tiles):
@@ -86,9 +84,9 @@ def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "ch
     return tasks.graph(ccr, seed)
 
 
+@generator()
 def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> OpGraph:
     """Build the LU factorisation without pivoting of a matrix of tiles x tiles tiles."""
-    check_sizes(name, tiles=tiles)
     check_count(name, tiles * (tiles + 1) * (2 * tiles + 1) // 6)
     tasks = _Tasks(name)
     for k in range(tiles):
@@ -102,6 +100,7 @@ def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> 
     return tasks.graph(ccr, seed)
 
 
+@generator()
 def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft") -> OpGraph:
     """Build the recursive calls and the butterflies of an FFT (Topcuoglu et al. 2002, section 5.2).
 
@@ -131,6 +130,7 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     return tasks.graph(ccr, seed)
 
 
+@generator()
 def stencil(
     *,
     rows: int = 4,
@@ -143,7 +143,6 @@ def stencil(
     """Build a five-point stencil: every tile depends on itself and its neighbours one step
     before.
     """
-    check_sizes(name, rows=rows, columns=columns, steps=steps)
     check_count(name, rows * columns * steps)
     tasks = _Tasks(name)
     for t in range(steps):

@@ -22,15 +22,11 @@ import numpy as np
 from placeopt.instances.generators.measured import (
     BYTES_PER_TICK,
     MEAN_TICKS,
-    check_ccr,
-    check_spread,
 )
 from placeopt.instances.generators.table import (
     MAX_EDGES,
-    check_choice,
     check_count,
-    check_seed,
-    check_sizes,
+    generator,
 )
 from placeopt.model.errors import InputError
 
@@ -56,6 +52,7 @@ class _Planted:
     transfer: NDArray[np.int64]  # (num_tensors,) ticks
 
 
+@generator()
 def planted(
     *,
     ops: int = 100,
@@ -151,21 +148,12 @@ def _plant(
     contention: str,
     seed: int,
 ) -> _Planted:
-    check_choice(name, "contention", contention, ("none", "source"))
-    check_sizes(name, ops=ops, devices=devices)
     check_count(name, ops)
-    check_ccr(name, ccr)
-    check_spread(name, spread)
     if ops < devices:
         raise InputError(
             f"generator '{name}': ops must be at least devices, received {ops} and {devices}"
         )
-    if not 0 <= degree <= 1000:
-        raise InputError(
-            f"generator '{name}': option 'degree' expects a number in 0..1000, received {degree}"
-        )
     check_count(name, round(ops * degree), MAX_EDGES, "edges")
-    check_seed(name, seed)
     rng = np.random.default_rng(seed)
     device, start, duration, horizon = _fill(rng, ops, devices, spread)
     shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted

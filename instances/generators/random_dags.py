@@ -15,14 +15,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import check_ccr, check_spread, random_times, task_graph
-from placeopt.instances.generators.table import MAX_EDGES, check_count, check_seed, check_sizes
-from placeopt.model.errors import InputError
+from placeopt.instances.generators.measured import random_times, task_graph
+from placeopt.instances.generators.table import (
+    MAX_EDGES,
+    MAX_OPS,
+    check_count,
+    generator,
+)
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+@generator(layers=(1, MAX_OPS), degree=(1, 1000))
 def layered(
     *,
     layers: int = 10,
@@ -42,17 +47,7 @@ def layered(
     ccr : mean transfer time over mean op time.
     spread : op times are uniform within a factor 1 -+ spread.
     """
-    check_sizes(name, width=width)
-    if layers < 1:
-        raise InputError(
-            f"generator '{name}': option 'layers' expects at least 1, received {layers}"
-        )
     check_count(name, layers * width)
-    _check(name, ccr, spread, seed)
-    if not 1 <= degree <= 1000:
-        raise InputError(
-            f"generator '{name}': option 'degree' expects a number in 1..1000, received {degree}"
-        )
     check_count(name, round(layers * width * degree), MAX_EDGES, "edges")
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
@@ -71,6 +66,7 @@ def layered(
     return task_graph(name, _join(sources), _join(targets), compute, rng, ccr, layer=labels)
 
 
+@generator()
 def fork_join(
     *,
     stages: int = 5,
@@ -82,9 +78,7 @@ def fork_join(
     name: str = "fork-join",
 ) -> OpGraph:
     """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
-    check_sizes(name, stages=stages, branches=branches, length=length)
     check_count(name, stages * (branches * length + 1) + 1)
-    _check(name, ccr, spread, seed)
     rng = np.random.default_rng(seed)
     edges: list[tuple[int, int]] = []
     op = 0
@@ -101,6 +95,7 @@ def fork_join(
     return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
 
 
+@generator()
 def series_parallel(
     *,
     ops: int = 100,
@@ -117,13 +112,7 @@ def series_parallel(
     series, or (with probability `parallel`) joined by up to `branches` - 1 parallel copies, until
     there are `ops` ops.
     """
-    check_sizes(name, ops=ops, branches=branches)
     check_count(name, ops)
-    _check(name, ccr, spread, seed)
-    if not 0 <= parallel <= 1:
-        raise InputError(
-            f"generator '{name}': option 'parallel' expects a number in 0..1, received {parallel}"
-        )
     rng = np.random.default_rng(seed)
     # ops 0 and 1 are source and sink; before[v], after[v] list the neighbours of v
     before: list[list[int]] = [[], []]
@@ -156,6 +145,7 @@ def series_parallel(
     )
 
 
+@generator()
 def out_tree(
     *,
     depth: int = 6,
@@ -167,11 +157,11 @@ def out_tree(
 ) -> OpGraph:
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
     parent, child, n = _tree(name, depth, arity)
-    _check(name, ccr, spread, seed)
     rng = np.random.default_rng(seed)
     return task_graph(name, parent, child, random_times(rng, n, spread), rng, ccr)
 
 
+@generator()
 def in_tree(
     *,
     depth: int = 6,
@@ -183,24 +173,16 @@ def in_tree(
 ) -> OpGraph:
     """Build a complete tree with edges from children to parent; the root is the last op."""
     parent, child, n = _tree(name, depth, arity)
-    _check(name, ccr, spread, seed)
     rng = np.random.default_rng(seed)
     return task_graph(name, n - 1 - child, n - 1 - parent, random_times(rng, n, spread), rng, ccr)
 
 
 def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, int]:
-    check_sizes(name, depth=depth, arity=arity)
     check_count(name, depth + 1 if arity == 1 else arity ** min(depth, 64))
     n = depth + 1 if arity == 1 else (arity ** (depth + 1) - 1) // (arity - 1)
     check_count(name, n)
     child = np.arange(1, n, dtype=np.int64)
     return (child - 1) // arity, child, n
-
-
-def _check(name: str, ccr: float, spread: float, seed: int) -> None:
-    check_ccr(name, ccr)
-    check_spread(name, spread)
-    check_seed(name, seed)
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:

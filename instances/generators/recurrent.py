@@ -19,8 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_choice, check_sizes
-from placeopt.model.errors import InputError
+from placeopt.instances.generators.table import MAX_REPEATS, generator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,6 +142,7 @@ class Attention:
             return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
 
 
+@generator()
 def rnn_lm(
     *,
     layers: int = 2,
@@ -157,16 +157,6 @@ def rnn_lm(
     """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps
     unrolled.
     """
-    check_sizes(
-        name,
-        layers=layers,
-        hidden=hidden,
-        vocab=vocab,
-        steps=steps,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-    )
-    check_choice(name, "detail", detail, ("fine", "coarse"))
     b = GraphBuilder(name, dtype_bytes)
     xs = _embed(b, vocab, hidden, batch, steps, "embedding")
     for layer in range(layers):
@@ -177,6 +167,7 @@ def rnn_lm(
     return b.build()
 
 
+@generator()
 def nmt(
     *,
     layers: int = 2,
@@ -197,17 +188,6 @@ def nmt(
     layers : LSTM layers of the encoder, and as many of the decoder.
     source, target : steps of the encoder and of the decoder.
     """
-    check_sizes(
-        name,
-        layers=layers,
-        hidden=hidden,
-        vocab=vocab,
-        source=source,
-        target=target,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-    )
-    check_choice(name, "detail", detail, ("fine", "coarse"))
     fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
@@ -247,6 +227,7 @@ def nmt(
     return b.build()
 
 
+@generator(layers=(2, MAX_REPEATS))
 def gnmt(
     *,
     layers: int = 8,
@@ -268,20 +249,6 @@ def gnmt(
     ----------
     layers : layers of the encoder, and as many of the decoder; at least 2.
     """
-    check_sizes(
-        name,
-        hidden=hidden,
-        vocab=vocab,
-        source=source,
-        target=target,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-    )
-    check_choice(name, "detail", detail, ("fine", "coarse"))
-    if layers < 2:
-        raise InputError(
-            f"generator '{name}': option 'layers' expects at least 2, received {layers}"
-        )
     fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):

@@ -17,7 +17,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -234,14 +234,7 @@ def _overlap(index: int, pieces: int, others: int) -> range:
     return range(index * others // pieces, -(-(index + 1) * others // pieces))
 
 
-def _check(name: str, shards: int, dtype_bytes: int, **sizes: int) -> None:
-    check_sizes(name, shards=shards, dtype_bytes=dtype_bytes, **sizes)
-    if shards > 256:
-        raise InputError(
-            f"generator '{name}': option 'shards' expects at most 256, received {shards}"
-        )
-
-
+@generator()
 def chain_mm(
     *, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: str = "chain-mm"
 ) -> OpGraph:
@@ -253,7 +246,6 @@ def chain_mm(
     shards : blocks of every result; products have as many terms as a row of blocks has columns,
     doubled.
     """
-    _check(name, shards, dtype_bytes, size=size)
     s = Sharder(name, dtype_bytes, shards)
     rows, columns, inner = s.rows, s.columns, 2 * s.columns
     left = s.matmul(s.input(size, size, rows, inner), s.input(size, size, inner, columns), "ab")
@@ -263,6 +255,7 @@ def chain_mm(
     return s.b.build()
 
 
+@generator()
 def ffnn(
     *,
     layers: int = 2,
@@ -281,16 +274,6 @@ def ffnn(
     ----------
     shards : blocks of every activation; inner dimensions are cut into twice as many pieces.
     """
-    _check(
-        name,
-        shards,
-        dtype_bytes,
-        layers=layers,
-        batch=batch,
-        inputs=inputs,
-        hidden=hidden,
-        outputs=outputs,
-    )
     s = Sharder(name, dtype_bytes, shards, training)
     x = s.input(batch, inputs, s.rows, 2 * s.count)
     for layer in range(layers):
@@ -303,6 +286,7 @@ def ffnn(
     return s.b.build()
 
 
+@generator()
 def llama_block(
     *,
     layers: int = 1,
@@ -323,6 +307,7 @@ def llama_block(
     return s.b.build()
 
 
+@generator()
 def llama_layer(
     *,
     layers: int = 1,
@@ -338,7 +323,6 @@ def llama_layer(
     """Build whole Llama layers: attention and gated feed-forward parts with their norms;
     sharded.
     """
-    check_sizes(name, ffn=ffn)
     s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
     x = s.input(seq, hidden, s.rows, s.columns)
     for layer in range(layers):
@@ -361,7 +345,6 @@ def _llama_sharder(
     heads: int,
     seq: int,
 ) -> Sharder:
-    _check(name, shards, dtype_bytes, layers=layers, hidden=hidden, heads=heads, seq=seq)
     s = Sharder(name, dtype_bytes, shards, training)
     if heads % s.columns or hidden % heads:
         raise InputError(

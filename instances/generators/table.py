@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
 from placeopt.model.errors import InputError, did_you_mean
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.model.graph import OpGraph
+
+
+Build = TypeVar("Build", bound="Callable[..., OpGraph]")
 
 
 class Entry(NamedTuple):
@@ -26,17 +30,19 @@ class Entry(NamedTuple):
 
 
 _TABLE: dict[str, Entry] = {
-    "resnet50": Entry("resnet:resnet", {"depth": 50}, "ResNet-50 on images"),
-    "resnet101": Entry("resnet:resnet", {"depth": 101}, "ResNet-101 on images"),
-    "resnet152": Entry("resnet:resnet", {"depth": 152}, "ResNet-152 on images"),
-    "vgg16": Entry("plain_cnn:vgg16", {}, "VGG-16 on images"),
-    "alexnet": Entry("plain_cnn:alexnet", {}, "AlexNet on images"),
-    "squeezenet": Entry("plain_cnn:squeezenet", {}, "SqueezeNet 1.0 on images"),
+    "resnet50": Entry("convolutional:resnet", {"depth": 50}, "ResNet-50 on images"),
+    "resnet101": Entry("convolutional:resnet", {"depth": 101}, "ResNet-101 on images"),
+    "resnet152": Entry("convolutional:resnet", {"depth": 152}, "ResNet-152 on images"),
+    "vgg16": Entry("convolutional:vgg16", {}, "VGG-16 on images"),
+    "alexnet": Entry("convolutional:alexnet", {}, "AlexNet on images"),
+    "squeezenet": Entry("convolutional:squeezenet", {}, "SqueezeNet 1.0 on images"),
     "inception-v3": Entry(
-        "inception:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
+        "convolutional:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
     ),
-    "densenet121": Entry("dense_cnn:densenet121", {}, "DenseNet-121 on images"),
-    "nasnet-cell": Entry("dense_cnn:nasnet", {}, "stack of NASNet-A normal and reduction cells"),
+    "densenet121": Entry("convolutional:densenet121", {}, "DenseNet-121 on images"),
+    "nasnet-cell": Entry(
+        "convolutional:nasnet", {}, "stack of NASNet-A normal and reduction cells"
+    ),
     "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
     "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
     "bert-large": Entry(
@@ -86,18 +92,25 @@ MAX_SIZE = 10**9
 MAX_REPEATS = 10_000
 """Largest number of layers, unrolled steps and other parts that are written down one by one."""
 
-_REPEATS = (
-    "branches",
-    "layers",
-    "decoder_layers",
-    "image_layers",
-    "text_layers",
-    "cells",
-    "experts",
-    "steps",
-    "source",
-    "target",
-)
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        (
+            *("branches", "layers", "image_layers", "text_layers"),
+            *("cells", "experts", "steps", "source", "target"),
+        ),
+        (1, MAX_REPEATS),
+    ),
+    "decoder_layers": (0, MAX_REPEATS),
+    "shards": (1, 256),
+    "degree": (0, 1000),
+    "ccr": (0, math.inf),
+    "spread": (0, 1),
+    "parallel": (0, 1),
+}
+"""Smallest and largest value of an option."""
+
+WORDS = {"detail": ("fine", "coarse"), "contention": ("none", "source")}
+"""Words that an option may be."""
 
 MAX_OPS = 2_000_000
 """Largest number of ops of a generated graph."""
@@ -233,18 +246,44 @@ def _convert(name: str, key: str, text: str, default: Any) -> Any:
     return text
 
 
-def check_sizes(name: str, **sizes: int) -> None:
-    """Refuse sizes outside 1..10^9: helper of the generators."""
-    for key, value in sizes.items():
-        if value < 1:
-            raise InputError(
-                f"generator '{name}': option '{key}' expects at least 1, received {value}"
-            )
-        most = MAX_REPEATS if key in _REPEATS else MAX_SIZE
-        if value > most:
-            raise InputError(
-                f"generator '{name}': option '{key}' expects at most {most}, received {value}"
-            )
+def generator(**limits: tuple[float, float]) -> Callable[[Build], Build]:
+    """Return a decorator that checks the options of a generator before it runs.
+
+    A whole number is at least 1, or 0 where that is its default, and at most 10^9; further ranges
+    stand in `RANGES`, words in `WORDS`.
+
+    Parameters
+    ----------
+    limits : ranges of this generator's own, by option.
+    """
+
+    def declare(build: Build) -> Build:
+        defaults = {p.name: p.default for p in inspect.signature(build).parameters.values()}
+
+        @functools.wraps(build)
+        def checked(**options: Any) -> OpGraph:
+            given = {**defaults, **options}
+            for key, value in given.items():
+                least = min(1, defaults.get(key, 1)) if isinstance(value, int) else -math.inf
+                low, high = limits.get(key, RANGES.get(key, (least, MAX_SIZE)))
+                _check_option(f"generator '{given['name']}': option '{key}'", value, low, high)
+            return build(**options)
+
+        return checked  # type: ignore[return-value]
+
+    return declare
+
+
+def _check_option(where: str, value: Any, low: float, high: float) -> None:
+    """Refuse a number outside its range, or a word that is none of the option's."""
+    if isinstance(value, str):
+        words = WORDS.get(where.rpartition(" ")[2].strip("'"), (value,))
+        if value not in words:
+            raise InputError(f"{where} expects one of {', '.join(words)}, received '{value}'")
+    elif not isinstance(value, bool) and value < low:
+        raise InputError(f"{where} expects at least {low}, received {value}")
+    elif not isinstance(value, bool) and value > high:
+        raise InputError(f"{where} expects at most {high}, received {value}")
 
 
 def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -> None:
@@ -252,19 +291,4 @@ def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -
     if count > most:
         raise InputError(
             f"generator '{name}': these options make {count} {what}; use at most {most}"
-        )
-
-
-def check_seed(name: str, seed: int) -> None:
-    """Refuse a negative seed: helper of the generators."""
-    if seed < 0:
-        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
-
-
-def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of `options`: helper of the generators."""
-    if value not in options:
-        raise InputError(
-            f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received "
-            f"'{value}'"
         )

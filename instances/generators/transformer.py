@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.attention import Style, TransformerBuilder
 from placeopt.instances.generators.builder import MAX_BUILT, Tensor
-from placeopt.instances.generators.table import check_choice, check_count, check_sizes
+from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,13 +29,11 @@ DETAILS = ("fine", "coarse")
 
 def make_style(name: str, detail: str, training: bool = False) -> Style:
     """Return the style named by the options of a generator."""
-    check_choice(name, "detail", detail, DETAILS)
     return Style(fine=detail == "fine", dropout=training)
 
 
 def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
     """Refuse heads that do not divide the hidden size or the query heads."""
-    check_sizes(name, hidden=hidden, heads=heads, kv_heads=kv_heads)
     if hidden % heads:
         raise InputError(
             f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}"
@@ -47,6 +45,7 @@ def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
         )
 
 
+@generator()
 def bert(
     *,
     layers: int = 12,
@@ -62,9 +61,7 @@ def bert(
     name: str = "bert",
 ) -> OpGraph:
     """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
-    check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
-    check_sizes(name, ffn=ffn or 1)
     b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
     with b.layer("pooler"):
@@ -105,6 +102,7 @@ def bert_stack(
     return x
 
 
+@generator()
 def gpt(
     *,
     layers: int = 12,
@@ -126,9 +124,7 @@ def gpt(
     ----------
     tied : whether input and output embedding share one table; if not, the head has its own.
     """
-    check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
-    check_sizes(name, ffn=ffn or 1)
     b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     with b.layer("embeddings"):
         tokens = b.input(batch, seq)
@@ -154,6 +150,7 @@ def gpt(
     return b.build()
 
 
+@generator()
 def llama(
     *,
     layers: int = 32,
@@ -169,9 +166,6 @@ def llama(
     name: str = "llama",
 ) -> OpGraph:
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
-    check_sizes(
-        name, layers=layers, ffn=ffn, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes
-    )
     check_heads(name, hidden, heads, kv_heads or heads)
     b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
     with b.layer("embeddings"):
@@ -197,6 +191,7 @@ def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int
     return b.add(x, y, name="residual1")
 
 
+@generator()
 def moe(
     *,
     layers: int = 1,
@@ -222,24 +217,12 @@ def moe(
     ----------
     vocab : 0 leaves the embedding and the output layer out.
     """
-    check_sizes(
-        name,
-        layers=layers,
-        ffn=ffn,
-        experts=experts,
-        top_k=top_k,
-        seq=seq,
-        batch=batch,
-        dtype_bytes=dtype_bytes,
-    )
     check_heads(name, hidden, heads, kv_heads)
     check_count(name, layers * experts * 5, MAX_BUILT)
     if top_k > experts:
         raise InputError(
             f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}"
         )
-    if vocab < 0:
-        raise InputError(f"generator '{name}': option 'vocab' expects at least 0, received {vocab}")
     b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
     x = b.input(batch, seq, hidden)
     if vocab:

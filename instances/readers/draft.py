@@ -119,6 +119,11 @@ class Draft:
             values.append(ticks)
         return op
 
+    def cells_edge(self, cells: Sequence[Any], where: Place) -> None:
+        """Add an edge that is a tensor of its own, given as (source, target, ticks)."""
+        u, v = whole(cells[0], where, "source"), whole(cells[1], where, "destination")
+        self.edge(u, v, where, ticks=ticks(cells[2], where, "cost"))
+
     def edge(
         self,
         source: Any,

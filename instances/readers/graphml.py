@@ -46,18 +46,7 @@ def read(
     graph = graphs[0]
     if graph.get("edgedefault", "directed") != "directed":
         raise InputError('expected edgedefault="directed", received an undirected graph')
-    keys = {
-        key.get("id", ""): key.get("attr.name") or str(key.get("id", ""))
-        for key in root.findall("key")
-    }
-    if len(keys) > MAX_ATTRIBUTES:
-        raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
-    defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
-    for key in root.findall("key"):
-        value = key.find("default")
-        if value is not None and value.text:
-            for domain in defaults if key.get("for", "all") == "all" else [key.get("for", "all")]:
-                defaults.setdefault(domain, {})[keys[key.get("id", "")]] = value.text
+    keys, defaults = _keys(root)
     own = _data(graph, keys, "graph", defaults["graph"])
     draft = AttributeDraft(
         own.get("name") or graph.get("id") or path.stem,
@@ -68,9 +57,8 @@ def read(
         where = f"node {i + 1}"
         if node.find("graph") is not None:
             raise InputError(f"{where}: nested graphs are not supported")
-        draft.add_op(
-            _attribute(node, "id", where), _data(node, keys, where, defaults["node"]), where
-        )
+        data = _data(node, keys, where, defaults["node"])
+        draft.add_op(_attribute(node, "id", where), data, where)
     if graph.find("hyperedge") is not None:
         raise InputError("hyperedges are not supported")
     for i, edge in enumerate(graph.findall("edge")):
@@ -80,6 +68,23 @@ def read(
         source, target = _attribute(edge, "source", where), _attribute(edge, "target", where)
         draft.add_edge(source, target, _data(edge, keys, where, defaults["edge"]), where)
     return draft.build()
+
+
+def _keys(root: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Return the names of attributes by their key, and their defaults by name for nodes, edges and
+    the graph.
+    """
+    elements = root.findall("key")
+    keys = {key.get("id", ""): key.get("attr.name") or str(key.get("id", "")) for key in elements}
+    if len(keys) > MAX_ATTRIBUTES:
+        raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
+    defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
+    for key in elements:
+        value, domain = key.find("default"), key.get("for", "all")
+        if value is not None and value.text:
+            for one in defaults if domain == "all" else [domain]:
+                defaults.setdefault(one, {})[keys[key.get("id", "")]] = value.text
+    return keys, defaults
 
 
 def _attribute(element: ET.Element, key: str, where: str) -> str:

@@ -8,16 +8,22 @@ Where a shape is unknown: an unknown dimension counts as 1; an op that has tenso
 moves as many bytes as the median op of its type (of any type, where no other has a known shape) and
 does no flops, for those would be another op's; such tensors have the median size. All of these are
 flagged in `OpGraph.unshaped`.
+
+Shapes of a `Model` that contradict each other: a damaged file is refused, before its costs are
+taken for real.
+
+Only what holds for every op of a kind is checked, and only where both sides are known.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.instances.readers import ir_passes, op_costs
-from placeopt.instances.readers.ir_checks import check_shapes
 from placeopt.instances.readers.model_ir import Cost
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
@@ -27,7 +33,8 @@ from placeopt.model.graph import UNKNOWN, OpGraph
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.instances.readers.model_ir import Model, Node, Value
+    from placeopt.instances.readers.model_ir import Model, Node, Shape, Value
+
 
 DEFAULT_BYTES = 2**20
 """Bytes of a tensor where no tensor of the model has a known shape."""
@@ -145,30 +152,31 @@ def _refuse_overflow(
 
 def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
     """Return the cost of every node, and whether it rests on an unknown shape."""
-    costs: list[Cost | None] = []
-    unshaped = []
     read = {name for node in model.nodes for name in node.inputs} | set(model.outputs)
-    for node in model.nodes:
-        made = [name for name in node.outputs if name in read] or node.outputs[:1]
-        used = [model.values[name] for name in (*node.inputs, *made) if name]
-        known = all(value.known for value in used)
-        unshaped.append(not known or bool(node.attrs.get("uncertain")))
-        ranked = all(value.shape is not None for value in used)
-        nested = None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved)
-        costs.append(op_costs.cost(node, model.values) if ranked else nested)
-    sound = [
-        cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag
-    ]
-    sound = sound or [cost for cost in costs if cost is not None]
+    found = [_cost(model, node, read) for node in model.nodes]
+    sound = [cost for cost, sure in found if cost is not None and sure]
+    sound = sound or [cost for cost, _ in found if cost is not None]
     typical = _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
     alike: dict[str, list[int]] = {}
-    for node, cost, flag in zip(model.nodes, costs, unshaped, strict=True):
-        if cost is not None and not flag:
+    for node, (cost, sure) in zip(model.nodes, found, strict=True):
+        if cost is not None and sure:
             alike.setdefault(node.type, []).append(cost.bytes_moved)
     return [
-        Cost(0, _median(alike.get(node.type, []), typical)) if cost is None else cost
-        for node, cost in zip(model.nodes, costs, strict=True)
-    ], unshaped
+        cost or Cost(0, _median(alike.get(node.type, []), typical))
+        for node, (cost, _) in zip(model.nodes, found, strict=True)
+    ], [not sure for _, sure in found]
+
+
+def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
+    """Return the cost of a node, None where a rank is unknown, and whether all it rests on is
+    known.
+    """
+    made = [name for name in node.outputs if name in read] or node.outputs[:1]
+    used = [model.values[name] for name in (*node.inputs, *made) if name]
+    sure = all(value.known for value in used) and not node.attrs.get("uncertain")
+    if all(value.shape is not None for value in used):
+        return op_costs.cost(node, model.values), sure
+    return None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved), sure
 
 
 def _median(values: list[int], default: int) -> int:
@@ -186,7 +194,33 @@ def _weights(
     n = len(model.nodes)
     resident, parameters = [0] * n, [0] * n
     users, learned = _users(model)
-    leader = list(range(n))
+    together = list(together)
+    for root, by in users.items():
+        value, ops = model.values[root], list(by)
+        if learned[root]:
+            parameters[ops[0]] += value.elements
+        if tie and any(by.values()):
+            resident[ops[0]] += value.bytes
+            together += [(ops[0], i) for i in ops[1:]]
+        else:
+            for i in ops:
+                resident[i] += value.bytes
+    for i, node in enumerate(model.nodes):
+        learned_values = max(0, node.scale) + max(0, node.shift)
+        parameters[i] += learned_values
+        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
+            resident[i] += 4 * learned_values
+        elif node.shift > 0 and not _has_bias(model, node):
+            resident[i] += 4 * node.shift
+        if node.extra is not None:
+            resident[i] += node.extra.resident
+            parameters[i] += node.extra.parameters
+    return resident, parameters, _groups(n, together)
+
+
+def _groups(count: int, together: list[tuple[int, int]]) -> list[int]:
+    """Return the group of every op, by the first op of each; -1 for an op that is alone."""
+    leader = list(range(count))
 
     def find(i: int) -> int:
         while leader[i] != i:
@@ -194,40 +228,14 @@ def _weights(
             i = leader[i]
         return i
 
-    def join(i: int, j: int) -> None:
+    for i, j in together:
         a, b = sorted((find(i), find(j)))
         leader[b] = a
-
-    for pair in together:
-        join(*pair)
-    for root, by in users.items():
-        value, ops = model.values[root], list(by)
-        if learned[root]:
-            parameters[ops[0]] += value.elements
-        if tie and any(by.values()):
-            resident[ops[0]] += value.bytes
-            for i in ops[1:]:
-                join(ops[0], i)
-        else:
-            for i in ops:
-                resident[i] += value.bytes
-    for i, node in enumerate(model.nodes):
-        parameters[i] += max(0, node.scale) + max(0, node.shift)
-        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
-            resident[i] += 4 * (max(0, node.scale) + max(0, node.shift))
-        elif node.shift > 0 and not _has_bias(model, node):
-            resident[i] += 4 * node.shift
-        if node.extra is not None:
-            resident[i] += node.extra.resident
-            parameters[i] += node.extra.parameters
-    size = [0] * n
-    for i in range(n):
-        size[find(i)] += 1
+    size = Counter(map(find, range(count)))
     groups: dict[int, int] = {}
-    colocation = [
-        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)
+    return [
+        groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(count)
     ]
-    return resident, parameters, colocation
 
 
 def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
@@ -274,18 +282,18 @@ def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list
     """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes
     and shapes.
     """
-    consumers: dict[str, list[int]] = {}
+    consumers: dict[str, list[int]] = {name: [] for name in model.outputs}
     for i, node in enumerate(model.nodes):
         for name in node.inputs:
             if name and not model.values[name].constant:
                 consumers.setdefault(name, []).append(i)
-    results = set(model.outputs)
-    pairs, values = [], []
-    for i, node in enumerate(model.nodes):
-        for name in node.outputs:
-            if name and (name in consumers or name in results):
-                pairs.append((i, consumers.get(name, [])))
-                values.append(model.values[name])
+    made = [
+        (i, name)
+        for i, node in enumerate(model.nodes)
+        for name in node.outputs
+        if name in consumers
+    ]
+    pairs, values = [(i, consumers[name]) for i, name in made], [model.values[x] for _, x in made]
     typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
     sizes = [typical if value.shape is None else value.bytes for value in values]
     shapes = [
@@ -309,3 +317,143 @@ def _distinct(names: list[str]) -> list[str]:
         seen.add(fresh)
         result.append(fresh)
     return result
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SAME_ELEMENTS = _words(
+    "Reshape Flatten Squeeze Unsqueeze Transpose view _unsafe_view reshape flatten unflatten "
+    "squeeze unsqueeze permute "
+    "transpose t contiguous clone"
+)
+_SAME_SHAPE = _words(
+    "Relu ReLU relu Sigmoid sigmoid Tanh tanh Softmax SoftMax softmax _softmax Gelu gelu silu Erf "
+    "erf Exp exp Sqrt sqrt "
+    "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh "
+    "BatchNormalization batch_norm "
+    "BatchNormInference LRN Dropout dropout layer_norm LayerNormalization"
+)
+_BROADCAST = _words(
+    "Add Sub Mul Div Sum Max Min Mean add sub mul div Multiply Subtract Divide Maximum Minimum"
+)
+_JOIN = _words("Concat cat concat stack")
+_OTHER_PRODUCTS = _words("MatMulNBits FusedMatMul _scaled_mm _int_mm FullyConnected")
+
+
+def check_shapes(model: Model) -> None:
+    """Refuse a model in which the shapes around an op cannot all be true.
+
+    Raises
+    ------
+    InputError
+        With the op and the shapes.
+    """
+    for node in model.nodes:
+        check = next((check for holds, check in _CHECKS if holds(node)), None)
+        if check is None:
+            continue
+        inputs = [model.values[name].shape if name else None for name in node.inputs]
+        output = model.values[node.outputs[0]].shape if node.outputs and node.outputs[0] else None
+        if output is not None and inputs and not check(node, inputs, output):
+            shapes = ", ".join("?" if shape is None else str(list(shape)) for shape in inputs)
+            raise InputError(
+                f"op '{one_line(node.name)}' ({node.type}): its shapes contradict each other: "
+                f"{shapes} give {list(output)}"
+            )
+
+
+def _same_elements(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    return not _known(inputs[0], output) or _elements(inputs[0]) == _elements(output)
+
+
+def _same_shape(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    return inputs[0] is None or _agree(inputs[0], output)
+
+
+def _broadcast(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    """Whether the output is what the inputs broadcast to."""
+    if None in inputs:
+        return True
+    if max(len(shape or ()) for shape in inputs) > len(output):
+        return False
+    for axis in range(1, len(output) + 1):
+        sizes = {shape[-axis] for shape in inputs if shape is not None and len(shape) >= axis} | {
+            output[-axis]
+        }
+        if None not in sizes and (len(sizes - {1}) > 1 or (output[-axis] == 1 and sizes != {1})):
+            return False
+    return True
+
+
+def _join(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    if not _known(*inputs, output):
+        return True
+    return sum(map(_elements, inputs)) == _elements(output)
+
+
+def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    """Whether the channels are a multiple of those of the weights [out, in/groups, ...] ([groups,
+    out, in, ...]).
+    """
+    at, lead = node.attrs.get("weight", 1), node.attrs.get("out_axes", 1)
+    image, weight = inputs[0], inputs[at] if at < len(inputs) else None
+    if image is None or weight is None:
+        return True
+    spatial = len(weight) - lead - 1
+    if spatial < 0 or len(image) <= spatial or len(output) != len(image):
+        return False
+    channels, inner, made = image[-spatial - 1], weight[lead], output[-spatial - 1]
+    filters = weight[:lead]
+    if made is not None and None not in filters and made != math.prod(filters):  # type: ignore[arg-type]
+        return False
+    if channels is None or inner is None or None in filters[:-1]:
+        return True
+    if lead > 1:
+        return channels == inner * math.prod(filters[:-1])  # type: ignore[arg-type]
+    groups = node.attrs.get("groups")
+    if groups is None:
+        return inner > 0 and channels % inner == 0
+    divides = filters[0] is None or (groups > 0 and filters[0] % groups == 0)
+    return channels == inner * groups and divides
+
+
+def _product(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
+    """Whether the inner dimensions of two matrices agree."""
+    attrs = node.attrs
+    left = attrs.get("left", 0)
+    right = attrs.get("right", left + 1)
+    if right >= len(inputs):
+        return True
+    a, b = inputs[left], inputs[right]
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return True
+    inner = a[-2 if attrs.get("trans_a") else -1], b[-1 if attrs.get("trans_b") else -2]
+    return None in inner or inner[0] == inner[1]
+
+
+def _elements(shape: Shape | None) -> int:
+    return math.prod(d or 0 for d in shape or ())
+
+
+def _known(*shapes: Shape | None) -> bool:
+    return all(shape is not None and None not in shape for shape in shapes)
+
+
+def _agree(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(
+        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
+    )
+
+
+_CHECKS: tuple[
+    tuple[Callable[[Node], bool], Callable[[Node, list[Shape | None], Shape], bool]], ...
+] = (
+    (lambda node: node.type in _SAME_ELEMENTS, _same_elements),
+    (lambda node: node.type in _SAME_SHAPE, _same_shape),
+    (lambda node: node.type in _BROADCAST, _broadcast),
+    (lambda node: node.type in _JOIN, _join),
+    (lambda node: node.rule == "conv", _conv),
+    (lambda node: node.rule == "matmul" and node.type not in _OTHER_PRODUCTS, _product),
+)

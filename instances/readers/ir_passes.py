@@ -23,28 +23,22 @@ def propagate_constants(model: Model) -> None:
     A view of a constant (reshaped, transposed, dequantised) stays the same stored constant;
     anything else makes a new one.
     """
-    kept = []
+    values, kept = model.values, []
     for node in model.nodes:
-        outputs = [model.values[name] for name in node.outputs if name]
+        outputs = [values[name] for name in node.outputs if name]
         inputs = [name for name in node.inputs if name]
         known = outputs and all(value.constant for value in outputs)
-        if known or (
-            inputs and node.extra is None and all(model.values[x].constant for x in inputs)
-        ):
-            for value in outputs:
-                name = (
-                    _stored(node, inputs, model.values)
-                    if not value.constant and len(outputs) == 1
-                    else ""
-                )
-                if name:
-                    value.root, value.learned = (
-                        model.values[name].root or name,
-                        model.values[name].learned,
-                    )
-                value.constant = True
-        else:
+        foldable = inputs and node.extra is None and all(values[x].constant for x in inputs)
+        if not known and not foldable:
             kept.append(node)
+            continue
+        view = len(outputs) == 1 and not outputs[0].constant
+        name = _stored(node, inputs, values) if view else ""
+        if name:
+            outputs[0].root = values[name].root or name
+            outputs[0].learned = values[name].learned
+        for value in outputs:
+            value.constant = True
     model.nodes = kept
 
 
@@ -143,32 +137,32 @@ def _fusable(
     before = maker.get(dynamic[0])
     if before is None or consumers.get(dynamic[0]) != 1 or before.outputs[0] != dynamic[0]:
         return None
-    if before.rule not in ("conv", "conv_transpose", "matmul", "batch_norm"):
+    if not _has_weights(before, values):
         return None
-    if before.rule == "matmul" and not any(values[x].constant for x in before.inputs if x):
-        return None
+    first = node.inputs[0] == dynamic[0]
     if node.rule == "batch_norm":
-        return before if node.inputs[0] == dynamic[0] else None
-    if node.attrs.get("affine") not in ("scale", "shift"):
-        return None
-    if node.attrs.get("ordered") and node.inputs[0] != dynamic[0]:
-        return None  # c - x and c / x are no affine remnants
-    shape, result = values[before.outputs[0]].shape, values[node.outputs[0]].shape
-    constant = next((values[x] for x in node.inputs if x and values[x].constant), None)
-    if (
-        shape is None
-        or result is None
-        or constant is None
-        or constant.shape is None
-        or shape != result
-    ):
-        return None
-    axis = len(shape) - 1 if before.rule == "matmul" else 1
-    channel = len(shape) - 1 - axis  # counted from the end, where broadcasting aligns
-    dims = constant.shape[::-1]
-    if any(d != 1 for j, d in enumerate(dims) if j != channel):
-        return None
-    return before
+        return before if first else None
+    ordered = node.attrs.get("ordered") and not first  # c - x and c / x are no affine remnants
+    affine = node.attrs.get("affine") in ("scale", "shift") and not ordered
+    return before if affine and _is_per_channel(node, before, values) else None
+
+
+def _has_weights(node: Node, values: dict[str, Value]) -> bool:
+    """Whether an op has weights of its own that another affine op can be merged into."""
+    if node.rule == "matmul":
+        return any(values[x].constant for x in node.inputs if x)
+    return node.rule in ("conv", "conv_transpose", "batch_norm")
+
+
+def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
+    """Whether the constant that `node` adds or multiplies has one entry per channel of `before`."""
+    shape = values[before.outputs[0]].shape
+    constant = next((values[x].shape for x in node.inputs if x and values[x].constant), None)
+    if shape is None or constant is None or shape != values[node.outputs[0]].shape:
+        return False
+    # axes are counted from the end, where broadcasting aligns them
+    channel = 0 if before.rule == "matmul" else len(shape) - 2
+    return all(d == 1 for j, d in enumerate(constant[::-1]) if j != channel)
 
 
 def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The common form of a neural network between a reader (ONNX, OpenVINO, torch) and an OpGraph.
 
 A reader translates its file into a `Model`: values with shapes, and nodes with a cost rule of
-`op_costs`. What follows is the same for all of them: shapes are checked (`ir_checks`), constants
+`op_costs`. What follows is the same for all of them: shapes are checked, constants
 propagated, remnants folded and fused (`ir_passes`), weights charged to the op that uses them, and
 costs computed from shapes (`ir_graph`).
 """
@@ -162,23 +162,26 @@ class Model:
                         "input, "
                         "a weight nor the output of an op"
                     )
-        if all(made.get(name, -1) < i for i, node in enumerate(self.nodes) for name in node.inputs):
-            return
-        waiting = [len({made[x] for x in node.inputs if x in made}) for node in self.nodes]
-        readers: list[list[int]] = [[] for _ in self.nodes]
-        for i, node in enumerate(self.nodes):
-            for j in {made[x] for x in node.inputs if x in made}:
+        before = [{made[x] for x in node.inputs if x in made} for node in self.nodes]
+        if any(max(found, default=-1) >= i for i, found in enumerate(before)):
+            self.nodes = [self.nodes[i] for i in self._order(before)]
+
+    def _order(self, before: list[set[int]]) -> list[int]:
+        """Return the nodes in a topological order, those that may run early by their index."""
+        waiting = list(map(len, before))
+        readers: list[list[int]] = [[] for _ in before]
+        for i, found in enumerate(before):
+            for j in found:
                 readers[j].append(i)
         ready = [i for i, count in enumerate(waiting) if not count]
         order: list[int] = []
         while ready:
-            i = heapq.heappop(ready)
-            order.append(i)
-            for j in readers[i]:
+            order.append(heapq.heappop(ready))
+            for j in readers[order[-1]]:
                 waiting[j] -= 1
                 if not waiting[j]:
                     heapq.heappush(ready, j)
         if len(order) < len(self.nodes):
             stuck = next(node.name for i, node in enumerate(self.nodes) if waiting[i])
             raise InputError(f"the graph has a cycle through op '{one_line(stuck)}'")
-        self.nodes = [self.nodes[i] for i in order]
+        return order

@@ -22,7 +22,7 @@ from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
@@ -194,45 +194,43 @@ def _all_nodes(nodes: Any) -> Iterator[Any]:
 def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     """Turn a ModelProto into the common form."""
     graph = proto.graph
-    values: dict[str, Value] = {}
-
-    def declare(key: str, **fields: Any) -> None:
-        shape, dtype = found.shapes.get(key, (None, "float32"))
-        values[key] = Value(shape, dtype, **fields)
-
-    for value in graph.input:
-        declare(value.name)
+    values = {value.name: _value(value.name, found) for value in graph.input}
     for tensor in graph.initializer:
         if min(tensor.dims, default=0) < 0:
             raise InputError(
                 f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received "
                 f"{min(tensor.dims)}"
             )
-        values[tensor.name] = Value(
-            tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
-        )
+        values[tensor.name] = _constant(tensor, tensor.dims)
     for sparse in graph.sparse_initializer:
-        tensor = sparse.values
-        values[tensor.name] = Value(
-            tuple(sparse.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
-        )
+        values[sparse.values.name] = _constant(sparse.values, sparse.dims)
     nodes = []
     for proto_node in graph.node:
         for key in proto_node.output:
             if key and key not in values:
-                declare(key)
-        if proto_node.op_type == "Constant":
+                values[key] = _value(key, found)
+        if proto_node.op_type != "Constant":
+            nodes.append(_node(proto_node, values, found))
+        else:
             for key in proto_node.output:
                 values[key].constant = True
-            continue
-        nodes.append(_node(proto_node, values, found))
-    if fold:
-        for key, array in found.data.items():
-            if key in values and not values[key].constant:
-                values[key].constant, values[key].learned, values[key].data = True, False, array
+    for key, array in found.data.items() if fold else ():
+        if key in values and not values[key].constant:
+            values[key].constant, values[key].learned, values[key].data = True, False, array
     model = Model(name, nodes, values, [value.name for value in graph.output])
     model.sort()
     return model
+
+
+def _value(name: str, found: Inferred) -> Value:
+    """Return what inference found of a value."""
+    shape, dtype = found.shapes.get(name, (None, "float32"))
+    return Value(shape, dtype)
+
+
+def _constant(tensor: Any, dims: Any) -> Value:
+    """Return what a TensorProto says of a weight."""
+    return Value(tuple(dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
 
 
 def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) -> Node:
@@ -298,37 +296,19 @@ def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:
 
 def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
     """Return the cost of one run of a nested graph, and the values it captures from outside."""
-    inside: dict[str, Value] = {}
+    inside = {item.name: _value(item.name, found) for item in body.input}
+    inside |= {tensor.name: _constant(tensor, tensor.dims) for tensor in body.initializer}
     captured: dict[str, None] = {}
-
-    def value_of(name: str) -> Value:
-        shape, dtype = found.shapes.get(name, (None, "float32"))
-        return Value(shape, dtype)
-
-    for item in body.input:
-        inside[item.name] = value_of(item.name)
-    for tensor in body.initializer:
-        inside[tensor.name] = Value(
-            tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True
-        )
     total = Cost(0, 0)
     for proto_node in body.node:
-        for name in proto_node.output:
-            if name:
-                inside[name] = value_of(name)
+        inside |= {name: _value(name, found) for name in proto_node.output if name}
         if proto_node.op_type == "Constant":
             inside[proto_node.output[0]].constant = True
             continue
-        for name in proto_node.input:
-            if name and name not in inside:
-                captured[name] = None
-        outside = {name: value_of(name) for name in proto_node.input if name and name not in inside}
-        scope = ChainMap(outside, inside)
+        scope = ChainMap({}, inside)
+        _capture(proto_node.input, inside, scope, captured, found)
         node = _node(proto_node, scope, found)
-        for name in node.inputs:  # what a graph nested deeper captures
-            if name and name not in inside:
-                captured[name] = None
-                scope.setdefault(name, value_of(name))
+        _capture(node.inputs, inside, scope, captured, found)  # what is nested deeper captures
         if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
             cost = op_costs.cost(node, scope)
             nested = node.extra or Cost(0, 0)
@@ -338,15 +318,23 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
                 total.resident + nested.resident,
                 total.parameters + nested.parameters,
             )
+    captured |= dict.fromkeys(item.name for item in body.output if item.name not in inside)
     weights = [value for value in inside.values() if value.constant]
-    real = [
-        value
-        for value in weights
-        if value.elements > 1 and value.dtype.startswith(("float", "bfloat"))
-    ]
+    learned = [x for x in weights if x.elements > 1 and x.dtype.startswith(("float", "bfloat"))]
     resident = total.resident + sum(value.bytes for value in weights)
-    parameters = total.parameters + sum(value.elements for value in real)
-    for item in body.output:
-        if item.name not in inside:
-            captured[item.name] = None
+    parameters = total.parameters + sum(value.elements for value in learned)
     return Cost(total.flops, total.bytes_moved, resident, parameters), list(captured)
+
+
+def _capture(
+    names: Iterable[str],
+    inside: Mapping[str, Value],
+    scope: MutableMapping[str, Value],
+    captured: dict[str, None],
+    found: Inferred,
+) -> None:
+    """Note the names that a nested graph reads from outside, and what they are."""
+    for name in names:
+        if name and name not in inside:
+            captured[name] = None
+            scope.setdefault(name, _value(name, found))

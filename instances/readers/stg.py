@@ -33,11 +33,12 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
 
     Each edge is a tensor of its own; without communication costs it costs nothing.
     """
-    lines = []
-    for position, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
-        cells = raw.partition("#")[0].split()
-        if cells:
-            lines.append((position, cells))
+    text = read_text(path, max_bytes=max_bytes)
+    lines = [
+        (position, cells)
+        for position, raw in enumerate(text.splitlines(), start=1)
+        if (cells := raw.partition("#")[0].split())
+    ]
     if not lines or len(lines[0][1]) != 1:
         raise InputError("line 1: expected the number of tasks")
     count = whole(lines[0][1][0], lines[0][0], "number of tasks", least=1)
@@ -45,42 +46,43 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
     at = 1
     while at < len(lines):
         where, cells = lines[at]
-        at += 1
         if len(cells) < 3:
-            raise InputError(
-                f"line {where}: expected 'id time predecessors ...', received "
-                f"{' '.join(cells)[:60]!r}"
-            )
-        task, fan_in = (
-            whole(cells[0], where, "task id"),
-            whole(cells[2], where, "number of predecessors"),
-        )
+            raise _expected("id time predecessors ...", where, cells)
+        task = whole(cells[0], where, "task id")
+        fan_in = whole(cells[2], where, "number of predecessors")
         draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
+        at += 1
         pairs = cells[3:]
         if not pairs and fan_in:  # the pairs follow, one a line
             for place, pair in lines[at : at + fan_in]:
                 if len(pair) != 2:
-                    raise InputError(
-                        f"line {place}: expected 'predecessor cost', received "
-                        f"{' '.join(pair)[:60]!r}"
-                    )
+                    raise _expected("predecessor cost", place, pair)
                 pairs += pair
             at += fan_in
-        if len(pairs) == fan_in:
-            pairs = [cell for p in pairs for cell in (p, "0")]
-        if len(pairs) != 2 * fan_in:
-            raise InputError(
-                f"line {where}: expected {fan_in} predecessors (each with or without a cost), "
-                f"received {len(pairs)} numbers; the file may be truncated"
-            )
-        for p, c in zip(pairs[::2], pairs[1::2], strict=True):
-            draft.edge(whole(p, where, "predecessor"), task, where, ticks=ticks(c, where, "cost"))
+        _add_predecessors(draft, task, where, pairs, fan_in)
     if len(draft.names) not in (count, count + 2):
         raise InputError(
             f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
             "the file is truncated or the count is wrong"
         )
     return draft.build()
+
+
+def _expected(form: str, where: int, cells: list[str]) -> InputError:
+    return InputError(f"line {where}: expected '{form}', received {' '.join(cells)[:60]!r}")
+
+
+def _add_predecessors(draft: Draft, task: int, where: int, cells: list[str], count: int) -> None:
+    """Add the edges of a task: its predecessors, each followed by a cost, or none by any."""
+    if len(cells) == count:
+        cells = [cell for p in cells for cell in (p, "0")]
+    if len(cells) != 2 * count:
+        raise InputError(
+            f"line {where}: expected {count} predecessors (each with or without a cost), "
+            f"received {len(cells)} numbers; the file may be truncated"
+        )
+    for p, c in zip(cells[::2], cells[1::2], strict=True):
+        draft.edge(whole(p, where, "predecessor"), task, where, ticks=ticks(c, where, "cost"))
 
 
 def write(graph: OpGraph) -> str:
@@ -105,29 +107,7 @@ def write(graph: OpGraph) -> str:
         raise InputError(
             f"graph '{graph.name}': STG needs a measured time for every tensor, or for none"
         )
-    order = graph.topological_order.tolist()
-    times = graph.measured[:, 0]
-    sources, sinks = _ends(graph)
-    entry = len(sources) == 1 and times[sources[0]] == 0 and graph.num_ops > 1
-    exit_ = len(sinks) == 1 and times[sinks[0]] == 0 and graph.num_ops > 1
-    if exit_:
-        order.remove(sinks[0])
-        order.append(sinks[0])
-    shift = 0 if entry else 1
-    number = {op: i + shift for i, op in enumerate(order)}
-    incoming: dict[int, dict[int, int]] = {number[op]: {} for op in order}
-    tensor = graph.edge_tensor
-    for t, v in zip(tensor.tolist(), graph.consumer.tolist(), strict=True):
-        cost = max(0, int(graph.measured_transfer[t]))
-        row, u = incoming[number[v]], number[int(graph.producer[t])]
-        row[u] = max(row.get(u, 0), cost)
-    rows: list[tuple[int, int, dict[int, int]]] = [] if entry else [(0, 0, {})]
-    if not entry:
-        for op in sources:
-            incoming[number[op]] = {0: 0}
-    rows += [(number[op], int(times[op]), incoming[number[op]]) for op in order]
-    if not exit_:
-        rows.append((len(rows), 0, {number[op]: 0 for op in sinks}))
+    rows = _rows(graph)
     with_cost = bool((graph.measured_transfer > 0).any())
     lines = [str(len(rows) - 2)]
     for task, time, row in rows:
@@ -136,6 +116,31 @@ def write(graph: OpGraph) -> str:
             cells += [u, row[u]] if with_cost else [u]
         lines.append(" ".join(map(str, cells)))
     return "\n".join([*lines, ""])
+
+
+def _rows(graph: OpGraph) -> list[tuple[int, int, dict[int, int]]]:
+    """Return (task, time, cost of the edge from each predecessor) of every task, entry and exit
+    included.
+    """
+    order, times = graph.topological_order.tolist(), graph.measured[:, 0]
+    sources, sinks = _ends(graph)
+    entry, exit_ = (
+        len(ends) == 1 and times[ends[0]] == 0 and graph.num_ops > 1 for ends in (sources, sinks)
+    )
+    if exit_:
+        order.remove(sinks[0])
+        order.append(sinks[0])
+    number = {op: i + (not entry) for i, op in enumerate(order)}
+    incoming: dict[int, dict[int, int]] = {op: {} for op in order}
+    for t, v in zip(graph.edge_tensor.tolist(), graph.consumer.tolist(), strict=True):
+        row, u = incoming[v], number[int(graph.producer[t])]
+        row[u] = max(row.get(u, 0), int(graph.measured_transfer[t]), 0)
+    rows: list[tuple[int, int, dict[int, int]]] = []
+    if not entry:
+        rows.append((0, 0, {}))
+        incoming |= {op: {0: 0} for op in sources}
+    rows += [(number[op], int(times[op]), incoming[op]) for op in order]
+    return rows if exit_ else [*rows, (len(rows), 0, {number[op]: 0 for op in sinks})]
 
 
 def _ends(graph: OpGraph) -> tuple[list[int], list[int]]:

@@ -8,9 +8,9 @@ and `tick_seconds` is 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.instances.readers.draft import Draft, ticks
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import read_json
 
@@ -35,34 +35,29 @@ def read(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: i
     if not graph and len(data) == 1:
         graph = next(iter(data))
     if not graph or graph not in data:
-        near = nearest(graph, data) if graph else ""
-        hint = f"did you mean '{near}'?" if near else f"it has {', '.join(list(data)[:4])}, ..."
-        asked = f"no graph '{graph}'" if graph else f"{len(data)} graphs: name one as FILE#NAME"
-        raise InputError(f"{asked}; {hint}")
-    body = data[graph]
-    if (
-        not isinstance(body, dict)
-        or not isinstance(body.get("work"), list)
-        or not isinstance(body.get("edges"), list)
-    ):
-        raise InputError(f"graph '{graph}': expected {{n, work: [...], edges: [[u, v, cost]]}}")
-    n, work = body.get("n"), body["work"]
-    if n != len(work):
+        raise _unknown(graph, data)
+    where = f"graph '{graph}'"
+    body = data[graph] if isinstance(data[graph], dict) else {}
+    work, edges = body.get("work"), body.get("edges")
+    if not isinstance(work, list) or not isinstance(edges, list):
+        raise InputError(f"{where}: expected {{n, work: [...], edges: [[u, v, cost]]}}")
+    if body.get("n") != len(work):
         raise InputError(
-            f"graph '{graph}': expected n = {len(work)}, the length of work, received {n!r:.40}"
+            f"{where}: expected n = {len(work)}, the length of work, received {body.get('n')!r:.40}"
         )
     draft = Draft(graph, tick_seconds=tick_seconds)
     for i, time in enumerate(work):
-        where = f"graph '{graph}': work[{i}]"
-        draft.op(i, where, name=f"task{i}", times={"*": ticks(time, where, "time")})
-    for i, edge in enumerate(body["edges"]):
-        where = f"graph '{graph}': edges[{i}]"
+        took = ticks(time, f"{where}: work[{i}]", "time")
+        draft.op(i, f"{where}: work[{i}]", name=f"task{i}", times={"*": took})
+    for i, edge in enumerate(edges):
         if not isinstance(edge, list) or len(edge) != 3:
-            raise InputError(f"{where}: expected [u, v, cost], received {edge!r:.40}")
-        draft.edge(
-            whole(edge[0], where, "source"),
-            whole(edge[1], where, "destination"),
-            where,
-            ticks=ticks(edge[2], where, "cost"),
-        )
+            raise InputError(f"{where}: edges[{i}]: expected [u, v, cost], received {edge!r:.40}")
+        draft.cells_edge(edge, f"{where}: edges[{i}]")
     return draft.build()
+
+
+def _unknown(graph: str, data: dict[str, Any]) -> InputError:
+    near = nearest(graph, data) if graph else ""
+    hint = f"did you mean '{near}'?" if near else f"it has {', '.join(list(data)[:4])}, ..."
+    asked = f"no graph '{graph}'" if graph else f"{len(data)} graphs: name one as FILE#NAME"
+    return InputError(f"{asked}; {hint}")

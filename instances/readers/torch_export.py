@@ -6,20 +6,23 @@ The weights themselves are not looked at, so that a module on the meta device wi
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import operator
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Value
-from placeopt.instances.readers.quiet_export import export_reason, quiet_export
-from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
-from placeopt.instances.readers.torch_regions import inner_name, region_of
+from placeopt.instances.readers.torch_ops import Ref, inner_name, make_node, module_path, region_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node
     from placeopt.model.graph import OpGraph
@@ -308,3 +311,32 @@ def _layer(node: Any) -> str:
     stack = node.meta.get("nn_module_stack") or {}
     paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple)]
     return module_path(str(paths[-1])) if paths else ""
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Silence warnings, logs and prints inside the block; errors are raised as ever."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    nowhere = io.StringIO()
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def export_reason(message: str) -> str:
+    """Return why torch.export cannot export a module, with the fix where it is known."""
+    first = message.strip().split("\n")[0]
+    if "data-dependent" in first:
+        return (
+            "its control flow depends on the values of tensors; use torch.cond or torch.where "
+            f"instead of if ({first})"
+        )
+    return first

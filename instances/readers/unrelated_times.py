@@ -27,54 +27,42 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
     """Read a graph with one time per device, and these devices."""
     draft = Draft(path.stem, tick_seconds=tick_seconds)
     section, width = "", 0
-    ended = False
     for where, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
         line = raw.strip()
-        if not line:
-            continue
         if line.startswith("#"):
             section = line[1:].strip().lower()
-            ended |= section == "end"
             if section not in ("critical", "tasks", "edges", "end"):
-                raise InputError(
-                    f"line {where}: expected #tasks, #edges, #critical or #end, received "
-                    f"{line[:40]!r}"
-                )
-            continue
-        if section == "critical":
-            continue  # the length of a critical path, which we compute ourselves
-        label, colon, rest = line.partition(":")
-        cells = [cell.strip() for cell in rest.strip().rstrip(",").split(",")]
-        if section not in ("tasks", "edges") or not colon:
-            raise InputError(
-                f"line {where}: expected 'number: values' below #tasks or #edges, received "
-                f"{line[:40]!r}"
-            )
-        if section == "tasks":
-            width = width or len(cells)
-            if len(cells) != width:
-                raise InputError(
-                    f"line {where}: expected {width} times, one per device, received {len(cells)}"
-                )
-            times = {f"device{j}": ticks(cell, where, "time") for j, cell in enumerate(cells)}
-            i = whole(label.strip(), where, "task number")
-            draft.op(i, where, name=f"task{i}", times=times)
-        elif len(cells) != 3:
-            raise InputError(
-                f"line {where}: expected 'number: source, destination, cost', received "
-                f"{line[:40]!r}"
-            )
-        else:
-            draft.edge(
-                whole(cells[0], where, "source"),
-                whole(cells[1], where, "destination"),
-                where,
-                ticks=ticks(cells[2], where, "cost"),
-            )
-    if not ended:
+                raise _expected("#tasks, #edges, #critical or #end", where, line)
+        elif line and section != "critical":  # that of a critical path we compute ourselves
+            label, colon, rest = line.partition(":")
+            cells = [cell.strip() for cell in rest.strip().rstrip(",").split(",")]
+            if section not in ("tasks", "edges") or not colon:
+                raise _expected("'number: values' below #tasks or #edges", where, line)
+            if section == "tasks":
+                width = width or len(cells)
+                _add_task(draft, label.strip(), cells, where, width)
+            elif len(cells) != 3:
+                raise _expected("'number: source, destination, cost'", where, line)
+            else:
+                draft.cells_edge(cells, where)
+    if section != "end":
         raise InputError("expected #end as the last line: the file is truncated")
     graph = draft.build()
     return graph, _devices(graph.name, width)
+
+
+def _expected(form: str, where: int, line: str) -> InputError:
+    return InputError(f"line {where}: expected {form}, received {line[:40]!r}")
+
+
+def _add_task(draft: Draft, label: str, cells: list[str], where: int, width: int) -> None:
+    if len(cells) != width:
+        raise InputError(
+            f"line {where}: expected {width} times, one per device, received {len(cells)}"
+        )
+    times = {f"device{j}": ticks(cell, where, "time") for j, cell in enumerate(cells)}
+    i = whole(label, where, "task number")
+    draft.op(i, where, name=f"task{i}", times=times)
 
 
 def _devices(name: str, count: int) -> Cluster:

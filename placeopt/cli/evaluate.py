@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from placeopt.cli import common
-from placeopt.cli.memory_words import over_limit
+from placeopt.cli.model_notes import over_limit
 from placeopt.cli.problem import ProblemOptions, takes_problem
 
 

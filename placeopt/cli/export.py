@@ -82,8 +82,7 @@ def export_command(
     Example: `placeopt export torch:model.py:make out/placement.json --to device-map --out
     device_map.json`
     """
-    from placeopt.exports.export import make
-    from placeopt.exports.targets import TARGETS, target
+    from placeopt.exports.export import TARGETS, make, target
     from placeopt.io.placement_file import read_placement, read_stages
     from placeopt.model.cost_model import lower
 

@@ -1,18 +1,25 @@
-"""The typer application and the one place where errors become a line and an exit code."""
+"""The typer application and the one place where errors become a line and an exit code.
+
+Usage errors in the words of the command: what was expected, what was received, what to do.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from placeopt.cli import interrupt
-from placeopt.cli.usage import in_options, usage_line
-from placeopt.model.errors import InputError, SolverError
+from placeopt.model.errors import InputError, SolverError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 app = typer.Typer(
     name="placeopt",
@@ -25,39 +32,23 @@ app = typer.Typer(
 )
 
 PANELS = {
-    "Place a model": {
-        "info": ("placeopt.cli.info", "info_command"),
-        "solve": ("placeopt.cli.solve", "solve_command"),
-        "bound": ("placeopt.cli.bound", "bound_command"),
-        "verify": ("placeopt.cli.verify", "verify_command"),
-        "evaluate": ("placeopt.cli.evaluate", "evaluate_command"),
-        "plot": ("placeopt.cli.plot", "plot_command"),
-        "profile": ("placeopt.cli.profile", "profile_command"),
-        "export": ("placeopt.cli.export", "export_command"),
-        "run": ("placeopt.cli.run", "run_command"),
-        "convert": ("placeopt.cli.convert", "convert_command"),
-    },
-    "Pipeline and train": {
-        "plan": ("placeopt.cli.plan", "plan_command"),
-        "schedule": ("placeopt.cli.schedule", "schedule_command"),
-        "shard": ("placeopt.cli.shard", "shard_command"),
-    },
-    "Serve": {
-        "jobs": ("placeopt.cli.jobs", "jobs_command"),
-    },
-    "Study": {
-        "bench": ("placeopt.cli.bench", "bench_command"),
-        "report": ("placeopt.cli.bench", "report_command"),
-    },
-    "Look up and set up": {
-        "solvers": ("placeopt.cli.lists", "solvers_command"),
-        "clusters": ("placeopt.cli.lists", "clusters_command"),
-        "generators": ("placeopt.cli.lists", "generators_command"),
-        "shapes": ("placeopt.cli.schedule", "shapes_command"),
-        "warm-up": ("placeopt.cli.warm_up", "warm_up_command"),
-    },
+    "Place a model": (
+        *("info", "solve", "bound", "verify", "evaluate"),
+        *("plot", "profile", "export", "run", "convert"),
+    ),
+    "Pipeline and train": ("plan", "schedule", "shard"),
+    "Serve": ("jobs",),
+    "Study": ("bench", "report"),
+    "Look up and set up": ("solvers", "clusters", "generators", "shapes", "warm-up"),
 }
-"""Commands by the panel of `placeopt --help` that lists them: module and function of each."""
+"""Commands by the panel of `placeopt --help` that lists them. The command `warm-up` is the function
+`warm_up_command` of `placeopt/cli/warm_up.py`, unless `BESIDE` names another file."""
+
+BESIDE = {
+    "report": "bench",
+    "shapes": "schedule",
+    **dict.fromkeys(("solvers", "clusters", "generators"), "lists"),
+}
 
 NAMES = tuple(name for commands in PANELS.values() for name in commands)
 
@@ -81,15 +72,21 @@ def _root(
     """
 
 
+def _command(name: str) -> Any:
+    """Return the function of a command, whose module is imported now."""
+    word = name.replace("-", "_")
+    module = importlib.import_module(f"placeopt.cli.{BESIDE.get(name, word)}")
+    return getattr(module, f"{word}_command")
+
+
 def _build(arguments: list[str]) -> Any:
     """Register the commands; only the named one is imported, unless help asks for all of them."""
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     app.registered_commands.clear()
     for panel, commands in PANELS.items():
-        for name, (module, function) in commands.items():
+        for name in commands:
             if wanted not in NAMES or wanted == name:
-                command = getattr(importlib.import_module(module), function)
-                app.command(name, rich_help_panel=panel)(command)
+                app.command(name, rich_help_panel=panel)(_command(name))
     return typer.main.get_command(app)
 
 
@@ -165,3 +162,76 @@ def _fail(message: str, code: int = 2) -> None:
     with suppress(OSError):
         sys.stdout.flush()
     interrupt.leave(code)
+
+
+_NUMBERS = (
+    (r"greater than or equal to (\S+)", "a number of at least {}"),
+    (r"valid integer", "a whole number"),
+    (r"valid number", "a number"),
+    (r"valid boolean", "true or false"),
+)
+"""What pydantic says of a value that an option does not take, and what to say instead."""
+
+
+def usage_line(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> str:
+    """Return typer's own usage error as one line that names the fix."""
+    message = str(error.format_message())
+    command = next((word for word in arguments if word in commands), "")
+    example = f"; 'placeopt {command} --help' has an example" if command else ""
+    if message.startswith("No such command"):
+        word = next((word for word in arguments if not word.startswith("-")), "")
+        return f"no such command '{word}'; {did_you_mean(word, commands)}"
+    if message.startswith("No such option"):
+        return f"{command}: {_unknown_option(message)}{example}"
+    if found := re.match(r"Missing argument '(\w+)'", message):
+        return f"{command}: expected {found[1].upper()}{_meaning(error)}{example}"
+    if found := re.match(r"Missing option '(--[\w-]+)'", message):
+        return f"{command}: expected {found[1]}{_meaning(error)}{example}"
+    if found := re.match(r"Got unexpected extra argument(?:\(s\)|s)? \((.*)\)", message):
+        return f"{command}: did not expect '{found[1]}'{example}"
+    if found := re.match(r"Invalid value for '(--[\w-]+)'[^:]*: (.*)", message):
+        return f"{found[1]}: expected {_expected(found[2])}{_received(found[1], error, arguments)}"
+    return f"{command}: {message.rstrip('.')}{example}" if command else message
+
+
+def in_options(message: str, options: Sequence[str]) -> str:
+    """Return an error of the Python API in the words of the command line.
+
+    `memory: expected ...` becomes `--memory: expected ...` where the command has that option, and
+    `cluster='4xA100'` becomes `--cluster 4xA100`.
+    """
+    word, colon, rest = message.partition(": ")
+    if colon and re.fullmatch(r"[a-z_]+", word) and f"--{word.replace('_', '-')}" in options:
+        message = f"--{word.replace('_', '-')}: {rest}"
+    if "--cluster" in options:
+        message = re.sub(r"\bcluster='([^']*)'", r"--cluster \1", message)
+    return message
+
+
+def _unknown_option(message: str) -> str:
+    word = re.search(r"(--?[\w-]+)", message)
+    known = re.findall(r"--[\w-]+", message.partition("(")[2])
+    near = f"; did you mean {' or '.join(known)}?" if known else ""
+    return f"no such option {word[1] if word else ''}{near}"
+
+
+def _meaning(error: Any) -> str:
+    meaning = getattr(getattr(error, "param", None), "help", None)
+    return f": {str(meaning).rstrip('.')}" if meaning else ""
+
+
+def _expected(reason: str) -> str:
+    for pattern, words in _NUMBERS:
+        if found := re.search(pattern, reason):
+            return words.format(*found.groups())
+    return f"another value ({reason.rstrip('.')})"
+
+
+def _received(option: str, error: Any, arguments: Sequence[str]) -> str:
+    """Return the value that was given for an option, however it was spelled."""
+    names = [option, *getattr(getattr(error, "param", None), "opts", ())]
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return f", received '{value if equals else following}'"
+    return ""

@@ -6,19 +6,27 @@ import contextlib
 import importlib
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.cli import common, interrupt
-from placeopt.cli.comparison import devices_used
-from placeopt.cli.memory_words import over_limit, why_none
-from placeopt.cli.model_notes import link_note, memory_note
-from placeopt.model.errors import InputError
+from placeopt.cli.comparison import (
+    INTERPRETED_SECONDS,
+    SolverComparison,
+    devices_used,
+    interpretable,
+)
+from placeopt.cli.model_notes import link_note, memory_note, over_limit, why_none
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
+from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from placeopt.cli.comparison import SolverComparison
+    from collections.abc import Sequence
+
     from placeopt.model.result import Result
 
 
@@ -70,21 +78,22 @@ class SolveReport:
         if comparison.results:
             self._write(comparison, pictures=pictures)
             if interrupt.claim_output() or not interrupt.received():
-                if self.json:
-                    common.print_json(_json(comparison, self.files, single=self.single))
-                else:
-                    _print(comparison, self.files, own=self.own)
-                    for result in comparison.results if self.explain else ():
-                        if result.tactics:
-                            common.console().print(_tactics(result))
+                self._show(comparison)
         if self.json or not comparison.results:
             for failure in comparison.failures:
-                print(
-                    f"placeopt: {failure.solver}: {' '.join(failure.message.split())}",
-                    file=sys.stderr,
-                )
+                message = " ".join(failure.message.split())
+                print(f"placeopt: {failure.solver}: {message}", file=sys.stderr)
         if self.unwritten:
             print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
+
+    def _show(self, comparison: SolverComparison) -> None:
+        if self.json:
+            common.print_json(_json(comparison, self.files, single=self.single))
+            return
+        _print(comparison, self.files, own=self.own)
+        for result in comparison.results if self.explain else ():
+            if result.tactics:
+                common.console().print(_tactics(result))
 
     def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
@@ -162,7 +171,6 @@ def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
 def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None:
     """Print the table of solvers and what follows from it."""
     problem = comparison.problem
-    objective = objective_of(problem)
     say = common.console().print
     if hasattr(problem, "num_ops"):
         say(
@@ -178,25 +186,28 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
         if result.message:
             say(f"{result.solver}: {result.message}", markup=False)
     for failure in comparison.failures:
-        say(
-            f"{failure.solver}: {'not run' if failure.refused else 'failed'}: {failure.message}",
-            markup=False,
-        )
+        what = "not run" if failure.refused else "failed"
+        say(f"{failure.solver}: {what}: {failure.message}", markup=False)
     winner = comparison.winner
-    if winner is None:
-        if all(result.status == "unknown" for result in comparison.results):
-            say(why_none(problem), markup=False)
-        return
+    if winner is not None:
+        _print_best(comparison, winner, own=own)
+        for path in files:
+            say(f"wrote {path}")
+    elif all(result.status == "unknown" for result in comparison.results):
+        say(why_none(problem), markup=False)
+
+
+def _print_best(comparison: SolverComparison, winner: Result[Any], *, own: bool) -> None:
+    """Print the best solution, what is proved of it, and what to know before it is used."""
+    problem, objective = comparison.problem, objective_of(comparison.problem)
+    say = common.console().print
     how = f", {winner.queue} execution" if winner.queue else ""
     say(
         f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} "
         f"({winner.value} ticks{how})"
     )
-    proof = (
-        "the solution is optimal"
-        if winner.status == "optimal"
-        else f"gap {common.percent(winner.gap)}"
-    )
+    optimal = winner.status == "optimal"
+    proof = "the solution is optimal" if optimal else f"gap {common.percent(winner.gap)}"
     say(
         f"proven lower bound: {objective.text(problem, winner.lower_bound)} by "
         f"{winner.bound_method}; {proof}"
@@ -208,8 +219,6 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
         say(warning, markup=False)
     for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
         say(line, markup=False, soft_wrap=True)  # holds a command to copy
-    for path in files:
-        say(f"wrote {path}")
 
 
 def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
@@ -278,3 +287,43 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
         return "one device is fastest here: sending tensors costs more than a second device saves"
     times = f"{alone / max(1, winner.value or 0):.2f} x slower than {used} devices"
     return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"
+
+
+LARGEST = 2000
+"""Ops above which interpreted heuristics would not be quick."""
+
+PATIENCE = 5.0
+"""Seconds after which no other heuristic begins."""
+
+
+def first_table(
+    comparison: SolverComparison, solvers: Sequence[tuple[str, Any]], *, quiet: bool
+) -> None:
+    """Fill `comparison.first` with what the heuristics among the solvers find, and print it on the
+    error stream.
+    """
+    problem, end = comparison.problem, time.monotonic() + PATIENCE
+    if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
+        return
+    for _, solver in solvers:
+        if not interpretable(solver, problem) or time.monotonic() > end:
+            continue
+        try:
+            result: Any = run(problem, solver, Budget(INTERPRETED_SECONDS))
+        except (InputError, SolverError):  # what a solver refuses it says when its turn comes
+            continue
+        interrupted = result.stop_reason == "interrupted"
+        if result.value is not None or not interrupted:
+            comparison.first.append(result)
+        if interrupted:
+            raise KeyboardInterrupt
+    if comparison.first and not quiet:
+        _show(comparison)
+
+
+def _show(comparison: SolverComparison) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 140, highlight=False)
+    console.print("first results, by interpreted heuristics:")
+    console.print(table(SolverComparison(comparison.problem, results=list(comparison.first))))

@@ -79,8 +79,7 @@ def solve_command(
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
     from placeopt.cli.comparison import SolverComparison, chosen_solvers, compare
-    from placeopt.cli.first_table import first_table
-    from placeopt.cli.outcome import SolveReport
+    from placeopt.cli.outcome import SolveReport, first_table
     from placeopt.model.budget import Budget
 
     folder = common.out_folder(out)

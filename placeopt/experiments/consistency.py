@@ -102,26 +102,28 @@ def _bound_above_value(rows: list[Row]) -> str:
     """Compare the best value of any row with the largest bound of any row, and with the value of
     every optimal one.
     """
-    best: tuple[Number, Row] | None = None
-    proof: tuple[Number, Row] | None = None
-    for row in rows:
-        value, bound = number_of(row, "value"), number_of(row, "lower_bound")
-        optimal = row["status"] == "optimal" and value is not None
-        claimed = (
-            value
-            if optimal and value is not None and (bound is None or is_above(value, bound))
-            else bound
-        )
-        if value is not None and (best is None or value < best[0]):
-            best = value, row
-        if claimed is not None and (proof is None or claimed > proof[0]):
-            proof = claimed, row
-    if best is None or proof is None or not is_above(proof[0], best[0]):
+    values = [(value, row) for row in rows if (value := number_of(row, "value")) is not None]
+    proofs = [(claimed, row) for row in rows if (claimed := _claimed(row)) is not None]
+    if not values or not proofs:
+        return ""
+    best = min(values, key=lambda found: found[0])
+    proof = max(proofs, key=lambda found: found[0])
+    if not is_above(proof[0], best[0]):
         return ""
     claim = f"lower bound {proof[0]} by '{proof[1]['bound_method']}'"
     if proof[0] == number_of(proof[1], "value") and proof[1]["status"] == "optimal":
         claim = f"optimal value {proof[0]}"
     return f"value {best[0]} of {_name(best[1])} is below the {claim} of {_name(proof[1])}"
+
+
+def _claimed(row: Row) -> Number | None:
+    """Return what a row says no value can be below: its bound, or its value where that is
+    optimal.
+    """
+    value, bound = number_of(row, "value"), number_of(row, "lower_bound")
+    if row["status"] != "optimal" or value is None:
+        return bound
+    return value if bound is None or is_above(value, bound) else bound
 
 
 def _solution_of_infeasible(rows: list[Row]) -> str:

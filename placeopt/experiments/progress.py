@@ -29,6 +29,16 @@ class StudySummary:
     errors: list[str] = field(default_factory=list)
     contradiction: str = ""
 
+    def count(self, row: dict[str, Any]) -> None:
+        """Count a cell that has just ended."""
+        if row["status"] != "failed":
+            self.done += 1
+            return
+        self.failed += 1
+        self.errors.append(
+            f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}"
+        )
+
 
 class Reporter(Protocol):
     """Told when a study begins and about every finished cell."""

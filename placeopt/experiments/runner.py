@@ -65,25 +65,17 @@ def run_study(
     started = time.perf_counter()
     with RunStore(folder) as store:
         known = latest(store.rows())
-        finished = {
-            key
-            for key, row in known.items()
-            if not (retry_failed and row.get("status") == "failed")
-        }
-        todo = [cell for cell in cells if cell.key not in finished]
+        if retry_failed:
+            known = {key: row for key, row in known.items() if row.get("status") != "failed"}
+        todo = [cell for cell in cells if cell.key not in known]
         summary.skipped = len(cells) - len(todo)
         if reporter is not None:
-            reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in finished])
+            reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
         try:
             for row in _execute(todo, folder, jobs, backend, address):
                 store.append(row)
-                summary.done += row["status"] != "failed"
-                summary.failed += row["status"] == "failed"
-                if row["status"] == "failed":
-                    summary.errors.append(
-                        f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}"
-                    )
+                summary.count(row)
                 if reporter is not None:
                     reporter.finished(summary, row)
         except KeyboardInterrupt:

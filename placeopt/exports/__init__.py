@@ -4,8 +4,7 @@ them.
 
 from __future__ import annotations
 
-from placeopt.exports.export import export
+from placeopt.exports.export import TARGETS, Target, export
 from placeopt.exports.job import Exported, Job
-from placeopt.exports.targets import TARGETS, Target
 
 __all__ = ["TARGETS", "Exported", "Job", "Target", "export"]

@@ -1,7 +1,12 @@
-"""A JSON or TOML object whose entries are taken with a type; what is wrong is said in one line."""
+"""A JSON or TOML object whose entries are taken with a type; what is wrong is said in one line.
+
+`Body.fields` reads the fields of a dataclass as they are declared there, and `plain` writes them:
+no class lists its fields a second time.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -78,11 +83,22 @@ class Body:
             raise self.wrong(key, "true or false", value)
         return value
 
-    def each(self, read: Callable[[str], Any], *keys: str) -> dict[str, Any]:
-        """Return several entries by key, all taken in one way: `body.each(body.text, "name",
-        "kind")`.
+    def fields(self, cls: type, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
+        """Return the fields of a dataclass that stand here, each read as its annotation says.
+
+        A field that has a default may be missing, or null.
+
+        Parameters
+        ----------
+        names : fields to read; all if none is named. but : fields that the caller reads.
         """
-        return {key: read(key) for key in keys}
+        found: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            left_out = field.name in but or (names and field.name not in names)
+            if left_out or (has_default(field) and not self.has(field.name)):
+                continue
+            found[field.name] = _READERS[str(field.type).removesuffix(" | None")](self, field.name)
+        return found
 
     def items(self, key: str) -> list[Any]:
         """Return a list."""
@@ -118,10 +134,16 @@ class Body:
         """Return a list of whole numbers, None where it is not there."""
         return self.integers(key) if self.has(key) else None
 
-    def flags(self, key: str) -> NDArray[np.bool_] | None:
-        """Return a list of 0/1 or true/false as a mask, None where it is not there."""
-        if not self.has(key):
-            return None
+    def numbers(self, key: str) -> NDArray[np.float64]:
+        """Return a list of numbers."""
+        values = self.items(key)
+        for i, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self.wrong(f"{key}[{i}]", "a number", value)
+        return np.array(values, dtype=np.float64)
+
+    def flags(self, key: str) -> NDArray[np.bool_]:
+        """Return a list of 0/1 or true/false as a mask."""
         values = self.items(key)
         for i, value in enumerate(values):
             if value not in (0, 1):
@@ -131,6 +153,47 @@ class Body:
     def wrong(self, key: str, expected: str, value: Any) -> InputError:
         """Return the error for an entry of the wrong type."""
         return InputError(f'{self.where}: "{key}": expected {expected}, received {show(value)}')
+
+
+_READERS: dict[str, Callable[[Body, str], Any]] = {
+    "str": Body.text,
+    "int": Body.integer,
+    "float": Body.number,
+    "bool": Body.flag,
+    "tuple[str, ...]": Body.texts,
+    "NDArray[np.int64]": Body.integers,
+    "NDArray[np.float64]": Body.numbers,
+    "NDArray[np.bool_]": Body.flags,
+}
+"""How a field is read, by its annotation."""
+
+
+def plain(value: Any, *names: str, but: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON, as `Body.fields` reads them; columns of empty texts
+    and masks without an entry are left out.
+    """
+    found = {}
+    for field in dataclasses.fields(value):
+        entry = getattr(value, field.name)
+        if field.name in but or (names and field.name not in names):
+            continue
+        if isinstance(entry, np.ndarray):
+            mask = entry.dtype == np.bool_
+            entry = entry.astype(int).tolist() if mask else entry.tolist()
+            neutral = mask and not any(entry)
+        elif isinstance(entry, tuple):
+            entry, neutral = list(entry), not any(entry)
+        else:
+            neutral = False
+        if not neutral:
+            found[field.name] = entry
+    return found
+
+
+def has_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field of a dataclass may be left out."""
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
 
 
 def int_table(values: list[Any], where: str) -> NDArray[np.int64]:

@@ -40,14 +40,11 @@ class Codec:
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
 _LATE = (
-    "placeopt.streams.codecs",
-    "placeopt.sharding.codecs",
-    "placeopt.schedules.codecs",
-    "placeopt.plans.codecs",
-    "placeopt.splits.codecs",
+    *("streams.codecs", "sharding.codecs", "schedules.codecs"),
+    *("plans.codecs", "splits.codecs"),
 )
-"""Modules that register the codecs of packages above this one; imported when an unknown class or
-kind is met."""
+"""Modules above this one that register more of them, imported when an unknown class or kind is
+met."""
 
 
 def register(codec: Codec) -> None:
@@ -79,8 +76,8 @@ def _codec_of(cls: type) -> Codec | None:
 def _register_late() -> bool:
     """Import the modules that register further codecs; those that are not installed are skipped."""
     for module in _LATE:
-        if importlib.util.find_spec(module) is not None:
-            importlib.import_module(module)
+        if importlib.util.find_spec(f"placeopt.{module}") is not None:
+            importlib.import_module(f"placeopt.{module}")
     return True
 
 
@@ -99,25 +96,7 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
     """
     if not isinstance(data, dict):
         raise InputError(f"{where}: expected a JSON object, received {kind_of(data)}")
-    name = data.get("format")
-    if not isinstance(name, str) or not name.startswith(PREFIX):
-        expected = (
-            f'"{PREFIX}{kind}"'
-            if kind
-            else "one of " + ", ".join(PREFIX + k for k in sorted(_by_kind))
-        )
-        if "device" in data and name is None:
-            raise InputError(f"{where}: this is a placement file; expected {expected}")
-        raise InputError(f'{where}: "format": expected {expected}, received {show(name)}')
-    found = name.removeprefix(PREFIX)
-    if kind is not None and found != kind:
-        raise InputError(f'{where}: "format": expected "{PREFIX}{kind}", received {show(name)}')
-    if found not in _by_kind:
-        _register_late()
-    if found not in _by_kind:
-        known = ", ".join(sorted(_by_kind))
-        raise InputError(f'{where}: "format": {show(name)} is not known; known: {known}')
-    codec = _by_kind[found]
+    codec = _codec_for(data, kind, where)
     version = data.get("version")
     if type(version) is not int or not 1 <= version <= codec.version:
         raise InputError(
@@ -131,6 +110,26 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
         raise error if text.startswith(where[:40]) else InputError(f"{where}: {text}") from error
     except OverflowError as error:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
+
+
+def _codec_for(data: dict[str, Any], kind: str | None, where: str) -> Codec:
+    """Return the codec that the format of an object names."""
+    name = data.get("format")
+    if not isinstance(name, str) or not name.startswith(PREFIX):
+        known = ", ".join(PREFIX + k for k in sorted(_by_kind))
+        expected = f'"{PREFIX}{kind}"' if kind else f"one of {known}"
+        if "device" in data and name is None:
+            raise InputError(f"{where}: this is a placement file; expected {expected}")
+        raise InputError(f'{where}: "format": expected {expected}, received {show(name)}')
+    found = name.removeprefix(PREFIX)
+    if kind not in (None, found):
+        raise InputError(f'{where}: "format": expected "{PREFIX}{kind}", received {show(name)}')
+    if found not in _by_kind:
+        _register_late()
+    if found not in _by_kind:
+        known = ", ".join(sorted(_by_kind))
+        raise InputError(f'{where}: "format": {show(name)} is not known; known: {known}')
+    return _by_kind[found]
 
 
 def save(value: Any, path: str | Path) -> Path:

@@ -6,12 +6,12 @@ file, computed again when the file is loaded, and refused where the two disagree
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
+from placeopt.io.body import plain
 from placeopt.io.codec import Codec, from_dict, register, to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
@@ -24,69 +24,32 @@ if TYPE_CHECKING:
     from placeopt.io.body import Body
 
 
-def _encode_placement(placement: Placement) -> dict[str, Any]:
-    body: dict[str, Any] = {"device": placement.device.tolist()}
-    if placement.priority is not None:
-        body["priority"] = placement.priority.tolist()
-    return body
+def _register_plain(kind: str, cls: type) -> None:
+    """Register a class whose JSON is its fields."""
+    register(Codec(kind, cls, plain, lambda body: cls(**body.fields(cls))))
 
 
-def _decode_placement(body: Body) -> Placement:
-    return Placement(body.integers("device"), body.optional_integers("priority"))
-
-
-_SCHEDULE_ARRAYS = tuple(f.name for f in dataclasses.fields(Schedule))
-
-
-def _encode_schedule(schedule: Schedule) -> dict[str, Any]:
-    return {key: getattr(schedule, key).tolist() for key in _SCHEDULE_ARRAYS}
-
-
-def _decode_schedule(body: Body) -> Schedule:
-    return Schedule(**{key: body.integers(key) for key in _SCHEDULE_ARRAYS})
-
-
-def _encode_budget(budget: Budget) -> dict[str, Any]:
-    return {"seconds": budget.seconds, "evaluations": budget.evaluations, "target": budget.target}
-
-
-def _decode_budget(body: Body) -> Budget:
-    return Budget(
-        seconds=body.number("seconds") if body.has("seconds") else None,
-        evaluations=body.integer("evaluations") if body.has("evaluations") else None,
-        target=body.integer("target") if body.has("target") else None,
-    )
-
-
-# --- Result
-# ---------------------------------------------------------------------------------------------
+_SAID_OTHERWISE = (
+    *("solution", "value", "lower_bound"),
+    *("objective_name", "trace", "tactics", "given"),
+)
+"""Fields of a result that its JSON does not hold as they are."""
 
 
 def result_fields(result: Result[Any]) -> dict[str, Any]:
     """Return the JSON fields of a result, the solution left out."""
     return {
-        "problem": result.problem,
-        "solver": result.solver,
+        **plain(result, but=_SAID_OTHERWISE),
         "objective": result.objective_name,
         **_number("value", result.value),
         "seconds": result.seconds,
         **_number("lower_bound", result.lower_bound),
-        "bound_method": result.bound_method,
         "gap": result.gap,
-        "status": result.status,
-        "stop_reason": result.stop_reason,
-        "evaluations": result.evaluations,
-        "runtime": result.runtime,
-        "seed": result.seed,
-        "queue": result.queue,
-        "message": result.message,
-        "tick_seconds": result.tick_seconds,
-        "problem_hash": result.problem_hash,
         "trace": [
             [p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)]
             for p in result.trace
         ],
-        "tactics": [dataclasses.asdict(use) for use in result.tactics],
+        "tactics": [plain(use) for use in result.tactics],
     }
 
 
@@ -113,23 +76,17 @@ def _covered(data: dict[str, Any]) -> dict[str, Any]:
 def _decode_result(body: Body) -> Result[Any]:
     solution = None
     trace = body.items("trace") if body.has("trace") else []
-    tactics = body.items("tactics") if body.has("tactics") else []
+    tactics = body.bodies("tactics") if body.has("tactics") else []
     if body.has("solution"):
         solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
     fields: dict[str, Any] = dict(
-        **body.each(body.text, "problem", "solver", "bound_method", "status", "stop_reason"),
         solution=solution,
         value=_rational(body, "value") if body.has("value") else None,
         lower_bound=_rational(body, "lower_bound"),
-        **body.each(body.integer, "evaluations", "seed"),
-        runtime=body.number("runtime"),
-        queue=body.text("queue", ""),
-        message=body.text("message", ""),
-        tick_seconds=body.number("tick_seconds", 1e-9),
         objective_name=body.text("objective", "makespan"),
-        problem_hash=body.text("problem_hash", ""),
         trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
-        tactics=tuple(_tactic_use(body, i, row) for i, row in enumerate(tactics)),
+        tactics=tuple(TacticUse(**part.fields(TacticUse)) for part in tactics),
+        **body.fields(Result, but=_SAID_OTHERWISE),
     )
     try:
         result: Result[Any] = Result(**fields)
@@ -217,18 +174,7 @@ def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
     return TracePoint(float(row[0]), row[1], row[2], row[3])
 
 
-def _tactic_use(body: Body, index: int, row: Any) -> TacticUse:
-    kinds = get_type_hints(TacticUse)
-    ok = isinstance(row, dict) and row.keys() == kinds.keys()
-    if not ok or not all(
-        type(row[key]) in ((int, float) if kind is float else (kind,))
-        for key, kind in kinds.items()
-    ):
-        raise body.wrong(f"tactics[{index}]", f"an object with {', '.join(kinds)}", row)
-    return TacticUse(**row)
-
-
-register(Codec("placement", Placement, _encode_placement, _decode_placement))
-register(Codec("schedule", Schedule, _encode_schedule, _decode_schedule))
-register(Codec("budget", Budget, _encode_budget, _decode_budget))
+_register_plain("placement", Placement)
+_register_plain("schedule", Schedule)
+_register_plain("budget", Budget)
 register(Codec("result", Result, _encode_result, _decode_result, version=2))

@@ -1,8 +1,16 @@
-"""Small helpers for the read-only integer arrays that problems and solutions hold."""
+"""The read-only integer arrays that problems and solutions hold.
+
+A class declares what each of its columns must be where the field stands, and `settle` makes and
+checks them all::
+
+    compute: Ints = ints("ops", "devices")
+    capacity: Ints = ints("devices", default=UNLIMITED, low=0)
+"""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field, fields
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +111,111 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[n
     if array.dtype.kind == "u" and array.size and int(array.max()) >= MAX_SUM:
         raise InputError(f"{what}: expected whole numbers below 2^62")
     return frozen(array.astype(np.int64))
+
+
+_KEY = "column"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What an array, a mask or a column of names must be.
+
+    Attributes
+    ----------
+    shape : lengths: numbers, or names of sizes that `settle` is given.
+    kind : int, bool or str.
+    default : entry where nothing is given; for names their stem: op0, op1, .., or "" for none.
+    low : smallest entry, None for any. expected : in words; ">= low" by default.
+    summed : whether the sum has to stay below 2^62.
+    """
+
+    shape: tuple[str | int, ...]
+    kind: type
+    default: Any = None
+    low: int | None = None
+    expected: str = ""
+    summed: bool = False
+
+    def settled(self, key: str, value: Any, shape: tuple[int, ...]) -> Any:
+        """Return the column `key` as it is held."""
+        if self.kind is str:
+            return self._names(key, tuple(value), shape[0])
+        if value is None:
+            value = np.full(shape, self.default)
+        if self.kind is bool:
+            return _shaped(np.asarray(value, dtype=np.bool_), shape, key)
+        array = int_array(value, shape, key)
+        if self.low is not None and array.size and int(array.min()) < self.low:
+            at = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+            raise InputError(
+                f"{key}[{', '.join(map(str, at))}]: expected {self.expected or f'>= {self.low}'}, "
+                f"received {int(array[at])}"
+            )
+        if self.summed and float(array.sum(dtype=np.float64)) >= MAX_SUM:
+            raise InputError(f"{key}: the sum passes 2^62; use larger units")
+        return array
+
+    def _names(self, key: str, names: tuple[str, ...], count: int) -> tuple[str, ...]:
+        names = names or numbered(self.default, count)
+        if len(names) != count:
+            raise InputError(f"{key}: expected {count} names, received {len(names)}")
+        if self.default and len(set(names)) != count:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{key}: names must be distinct, '{twice}' occurs twice")
+        return names
+
+
+def ints(*shape: str | int, default: int | None = None, **limits: Any) -> Any:
+    """Declare an int64 column, which must be given unless it has a default; see `Column`."""
+    metadata = {_KEY: Column(shape, int, default, **limits)}
+    return field(metadata=metadata) if default is None else field(default=None, metadata=metadata)
+
+
+def flags(size: str) -> Any:
+    """Declare a mask; no entry is set by default."""
+    return field(default=None, metadata={_KEY: Column((size,), bool, False)})
+
+
+def names(size: str, stem: str = "") -> Any:
+    """Declare a column of names, made of `stem` by default: those are distinct; empty ones for
+    none.
+    """
+    return field(default=(), metadata={_KEY: Column((size,), str, stem)})
+
+
+def columns_of(holder: Any) -> dict[str, Column]:
+    """Return what the columns of a class were declared to be, in order."""
+    return {item.name: item.metadata[_KEY] for item in fields(holder) if _KEY in item.metadata}
+
+
+def settle(holder: Any, **sizes: int) -> None:
+    """Make every declared column of a frozen dataclass what it was declared to be.
+
+    Raises
+    ------
+    InputError
+        If a shape, a type or a value is wrong; the message begins with the name of the field.
+    """
+    for key, column in columns_of(holder).items():
+        shape = tuple(sizes[n] if isinstance(n, str) else n for n in column.shape)
+        object.__setattr__(holder, key, column.settled(key, getattr(holder, key), shape))
+
+
+def numbered(stem: str, count: int) -> tuple[str, ...]:
+    """Return the names of what was given none: op0, op1, ...; empty ones for an empty stem."""
+    return tuple(f"{stem}{i}" if stem else "" for i in range(count))
+
+
+def _shaped(array: NDArray[Any], shape: tuple[int, ...], what: str) -> NDArray[Any]:
+    if array.shape != shape:
+        raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
+    return frozen(array)
+
+
+def check_positive(what: str, value: float) -> None:
+    """Refuse what is no positive number."""
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(f"{what}: expected a positive number, received {value}")
 
 
 def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDArray[np.int64]:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNSET, ArrayHolder, csr, frozen, int_array
+from placeopt.model.arrays import (
+    ArrayHolder,
+    check_positive,
+    csr,
+    flags,
+    frozen,
+    ints,
+    names,
+    settle,
+)
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -124,23 +133,34 @@ class OpGraph(SharedTensors):
 
     name: str
     op_names: tuple[str, ...]
-    producer: NDArray[np.int64]  # (num_tensors,) op index
-    tensor_bytes: NDArray[np.int64]  # (num_tensors,) bytes
-    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
-    consumer: NDArray[np.int64]  # (num_edges,) op index, distinct within a tensor
-    op_types: tuple[str, ...] = ()  # "" where unknown
-    layer: tuple[str, ...] = ()
-    flops: NDArray[np.int64] = UNSET  # (num_ops,)
-    bytes_moved: NDArray[np.int64] = UNSET  # (num_ops,) bytes read + written
-    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes kept on the device
-    parameters: NDArray[np.int64] = UNSET  # (num_ops,) learned values
-    colocation: NDArray[np.int64] = UNSET  # (num_ops,) group id or -1
-    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
-    meta: NDArray[np.int64] = UNSET  # (num_ops,) label or -1
-    unshaped: NDArray[np.bool_] = UNSET  # (num_ops,)
+    producer: NDArray[np.int64] = ints("tensors")  # op index
+    tensor_bytes: NDArray[np.int64] = ints("tensors", low=0, summed=True)
+    consumer_ptr: NDArray[np.int64] = ints("bounds")  # first edge of each tensor, and the end
+    consumer: NDArray[np.int64] = ints("edges")  # op index, distinct within a tensor
+    op_types: tuple[str, ...] = names("ops")  # "" where unknown
+    layer: tuple[str, ...] = names("ops")
+    flops: NDArray[np.int64] = ints("ops", default=0, low=0, summed=True)
+    bytes_moved: NDArray[np.int64] = ints(  # bytes read + written
+        "ops", default=0, low=0, summed=True
+    )
+    resident: NDArray[np.int64] = ints(  # bytes kept on the device
+        "ops", default=0, low=0, summed=True
+    )
+    parameters: NDArray[np.int64] = ints("ops", default=0, low=0, summed=True)  # learned values
+    colocation: NDArray[np.int64] = ints("ops", default=-1)  # group id or -1
+    backward: NDArray[np.bool_] = flags("ops")
+    meta: NDArray[np.int64] = ints("ops", default=-1)  # label or -1
+    unshaped: NDArray[np.bool_] = flags("ops")
     measured_kinds: tuple[str, ...] = ()
-    measured: NDArray[np.int64] = UNSET  # (num_ops, num_kinds) ticks, UNKNOWN or UNSUPPORTED
-    measured_transfer: NDArray[np.int64] = UNSET  # (num_tensors,) ticks or UNKNOWN
+    measured: NDArray[np.int64] = ints(
+        *("ops", "kinds"),
+        default=UNKNOWN,
+        low=UNSUPPORTED,
+        expected="ticks >= 0, UNKNOWN (-1) or UNSUPPORTED (-2)",
+    )
+    measured_transfer: NDArray[np.int64] = ints(
+        "tensors", default=UNKNOWN, low=UNKNOWN, expected="ticks >= 0 or UNKNOWN (-1)"
+    )
     shapes: tuple[
         tuple[int, ...], ...
     ] = ()  # shape of each tensor; () for all tensors where unknown
@@ -156,68 +176,23 @@ class OpGraph(SharedTensors):
             raise InputError(
                 f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice"
             )
-
-        def put(key: str, value: Any) -> None:
-            object.__setattr__(self, key, value)
-
-        put("op_names", tuple(self.op_names))
-        put("producer", int_array(self.producer, (m,), "producer"))
-        put("tensor_bytes", int_array(self.tensor_bytes, (m,), "tensor_bytes"))
-        put("consumer_ptr", int_array(self.consumer_ptr, (m + 1,), "consumer_ptr"))
-        put("consumer", int_array(self.consumer, (len(np.asarray(self.consumer)),), "consumer"))
-        for key in ("op_types", "layer"):
-            words = tuple(getattr(self, key)) or ("",) * n
-            if len(words) != n:
-                raise InputError(f"{key}: expected {n} entries, one per op, received {len(words)}")
-            put(key, words)
-        for key, default in (
-            ("flops", 0),
-            ("bytes_moved", 0),
-            ("resident", 0),
-            ("parameters", 0),
-            ("colocation", -1),
-            ("meta", -1),
-        ):
-            value = getattr(self, key)
-            put(key, int_array(np.full(n, default) if value is None else value, (n,), key))
-        for key in ("backward", "unshaped"):
-            value = getattr(self, key)
-            flags = (
-                np.zeros(n, dtype=np.bool_) if value is None else np.asarray(value, dtype=np.bool_)
-            )
-            if flags.shape != (n,):
-                raise InputError(f"{key}: expected shape {(n,)}, received {flags.shape}")
-            put(key, frozen(flags))
-        kinds = tuple(self.measured_kinds)
-        put("measured_kinds", kinds)
-        value = np.zeros((n, 0), dtype=np.int64) if self.measured is None else self.measured
-        put("measured", int_array(value, (n, len(kinds)), "measured"))
-        value = np.full(m, UNKNOWN) if self.measured_transfer is None else self.measured_transfer
-        put("measured_transfer", int_array(value, (m,), "measured_transfer"))
-        put("shapes", tuple(tuple(int(x) for x in shape) for shape in self.shapes))
-        if self.shapes and len(self.shapes) != m:
+        for key in ("op_names", "measured_kinds"):
+            object.__setattr__(self, key, tuple(getattr(self, key)))
+        settle(
+            self,
+            ops=n,
+            tensors=m,
+            bounds=m + 1,
+            edges=len(np.asarray(self.consumer)),
+            kinds=len(self.measured_kinds),
+        )
+        shapes = tuple(tuple(int(x) for x in shape) for shape in self.shapes)
+        object.__setattr__(self, "shapes", shapes)
+        if shapes and len(shapes) != m:
             raise InputError(
-                f"shapes: expected {m} entries, one per tensor, received {len(self.shapes)}"
+                f"shapes: expected {m} entries, one per tensor, received {len(shapes)}"
             )
-        self._check_values()
-
-    def _check_values(self) -> None:
-        for key in ("flops", "bytes_moved", "resident", "parameters", "tensor_bytes"):
-            array = getattr(self, key)
-            if array.size and int(array.min()) < 0:
-                raise InputError(
-                    f"{key}[{int(array.argmin())}]: expected >= 0, received {int(array.min())}"
-                )
-            if float(array.sum(dtype=np.float64)) >= MAX_SUM:
-                raise InputError(f"{key}: the sum passes 2^62; use larger units")
-        if self.measured.size and int(self.measured.min()) < UNSUPPORTED:
-            raise InputError("measured: expected ticks >= 0, UNKNOWN (-1) or UNSUPPORTED (-2)")
-        if self.measured_transfer.size and int(self.measured_transfer.min()) < UNKNOWN:
-            raise InputError("measured_transfer: expected ticks >= 0 or UNKNOWN (-1)")
-        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(
-                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
-            )
+        check_positive("tick_seconds", self.tick_seconds)
         self.check_tensors()
 
     def __repr__(self) -> str:

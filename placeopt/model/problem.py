@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, arrays_digest, frozen, int_array
+from placeopt.model.arrays import (
+    MAX_SUM,
+    UNLIMITED,
+    arrays_digest,
+    check_positive,
+    columns_of,
+    flags,
+    frozen,
+    ints,
+    names,
+    numbered,
+    settle,
+)
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
 from placeopt.model.objective import objective_names
@@ -66,29 +78,34 @@ class PlacementProblem(SharedTensors):
     """
 
     name: str
-    compute: NDArray[np.int64]  # (num_ops, num_devices) ticks
-    producer: NDArray[np.int64]  # (num_tensors,)
-    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
-    consumer: NDArray[np.int64]  # (num_edges,)
-    transfer: NDArray[np.int64]  # (num_tensors, num_classes) ticks
-    link_class: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
-    channel: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
-    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes
-    capacity: NDArray[np.int64] = UNSET  # (num_devices,) bytes
-    colocation: NDArray[np.int64] = UNSET  # (num_ops,)
-    tensor_bytes: NDArray[np.int64] = UNSET  # (num_tensors,) bytes
+    compute: NDArray[np.int64] = ints("ops", "devices")  # ticks
+    producer: NDArray[np.int64] = ints("tensors")
+    consumer_ptr: NDArray[np.int64] = ints("bounds")
+    consumer: NDArray[np.int64] = ints("edges")
+    transfer: NDArray[np.int64] = ints("tensors", "classes", low=0)  # ticks
+    link_class: NDArray[np.int64] = ints("devices", "devices", default=0)
+    channel: NDArray[np.int64] = ints(
+        *("devices", "devices"),
+        default=-1,
+        low=-1,
+        expected="ids >= 0, or -1 for no contention",
+    )
+    resident: NDArray[np.int64] = ints("ops", default=0, low=0)  # bytes
+    capacity: NDArray[np.int64] = ints("devices", default=UNLIMITED, low=0)  # bytes
+    colocation: NDArray[np.int64] = ints("ops", default=-1)
+    tensor_bytes: NDArray[np.int64] = ints("tensors", default=0, low=0)
     memory: str = "static"
     tick_seconds: float = 1e-9
     objective: str = "makespan"
     contiguity: str = "chain"
     pipeline: str = "1f1b"
-    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
-    io_class: NDArray[np.int64] = UNSET  # (num_devices,) link class or -1
+    backward: NDArray[np.bool_] = flags("ops")
+    io_class: NDArray[np.int64] = ints("devices", default=0, low=-1)  # link class or -1
     slots: int = 1
-    meta: NDArray[np.int64] = UNSET  # (num_ops,)
-    op_names: tuple[str, ...] = ()
-    op_types: tuple[str, ...] = ()
-    device_names: tuple[str, ...] = ()
+    meta: NDArray[np.int64] = ints("ops", default=-1)
+    op_names: tuple[str, ...] = names("ops", "op")
+    op_types: tuple[str, ...] = names("ops")
+    device_names: tuple[str, ...] = names("devices", "device")
 
     problem_kind: ClassVar[str] = "placement"
 
@@ -98,63 +115,30 @@ class PlacementProblem(SharedTensors):
             raise InputError(
                 f"compute: expected a table (ops x devices), received {compute.ndim} dimension(s)"
             )
-        n, k = compute.shape
-        if n == 0:
-            raise InputError("compute: expected at least one op, received none")
-        if k == 0:
-            raise InputError("compute: expected at least one device, received none")
+        for count, what in zip(compute.shape, ("op", "device"), strict=True):
+            if count == 0:
+                raise InputError(f"compute: expected at least one {what}, received none")
         m = len(np.asarray(self.producer))
         transfer = np.asarray(self.transfer)
         if transfer.ndim == 1:
             transfer = transfer.reshape(m, 1)
-        c = transfer.shape[1] if transfer.ndim == 2 else 1
-
-        def put(key: str, shape: tuple[int, ...], default: int = 0) -> None:
-            value = getattr(self, key)
-            array = np.full(shape, default, dtype=np.int64) if value is None else value
-            object.__setattr__(self, key, int_array(array, shape, key))
-
         object.__setattr__(self, "transfer", transfer)
-        put("compute", (n, k))
-        put("producer", (m,))
-        put("consumer_ptr", (m + 1,))
-        put("consumer", (len(np.asarray(self.consumer)),))
-        put("transfer", (m, c))
-        put("link_class", (k, k))
-        put("channel", (k, k), -1)
-        put("resident", (n,))
-        put("capacity", (k,), UNLIMITED)
-        put("colocation", (n,), -1)
-        put("tensor_bytes", (m,))
-        put("io_class", (k,))
-        put("meta", (n,), -1)
-        backward = (
-            np.zeros(n, dtype=np.bool_)
-            if self.backward is None
-            else np.asarray(self.backward, np.bool_)
+        settle(
+            self,
+            ops=compute.shape[0],
+            devices=compute.shape[1],
+            tensors=m,
+            bounds=m + 1,
+            edges=len(np.asarray(self.consumer)),
+            classes=transfer.shape[1] if transfer.ndim == 2 else 1,
         )
-        if backward.shape != (n,):
-            raise InputError(f"backward: expected shape {(n,)}, received {backward.shape}")
-        object.__setattr__(self, "backward", frozen(backward))
-        for key, count, stem in (
-            ("op_names", n, "op"),
-            ("device_names", k, "device"),
-            ("op_types", n, ""),
-        ):
-            names = tuple(getattr(self, key)) or numbered(stem, count)
-            if len(names) != count:
-                raise InputError(f"{key}: expected {count} names, received {len(names)}")
-            if stem and len(set(names)) != count:
-                raise InputError(f"{key}: names must be distinct")
-            object.__setattr__(self, key, names)
-        self._check(c)
+        self._check_words()
+        self._check_times()
+        self._check_links(self.transfer.shape[1])
+        self.check_tensors()
 
-    def _check(self, num_classes: int) -> None:
-        k = self.num_devices
-        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
-            raise InputError(
-                f"tick_seconds: expected a positive number, received {self.tick_seconds}"
-            )
+    def _check_words(self) -> None:
+        check_positive("tick_seconds", self.tick_seconds)
         for key, options in (
             ("memory", MEMORY),
             ("objective", objective_names(self.problem_kind)),
@@ -164,6 +148,9 @@ class PlacementProblem(SharedTensors):
             check_choice(key, getattr(self, key), options)
         if self.slots < 1:
             raise InputError(f"slots: expected at least 1, received {self.slots}")
+
+    def _check_times(self) -> None:
+        """Refuse ops that run nowhere, and sums that int64 cannot hold."""
         if (self.compute < INCOMPATIBLE).any():
             op, device = (int(x) for x in np.argwhere(self.compute < INCOMPATIBLE)[0])
             raise InputError(
@@ -177,13 +164,11 @@ class PlacementProblem(SharedTensors):
                 f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the "
                 "cluster"
             )
-        for key in ("transfer", "resident", "tensor_bytes", "capacity"):
-            array = getattr(self, key)
-            if array.size and int(array.min()) < 0:
-                raise InputError(f"{key}: expected values >= 0, received {int(array.min())}")
         if self.transfer.size:
             longest = self.transfer.max(axis=1).astype(np.float64)
-            total = float((longest * np.minimum(np.diff(self.consumer_ptr), k)).sum())
+            total = float(
+                (longest * np.minimum(np.diff(self.consumer_ptr), self.num_devices)).sum()
+            )
         else:
             total = 0.0
         total += float(self.compute.max(axis=1).astype(np.float64).sum())
@@ -195,28 +180,22 @@ class PlacementProblem(SharedTensors):
         if (
             float(
                 self.resident.astype(np.float64).sum()
-                + self.tensor_bytes.astype(np.float64).sum() * k
+                + self.tensor_bytes.astype(np.float64).sum() * self.num_devices
             )
             >= MAX_SUM
         ):
             raise InputError("bytes: the sum of all memory passes 2^62; use larger units")
-        off = ~np.eye(k, dtype=np.bool_)
-        classes = self.link_class[off]
-        if (
-            self.num_tensors
-            and classes.size
-            and (int(classes.min()) < 0 or int(classes.max()) >= num_classes)
-        ):
+
+    def _check_links(self, num_classes: int) -> None:
+        if not self.num_tensors:
+            return
+        classes = self.link_class[~np.eye(self.num_devices, dtype=np.bool_)]
+        if classes.size and (int(classes.min()) < 0 or int(classes.max()) >= num_classes):
             raise InputError(
                 f"link_class: expected 0..{num_classes - 1}, received {int(classes.max())}"
             )
-        if (self.channel < -1).any():
-            raise InputError("channel: expected ids >= 0, or -1 for no contention")
-        if (self.io_class < -1).any() or (
-            self.num_tensors and (self.io_class >= num_classes).any()
-        ):
+        if (self.io_class >= num_classes).any():
             raise InputError(f"io_class: expected -1..{num_classes - 1}")
-        self.check_tensors()
 
     # --- sizes
     # ---------------------------------------------------------------------------------------
@@ -351,21 +330,11 @@ class PlacementProblem(SharedTensors):
         """SHA-256 of everything that decides the value of a placement, and of the names where ops
         or devices have any.
         """
-        arrays = (
-            "compute",
-            "producer",
-            "consumer_ptr",
-            "consumer",
-            "transfer",
-            "link_class",
-            "channel",
-            "resident",
-            "capacity",
-            "colocation",
-            "tensor_bytes",
-            "backward",
-            "io_class",
-        )
+        arrays = [
+            key
+            for key, column in columns_of(self).items()
+            if column.kind is not str and key != "meta"
+        ]
         rest = (
             self.memory,
             self.tick_seconds,
@@ -376,11 +345,10 @@ class PlacementProblem(SharedTensors):
         )
         digest = arrays_digest(self, arrays, rest)
         for key, stem in (("op_names", "op"), ("device_names", "device")):
-            names = getattr(self, key)
-            if names != numbered(
-                stem, len(names)
-            ):  # placements are written and read by these names
-                digest.update(f"{key}{json.dumps(names)}".encode())
+            found = getattr(self, key)
+            if found != numbered(stem, len(found)):
+                # placements are written and read by these names
+                digest.update(f"{key}{json.dumps(found)}".encode())
         return digest.hexdigest()
 
     def replace(self, **changes: Any) -> PlacementProblem:
@@ -448,11 +416,6 @@ class PlacementProblem(SharedTensors):
             transfer=table[:, 2].reshape(-1, 1),
             **fields,
         )
-
-
-def numbered(stem: str, count: int) -> tuple[str, ...]:
-    """Return the names of what was given none: op0, op1, ...; empty ones for an empty stem."""
-    return tuple(f"{stem}{i}" if stem else "" for i in range(count))
 
 
 def _same_up_to_renaming(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.torch_ops import RULE, base_name
-from placeopt.instances.readers.torch_regions import inner_name, region_of
+from placeopt.instances.readers.torch_ops import RULE, base_name, inner_name, region_of
 from placeopt.instances.torch_source import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file

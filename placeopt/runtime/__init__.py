@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from placeopt.runtime.measurement import Measurement, Runtime
     from placeopt.runtime.refinement import Measured, refine
     from placeopt.runtime.serial_runtime import SerialRuntime
-    from placeopt.runtime.simulator_tuning import SimulatorTuning
     from placeopt.runtime.torch_runtime import TorchRuntime
 
 _HOMES = {
@@ -29,7 +28,6 @@ _HOMES = {
     "Measurement": "measurement",
     "Runtime": "measurement",
     "SerialRuntime": "serial_runtime",
-    "SimulatorTuning": "simulator_tuning",
     "TorchRuntime": "torch_runtime",
 }
 
@@ -40,7 +38,6 @@ __all__ = [
     "Measurement",
     "Runtime",
     "SerialRuntime",
-    "SimulatorTuning",
     "TorchRuntime",
     "calibrate",
     "refine",

@@ -145,31 +145,21 @@ def _matmul(op: Op) -> Rule | None:
         return _linear(op)
     if len(op.inputs) != 2:
         return None
-    out = op.out[0]
     for order in ((0, 1), (1, 0)):
         x, y = (op.shapes[i] for i in order)
-        if (
-            len(x) >= 2
-            and len(y) >= 2
-            and x[-1] == y[-2]
-            and (*x[:-1], y[-1]) == out
-            and y[:-2] in ((), x[:-2])
-        ):
+        if _is_product(x, y, op.out[0]):
             return "matmul", {}, tuple(op.inputs[i] for i in order)
     x, y = op.shapes
-    if (
-        len(x) >= 2
-        and len(y) >= 2
-        and x[-1] == y[-1]
-        and (*x[:-1], y[-2]) == out
-        and y[:-2] in ((), x[:-2])
-    ):
-        return (
-            "matmul",
-            {"transpose": True},
-            op.inputs,
-        )  # attention scores: the keys are read transposed
+    if _is_product(x, (*y[:-2], *reversed(y[-2:])), op.out[0]):
+        # attention scores: the keys are read transposed
+        return "matmul", {"transpose": True}, op.inputs
     return None
+
+
+def _is_product(x: Shape, y: Shape, out: Shape) -> bool:
+    """Whether x times y, matrix by matrix or with one matrix for all, has this shape."""
+    matrices = len(x) >= 2 and len(y) >= 2 and y[:-2] in ((), x[:-2])
+    return matrices and x[-1] == y[-2] and (*x[:-1], y[-1]) == out
 
 
 def _linear(op: Op) -> Rule | None:

@@ -31,50 +31,56 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
     if wrong:
         return wrong
     table, layout = problem.jobs, _Layout(problem.jobs)
-    cause, degree, jct = episode.cause.tolist(), episode.degree.tolist(), episode.jct.tolist()
-    arrival, deadline = problem.arrival.tolist(), problem.deadline.tolist()
     free_at = [-1] * table.topology.num_servers
     for job, servers in enumerate(held_servers(episode)):
         if len(wrong) >= MAX_VIOLATIONS:
             break
-        name, now = f"job {job} ({table.models[problem.model[job]]})", arrival[job]
+        model, degree = int(problem.model[job]), int(episode.degree[job])
+        name, now = f"job {job} ({table.models[model]})", int(problem.arrival[job])
+        jct = int(episode.jct[job])
         if not servers:
-            if jct[job] or cause[job] not in (1, 2, 3):
+            if jct or episode.cause[job] not in (1, 2, 3):
                 wrong.append(f"{name} holds no server, but is called started or completed")
             continue
-        if degree[job] not in table.degrees:
-            wrong.append(f"{name} has the degree {degree[job]}, which the topology lacks")
+        if degree not in table.degrees:
+            wrong.append(f"{name} has the degree {degree}, which the topology lacks")
             continue
-        length = _completion_time(table, int(problem.model[job]), degree[job])
-        if jct[job] != length:
-            wrong.append(
-                f"{name} takes {jct[job]} ticks, with degree {degree[job]} it takes {length}"
-            )
-        if jct[job] > deadline[job]:
-            wrong.append(
-                f"{name} started, although it takes {jct[job]} ticks and its deadline is "
-                f"{deadline[job]}"
-            )
-        done = now + jct[job] <= problem.horizon
-        if cause[job] != (0 if done else 4):
-            wrong.append(
-                f"{name} ends at {now + jct[job]}, the horizon is {problem.horizon}: it is"
-                f"{'' if done else ' not'} completed"
-            )
-        for server in servers:
-            if free_at[server] > now:
-                wrong.append(
-                    f"{name} starts at {now} on server {server}, which another job holds until "
-                    f"{free_at[server]}"
-                )
         idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
-        wrong += [
-            f"{name}: {reason}"
-            for reason in layout.check(int(problem.model[job]), degree[job], servers, idle)
+        reasons = [
+            *_wrong_times(problem, job, jct, _completion_time(table, model, degree), degree),
+            *_wrong_end(problem, episode, job, now + jct),
+            *(
+                f" starts at {now} on server {server}, which another job holds until "
+                f"{free_at[server]}"
+                for server in servers
+                if free_at[server] > now
+            ),
+            *(f": {reason}" for reason in layout.check(model, degree, servers, idle)),
         ]
+        wrong += [name + reason for reason in reasons]
         for server in servers:
-            free_at[server] = now + jct[job]
+            free_at[server] = now + jct
     return wrong[:MAX_VIOLATIONS]
+
+
+def _wrong_times(
+    problem: JobStreamProblem, job: int, jct: int, length: int, degree: int
+) -> Iterator[str]:
+    if jct != length:
+        yield f" takes {jct} ticks, with degree {degree} it takes {length}"
+    if jct > problem.deadline[job]:
+        yield (
+            f" started, although it takes {jct} ticks and its deadline is {problem.deadline[job]}"
+        )
+
+
+def _wrong_end(problem: JobStreamProblem, episode: Episode, job: int, end: int) -> Iterator[str]:
+    done = end <= problem.horizon
+    if episode.cause[job] != (0 if done else 4):
+        yield (
+            f" ends at {end}, the horizon is {problem.horizon}: it is{'' if done else ' not'} "
+            "completed"
+        )
 
 
 def blocked_jobs(problem: JobStreamProblem, episode: Episode) -> int:

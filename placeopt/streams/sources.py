@@ -269,52 +269,37 @@ _FLOATS = (
 
 def _convert(key: str, value: Any) -> Any:
     """Return the value of an option in its type."""
-    where = f"stream option {key}"
     try:
         if key in _INTS:
-            number = float(value)
-            if isinstance(value, bool) or number != int(number):
+            if isinstance(value, bool) or float(value) != int(float(value)):
                 raise ValueError
-            return int(number)
+            return int(float(value))
         if key in _FLOATS:
             return float(value)
     except (TypeError, ValueError, OverflowError):
-        kind = "a whole number" if key in _INTS else "a number"
-        raise InputError(f"{where}: expected {kind}, received '{value}'") from None
+        raise _expected(key, "a whole number" if key in _INTS else "a number", value) from None
     if key in ("zero_input", "redraw"):
         if str(value).lower() not in ("true", "false", "1", "0"):
-            raise InputError(f"{where}: expected true or false, received '{value}'")
+            raise _expected(key, "true or false", value)
         return str(value).lower() in ("true", "1")
     if key == "models":
         names = value.split(",") if isinstance(value, str) else value
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{where}: expected a list of names, received '{value}'")
+            raise _expected(key, "a list of names", value)
         return tuple(names)
-    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        raise InputError(f"{where}: expected a text, received '{value}'")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _expected(key, "a text", value)
     return str(value)
+
+
+def _expected(key: str, kind: str, value: Any) -> InputError:
+    return InputError(f"stream option {key}: expected {kind}, received '{value}'")
 
 
 def _build(
     options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None
 ) -> JobStreamProblem:
-    parts: dict[str, dict[str, Any]] = {
-        "spec": {},
-        "config": {},
-        "topology": {},
-        "table": {},
-        "other": {},
-    }
-    flat: dict[str, Any] = {}
-    for key, value in options.items():
-        nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
-        flat.update(value if nested else {key: value})
-    for key, value in flat.items():
-        if key not in _FLAT:
-            raise InputError(
-                f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
-            )
-        parts[_FLAT[key]][key] = _convert(key, value)
+    parts = _parts(options)
     other = parts["other"]
     if profiles is None and "profiles" in other:
         profiles = folder / other["profiles"]
@@ -335,11 +320,27 @@ def _build(
     draw = seed if seed is not None else other.get("seed", 0)
     if draw < 0:
         raise InputError(f"stream option seed: expected a whole number >= 0, received {draw}")
-    return (
-        spec.draw(table, draw)
-        if trace is None
-        else _trace_problem(trace, table, spec, Path(other["trace"]).stem)
-    )
+    if trace is None:
+        return spec.draw(table, draw)
+    return _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+
+
+def _parts(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options by what they describe; those of a file may be nested."""
+    parts: dict[str, dict[str, Any]] = {
+        key: {} for key in ("spec", "config", "topology", "table", "other")
+    }
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
+        flat.update(value if nested else {key: value})
+    for key, value in flat.items():
+        if key not in _FLAT:
+            raise InputError(
+                f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}"
+            )
+        parts[_FLAT[key]][key] = _convert(key, value)
+    return parts
 
 
 @dataclass(frozen=True)

@@ -96,17 +96,15 @@ def place_on_empty(
     """
     free = [float(topology.memory)] * topology.num_servers
     placed: dict[int, tuple[int, ...]] = {}
-    if rule == "uniform":
-        rows = topology.blocks.size_ptr
-        block = _block(topology, int(rows[degree]))
+    block = _block(topology, int(topology.blocks.size_ptr[degree])) if rule == "uniform" else ()
     for op in profile.order:
         count, need = splits[op], float(profile.memory[op])
-        found: tuple[int, ...] | None = None
-        for parent in profile.parents[op]:
-            servers = placed[parent]
-            if len(servers) == count and sum(free[server] for server in servers) >= need:
-                found = servers
-                break
+        roomy = (
+            servers
+            for servers in map(placed.__getitem__, profile.parents[op])
+            if len(servers) == count and sum(free[s] for s in servers) >= need
+        )
+        found = next(roomy, None)
         if found is None and rule == "uniform":
             options = [block] if count == degree else [(server,) for server in block]
             found = next((o for o in options if all(free[s] >= need / count for s in o)), None)

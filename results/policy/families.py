@@ -26,6 +26,12 @@ def _of(name: str, **ranges: tuple[int, int]) -> Draw:
     return draw
 
 
+HEURISTICS = (
+    *("heft", "cpop", "peft", "etf", "critical-path"),
+    *("m-etf", "m-sct", "m-topo", "dsc", "edge-zeroing"),
+)
+"""What the best heuristic is the best of."""
+
 SEEDS = (0, 10**6)
 
 DEVELOPMENT: dict[str, Draw] = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from families import HEURISTICS
 
 import placeopt as po
 from placeopt.experiments.studies import (
@@ -30,8 +31,7 @@ from placeopt.experiments.studies import (
 )
 from placeopt.makespan.evaluate import best_queue
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
-from placeopt.solvers.policy.dual_policy import DualPolicy
+from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 from placeopt.solvers.policy.episodes import OrderedProblem, roll, score_functions, weights_of
 from placeopt.solving.registry import make_solver
@@ -55,20 +55,6 @@ MEASURED = {
 Placeto, GDP, the enumerative optimiser, Doppler with stages I and II, and with all three."""
 
 Row = dict[str, Any]
-
-HEURISTICS = (
-    "heft",
-    "cpop",
-    "peft",
-    "etf",
-    "critical-path",
-    "m-etf",
-    "m-sct",
-    "m-topo",
-    "dsc",
-    "edge-zeroing",
-)
-"""What `best_heuristic` is the best of."""
 
 EPISODES: Row = {"groups": 0.0, "episodes": 1.0, "windows": 0.0}
 FROM_CRITICAL: Row = {"teacher": "critical-path", "start": "critical-path"}

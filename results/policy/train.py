@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from families import DEVELOPMENT, TEST, drawn
+from families import DEVELOPMENT, HEURISTICS, TEST, drawn
 
 import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
@@ -61,18 +61,6 @@ on from the best weights so far."""
 TRY_EVERY = 50
 """Steps between two tries on the graphs set apart."""
 
-HEURISTICS = (
-    "heft",
-    "cpop",
-    "peft",
-    "etf",
-    "critical-path",
-    "m-etf",
-    "m-sct",
-    "m-topo",
-    "dsc",
-    "edge-zeroing",
-)
 HEATS = (0.03, 0.1, 0.3)
 """Temperatures of sampling that are tried."""
 

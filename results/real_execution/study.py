@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from agreement import Comparison, agreement, simulate
+from simulator_tuning import Candidate, SimulatorTuning, race
 
 import placeopt as po
 from placeopt.experiments.studies import write_csv
@@ -42,7 +43,6 @@ from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
 from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
 from placeopt.runtime.refinement import judge
 from placeopt.runtime.simulation import timeline, with_ranks
-from placeopt.runtime.simulator_tuning import Candidate, SimulatorTuning, race
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post

@@ -28,7 +28,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "learned-list",
-        "learned_list:LearnedList",
+        "tuned_list:LearnedList",
         "list scheduler whose scores were learned on generated graphs",
         "Topcuoglu, Hariri, Wu: HEFT, 2002, from which it began; WeCAN, 2026 (the idea)",
         "a good placement in milliseconds, without any search",
@@ -60,7 +60,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "neural-parsing",
-        "neural_parsing:NeuralParsing",
+        "graph_parsing:NeuralParsing",
         "graph parsing with edge scores from a graph network (torch)",
         "HSDAG: A structure-aware framework for learning device placements on computation graphs, "
         "NeurIPS 2024",

@@ -6,12 +6,24 @@ choices about ops on a longest chain of the schedule. That costs twice the time 
 families set apart, so it is off; what learned weights are worth stands beside it in
 results/policy/ablation.md.
 
+`learned-list`: a list scheduler whose priorities and choices of devices were learned on other
+graphs.
+
+One pass takes the best scores; further ones draw ops and devices by them. Nothing is learned on the
+problem: every pass is a list schedule of at most a few milliseconds on some hundred ops.
+
 References
 ----------
 - R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
   learning. Machine Learning 8, 1992.
 - D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
   strategies. JMLR 15, 2014. (Advantages: utilities of ranks.)
+- H. Topcuoglu, S. Hariri, M.-Y. Wu. Performance-effective and low-complexity task scheduling for
+  heterogeneous computing. IEEE TPDS 13(3), 2002. (HEFT, from which the weights began.)
+- WeCAN: weighted cross-attention networks for scheduling on heterogeneous devices.
+  arXiv 2603.23249. (One pass of scores, and a decoding that reaches every schedule.)
+- T. Salimans et al. Evolution strategies as a scalable alternative to reinforcement learning. 2017.
+  (Training.)
 """
 
 from __future__ import annotations
@@ -22,24 +34,25 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.policy.adam import Adam
 from placeopt.solvers.policy.advantages import rank_utilities
-from placeopt.solvers.policy.learned_list import first_policy
 from placeopt.solvers.policy.learned_placer import spent
-from placeopt.solvers.policy.list_policy import facts_of
+from placeopt.solvers.policy.list_policy import ListPolicy, facts_of, trained
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solvers.policy.list_kernels import ListFacts
-    from placeopt.solvers.policy.list_policy import ListPolicy
     from placeopt.solving.tracker import Tracker
 
 
@@ -148,3 +161,33 @@ def critical(context: Context, plan: ListSchedule) -> NDArray[np.bool_]:
         if marked[v]:
             marked[before.get(v, [])] = True
     return np.asarray(marked)
+
+
+@dataclass(frozen=True)
+class LearnedList(Heuristic):
+    """A list scheduler with learned scores: the best ones first, then samples."""
+
+    name: ClassVar[str] = "learned-list"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists")
+
+    passes: int = option(
+        64, low=1, meaning="schedules: the first takes the best scores, the others are drawn"
+    )
+    policy: str = option(
+        "", meaning="policy file; empty for the package's, heft for the one before any training"
+    )
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Yield the schedule of the best scores, then drawn ones."""
+        policy = first_policy(self.policy)
+        facts, rng = facts_of(context), tracker.rng()
+        for index in range(self.passes):
+            random = int(rng.integers(1, 2**62)) if index else None
+            yield context.fitted(policy.schedule(context, facts, random=random))
+
+
+def first_policy(name: str) -> ListPolicy:
+    """Return the policy that an option names."""
+    if name == "heft":
+        return ListPolicy.heft()
+    return ListPolicy.load(name) if name else trained()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.instances.cost_fit import fit_device, fit_link, read_measurements, with_measured_times
+from placeopt.instances.cost_fit import fit_device, fit_link, with_measured_times
 from placeopt.instances.generators import generate
 from placeopt.model.cluster import Device
 from placeopt.model.cost_model import op_ticks
@@ -101,44 +101,8 @@ def test_links_come_back(noise):
     assert fit.report.message == ""
 
 
-def test_csv_in_any_unit(tmp_path):
-    """A CSV in milliseconds gives the same fit as the arrays."""
-    graph = generate("squeezenet?batch=8")
-    seconds = _measure(graph, 0.02, 6)
-    path = tmp_path / "ops.csv"
-    rows = zip(graph.op_names, graph.flops, graph.bytes_moved, seconds * 1e3, strict=True)
-    path.write_text(
-        "op,flops,bytes,ms\n" + "".join(f"{n},{f},{b},{float(t)!r}\n" for n, f, b, t in rows)
-    )
-    table = read_measurements(path)
-    assert table["seconds"] == pytest.approx(seconds)
-    fit = fit_device(table["flops"], table["bytes"], table["seconds"])
-    assert fit.device.peak_flops == pytest.approx(
-        fit_device(graph.flops, graph.bytes_moved, seconds).device.peak_flops, rel=1e-3
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "expected a column"),
-        ("flops,bytes\n1,2\n", "seconds, ms, us or ns"),
-        ("bytes,seconds\n1,two\n", "line 2"),
-        ("bytes,seconds\n1,2\n3\n", "line 3"),
-        ("bytes,seconds\n1,\0\n", "line 2|CSV"),
-    ],
-)
-def test_malformed_csv_is_refused_in_one_line(tmp_path, text, words):
-    """Missing columns and values that are no numbers, with the line."""
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=words) as error:
-        read_measurements(path)
-    assert "\n" not in str(error.value)
-
-
 def test_bad_measurements_are_refused():
-    """Too few, negative, not finite, no time, different lengths, no file."""
+    """Too few, negative, not finite, no time, different lengths."""
     for flops, size, seconds, words in (
         ([1, 2], [1, 2], [1, 2], "at least 4"),
         ([1, 2, 3, -4], [1] * 4, [1] * 4, "flops"),
@@ -151,8 +115,6 @@ def test_bad_measurements_are_refused():
             fit_device(flops, size, seconds)
     with pytest.raises(InputError, match="at least 3"):
         fit_link([1], [1])
-    with pytest.raises(InputError, match="cannot be read"):
-        read_measurements("/nonexistent.csv")
 
 
 def test_measured_times_go_into_a_graph():

@@ -15,13 +15,13 @@ import pytest
 import placeopt as po
 from placeopt.model.errors import Refused
 from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.policy.graph_parsing import NeuralParsing, NeuralParsingPolicy, left_out
 from placeopt.solvers.policy.network_placer import (
     GraphPlacer,
     RecurrentPlacer,
     SoftGrouper,
     stretches,
 )
-from placeopt.solvers.policy.neural_parsing import NeuralParsing, NeuralParsingPolicy, left_out
 from placeopt.solvers.policy.structure_features import STRUCTURE
 from placeopt.solving.registry import make_solver
 

@@ -19,8 +19,13 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
-from placeopt.solvers.policy.dual_learner import DualLearner, residual_groups, teaching_order
-from placeopt.solvers.policy.dual_policy import DualPolicy
+from placeopt.solvers.policy.dual_policy import (
+    DualLearner,
+    DualPolicy,
+    WindowChoice,
+    residual_groups,
+    teaching_order,
+)
 from placeopt.solvers.policy.dual_policy_file import ARRAYS, LAYERS, DualPolicyModel
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.episodes import OrderedProblem, roll, score_functions, weights_of
@@ -41,7 +46,6 @@ from placeopt.solvers.policy.guides import (
     critical_rows,
     grow_windows,
 )
-from placeopt.solvers.policy.local_steps import WindowChoice
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS, ROUNDS, WHOLE, op_contexts
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver

@@ -4,7 +4,9 @@ simulated placement is not the best.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
 from placeopt.runtime.calibration import Calibration, calibrate
 from placeopt.runtime.serial_runtime import worker_cluster
-from placeopt.runtime.simulator_tuning import Candidate, SimulatorTuning, race
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "results" / "real_execution"))
+from simulator_tuning import Candidate, SimulatorTuning, race
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,10 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"F1": {"span": 1.5}}, "block 'F1': span: expected a whole number, received 1.5"),
         ({"F1": {"kind": "X"}}, "block 'F1': kind must be one of F, B, I, W, other, received 'X'"),
         ({"B0": {"name": "F0"}}, "block names must be distinct, 'F0' occurs twice"),
-        ({"F1": {"after": [{"block": "F0", "lag": -1}]}}, "lag: expected ticks >= 0, received -1"),
+        (
+            {"F1": {"after": [{"block": "F0", "lag": -1}]}},
+            r"lag\[0\]: expected ticks >= 0, received -1",
+        ),
         ({"devices": 0}, "expected 1 to 100000 devices, received 0"),
         ({"blocks": []}, "expected at least one block"),
         ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),

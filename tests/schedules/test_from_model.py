@@ -6,13 +6,26 @@ import numpy as np
 import pytest
 
 import placeopt as po
+from placeopt.instances.sources import load_graph
 from placeopt.instances.training import training_graph
 from placeopt.model.graph import OpGraph
 from placeopt.schedules import schedule
-from placeopt.schedules.from_model import ALL, join_passes, pipeline_of_model, pipeline_of_placement
+from placeopt.schedules.from_model import ALL, join_passes, pipeline_of_placement
 from placeopt.schedules.judge import pipeline_violations
 
 GPT = "gen:gpt2?layers=4&hidden=128&heads=4&vocab=1000&seq=64&detail=coarse"
+
+
+def pipeline_of_model(source, cluster, *, mode="train", split=False, recompute=False):
+    """Cut a model into stages with the period DP and return its pipeline problem."""
+    graph = load_graph(source)[0]
+    if mode == "train" and not graph.backward.any():
+        graph = training_graph(graph)
+    placed = po.load(join_passes(graph), cluster, objective="period")
+    result = po.solve(placed, solver="ideal-dp", seconds=10)
+    return pipeline_of_placement(
+        placed, result.solution.device, split=split, recompute=recompute, mode=mode
+    )
 
 
 def chain(ops: int = 4, training: bool = True) -> OpGraph:
@@ -161,5 +174,3 @@ def test_placements_that_cannot_run_are_refused():
     small = problem.replace(capacity=np.array([100, 100]))
     with pytest.raises(po.InputError, match="needs 6400 for weights"):
         pipeline_of_placement(small, np.zeros(problem.num_ops, dtype=np.int64))
-    with pytest.raises(po.InputError, match="mode: expected train or infer"):
-        pipeline_of_model(GPT, "4xA100", mode="both")

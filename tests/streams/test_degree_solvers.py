@@ -13,11 +13,17 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
-from placeopt.solvers.degree.policy_degree import PolicyDegree, Round, finalists, smallest_first
+from placeopt.solvers.degree.policy_degree import (
+    PolicyDegree,
+    Round,
+    ValueNetwork,
+    finalists,
+    smallest_first,
+    trace_returns,
+)
 from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
 from placeopt.solvers.degree.rollout_degree import RolloutDegree
 from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
-from placeopt.solvers.degree.value_network import ValueNetwork, trace_returns
 from placeopt.solving.registry import make_solver, solver_class, specs
 from placeopt.solving.tracker import Tracker
 from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
