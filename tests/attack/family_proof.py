@@ -26,6 +26,7 @@ import placeopt as po
 from placeopt.certify.proof import finished, prove
 from placeopt.certify.verify import verify
 from placeopt.model.errors import InputError, SolverError
+from placeopt.model.objective import objective_of
 from placeopt.schedules import schedule
 from placeopt.sharding.problem import ShardingSolution
 
@@ -46,7 +47,9 @@ def attack(seed):
     problem, solution, best = found
     if best >= LARGEST:
         return True, []
-    certificate = verify(problem, solution, seconds=0.0)
+    # under the execution in which it is valid and fastest, as brute force values it
+    queue = objective_of(problem).finish(problem, solution).queue or None
+    certificate = verify(problem, solution, seconds=0.0, queue=queue)
     if certificate.value is None:
         return True, [f"a valid solution is refused: {certificate.violations[:1]}"]
     data = json.loads(json.dumps(prove(problem, solution, certificate, seconds=0.5)))
