@@ -114,7 +114,8 @@ class LinearFit:
         self.names = list(CONSTANTS)
         keys = [offset_keys(run.shape, run.conf, run.gpu) for run in self.runs]
         self.keys = list(dict.fromkeys(key for row in keys for key in row))
-        self.measured = np.log([run.seconds or 1.0 for run in self.runs])
+        known = [start.offset(run.shape, run.conf, run.gpu) for run in self.runs]
+        self.measured = np.log([run.seconds or 1.0 for run in self.runs]) - known
         place = {key: i for i, key in enumerate(self.keys)}
         self.kinds = np.zeros((len(self.runs), len(self.keys)))
         for i, row in enumerate(keys):
@@ -222,7 +223,7 @@ def fit(
     source: str = "",
     widths: Widths | None = None,
 ) -> Calibration:
-    """Return the calibration of some runs.
+    """Return the calibration of some runs; what they do not tell stays as it starts.
 
     Raises
     ------
@@ -238,15 +239,15 @@ def fit(
     model = LinearFit(runs, start, widths or Widths())
     found = minimize(model)
     values = dict(zip(model.names, np.exp(found.logs).tolist(), strict=True))
-    factors = {
-        key: round(float(o), 4)
-        for key, o in zip(model.keys, found.offsets, strict=True)
-        if abs(o) >= LEAST_OFFSET
-    }
+    factors = dict(start.offsets)
+    for key, moved in zip(model.keys, found.offsets.tolist(), strict=True):
+        if abs(moved) >= LEAST_OFFSET:
+            factors[key] = round(factors.get(key, 0.0) + moved, 4)
     fitted = Calibration(
         {name: float(f"{value:.4g}") for name, value in values.items()},
         factors,
         memory=fit_memory(runs, start),
+        spread=start.spread,
         source=source or f"fitted to {len(runs)} runs",
     )
     return bootstrapped(fitted, model, found)

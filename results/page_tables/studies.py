@@ -730,12 +730,14 @@ def measured_runs(source: Source) -> list[str]:
             ]
         )
     choices = floats(source.rows("plans/choices.csv"), "measured_by_best")
-    near = mean(ratio <= 1.1 for ratio in choices)
+    plain = floats(source.rows("plans/choices.csv"), "without_layers")
+    near, plainly = (mean(ratio <= 1.1 for ratio in ratios) for ratios in (choices, plain))
     lines.append(
         [
             f"first choices in {len(choices)} groups of plans",
             "mean 1.02, 95 % within 1.10",
-            f"mean {mean(choices):.4f}, {percent(near)} within 1.10, worst {max(choices):.3f}",
+            f"mean {mean(choices):.4f}, {percent(near)} within 1.10, worst {max(choices):.3f}; "
+            f"without such layers {mean(plain):.4f}, {percent(plainly)} within 1.10",
         ]
     )
     for kind in ("apart", "fitted"):
@@ -745,8 +747,9 @@ def measured_runs(source: Source) -> list[str]:
                 f"memory, rows {kind}: {row['peaks']} peaks, {row['said']} rows that say whether "
                 "they fit",
                 "median 10 %, 90 % called right",
-                f"median {row['median_error']} %, {row['called_right']} right, "
-                f"{row['offloading_assumed']} of them with offloading assumed",
+                f"median {row['median_error']} %, {row['called_right']} right "
+                f"({row['of_them_right']} by assumed offloading), {row['of_them_called']} of "
+                f"{row['out_of_memory']} out of memory called",
             ]
         )
     return table(["rows apart", "asked", "here"], lines)

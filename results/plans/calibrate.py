@@ -160,6 +160,7 @@ def choices(rows: list[Row], kind: str) -> list[Row]:
         if len({tuple(row[name] for name in plans) for row in members}) < 4:
             continue
         first = min(members, key=lambda row: row["step"])
+        plain = min(members, key=lambda row: row["plain"])
         best = min(row["run"].seconds for row in members)
         table.append(
             {
@@ -171,6 +172,7 @@ def choices(rows: list[Row], kind: str) -> list[Row]:
                 "batch": key[8],
                 "plans": len(members),
                 "measured_by_best": round(first["run"].seconds / best, 4),
+                "without_layers": round(plain["run"].seconds / best, 4),
             }
         )
     return table

@@ -465,6 +465,19 @@ def test_sampled_calibrations_hold_constants_that_were_fitted_together(tmp_path)
     assert regret(search(replace(problem(), constants=Calibration()))) is None
 
 
+def test_a_fit_keeps_what_its_rows_do_not_tell():
+    """Offsets of other kinds of runs stay, and rows that are priced right move nothing much."""
+    start = Calibration(offsets={"jax": 0.3, "megatron": 0.2})
+    rows = [ROW | {"tp": str(t), "dp": str(8 // t), "micro_batch": "1"} for t in (1, 2, 4, 8)] * 3
+    for row in rows:
+        row["step_s"] = predicted_row(row, start)["predicted_step_s"]
+    fitted = fit(usable(rows), start)
+    assert fitted.offsets["jax"] == 0.3
+    assert fitted.offsets["megatron"] == pytest.approx(0.2, abs=0.01)
+    after = [float(predicted_row(row, fitted)["predicted_step_s"]) for row in rows]
+    assert after == pytest.approx([float(row["step_s"]) for row in rows], rel=0.01)
+
+
 def test_bad_tables_and_options_are_one_line(tmp_path, capsys):
     """A table without a header, a broken calibration and degrees of a graph are refused."""
     path = tmp_path / "bad.csv"
