@@ -26,8 +26,8 @@ def plans(source: Source) -> list[str]:
     """Sources of measured steps that the fit which did not see them misses by more than published,
     or, where nothing is published, by more than a tenth.
     """
-    rows = [row for row in source.rows("plans/runs.csv", gpu="all") if row["source"] != "all"]
-    apart = [row for row in rows if row["half"].endswith("apart")]
+    rows = source.rows("plans/runs.csv", gpu="all", rows_are="apart")
+    apart = [row for row in rows if row["source"] != "all"]
     errors: dict[str, float] = {}
     for name in sorted({row["source"] for row in apart}):
         own = [row for row in apart if row["source"] == name]
