@@ -24,8 +24,7 @@ from placeopt.io.placement_file import (
 )
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError, Refused, SolverError
-from placeopt.model.files import one_line
+from placeopt.model.errors import InputError, Refused, SolverError, brief
 from placeopt.model.objective import objective_of
 from placeopt.model.result import Result
 from placeopt.solving.options import declared_options
@@ -154,7 +153,7 @@ def recheck(
         return [
             *found,
             "the certificate is about another problem: hash "
-            f"{one_line(claimed.problem_hash[:12])}..., "
+            f"{brief(claimed.problem_hash[:12])}..., "
             f"'{problem.name}' has {problem.hash[:12]}...",
         ]
     if claimed.solution_hash != solution_hash(solution):

@@ -110,8 +110,8 @@ def false_column(row: Row) -> str:
     if value is None:
         return "" if row["status"] in ("infeasible", "unknown", "failed") else "status"
     assert bound is not None
-    met = not is_above(value, bound)
-    if row["status"] != ("optimal" if met else "feasible"):
+    optimal = () if is_above(value, bound) else ("optimal",)
+    if row["status"] not in ("feasible", *optimal):
         return "status"
     if any(point[2] is not None and is_above(value, point[2]) for point in row["trace"]):
         return "trace"
