@@ -4,7 +4,7 @@ Seeded small faults in what decides truth, one at a time, against the tests that
 A mutant is killed if one of them fails, dies, or takes far longer than it does without the fault.
 `results/reliability/mutants.csv` gets a row per mutant at once, so that a run goes on where the
 last one ended; `results/reliability/equivalent.csv` says of which survivors no test can tell, and
-why. `results/reliability/study.py mutants` draws the table.
+why. `results/reliability/study.py mutation-score` draws the table.
 
 How. Everything happens in a copy of the working tree. A group of files has a server: a process that
 collects the group's tests once, with interpreted kernels (NUMBA_DISABLE_JIT=1), and runs none of them.

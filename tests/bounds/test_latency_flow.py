@@ -352,6 +352,7 @@ def test_crossing_times_are_those_of_the_shortest_of_longest_paths():
     """Of every way in and every way out the longest path, of these the least; None where one does
     not reach the other.
     """
+    assert _crossing_time(nx.DiGraph([(0, 1)]), [0, 1], {0: 0, 1: 0}) == 0
     rng, none = np.random.default_rng(0), 0
     for _ in range(150):
         graph = random_graph(rng, 7)

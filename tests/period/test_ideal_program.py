@@ -253,6 +253,9 @@ def test_orders_are_counted_and_end_with_the_evaluations():
         budget = Budget(evaluations=evaluations)
         result = make_solver("linear-dp").solve(problem, budget, seed=0)
         assert (result.evaluations, result.value) == (expected, 6)
-    assert (
-        make_solver("ideal-dp", max_ideals=64).solve(problem, Budget(), seed=0).status == "optimal"
-    )
+    for seed in range(4):
+        problem = problems.random_problem(seed, n=5, contiguity="chain")
+        result = make_solver("ideal-dp", max_ideals=64).solve(problem, Budget(), seed=0)
+        best = problems.best_period(problem)
+        assert result.value == best
+        assert result.status == ("infeasible" if best is None else "optimal"), seed

@@ -320,7 +320,7 @@ def test_times_that_are_not_there_are_named(monkeypatch):
     assert ["no times of 'a'" in wrong[0], "bytes on 'b' with" in wrong[1]] == [True, True]
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(3))
 def test_the_judge_values_plans_as_the_price_does(part):
     """On random problems of every schedule, form and share of kinds."""
     compared = 0
@@ -337,7 +337,7 @@ def test_the_judge_values_plans_as_the_price_does(part):
                 data_degrees=(2, 3),
                 schedules=("1f1b", "zb-h1", "zb-h2"),
             )
-        for plan in islice(every_plan(problem), None, 150, 3):
+        for plan in islice(every_plan(problem), None, 90, 3):
             assert judged_step(problem, plan) == step_price(problem, plan).step, (seed, plan)
             compared += 1
-    assert compared > 40
+    assert compared > 30

@@ -9,7 +9,7 @@ import pytest
 from sharding_problems import draw, oracle
 
 from placeopt.model.errors import InputError
-from placeopt.sharding.compact import as_draft, condense, draft_of
+from placeopt.sharding.compact import Draft, _times, as_draft, condense, draft_of
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.reduction import composed
 
@@ -94,3 +94,60 @@ def test_a_node_without_a_strategy_that_fits_is_one_line():
     fits[draft.node_ptr[2] : draft.node_ptr[3]] = False
     with pytest.raises(InputError, match="node 2: expected a strategy that fits"):
         condense(draft, fits)
+
+
+def test_time_points_that_remain_bind_as_all_do():
+    """Every choice keeps the limit at the points that remain exactly where it does at all of them,
+    and no point that remains is dominated by the next one.
+    """
+    rng, dropped = np.random.default_rng(5), 0
+    for _ in range(200):
+        n, count = int(rng.integers(1, 5)), int(rng.integers(1, 9))
+        choices = rng.integers(1, 4, n)
+        pointer = np.concatenate([[0], np.cumsum(choices)])
+        first = rng.integers(0, count + 1, n)
+        last = np.minimum(count, first + rng.integers(0, count, n))
+        usage = rng.integers(0, 6, pointer[-1])
+        empty = np.zeros(0, dtype=np.int64)
+        draft = Draft(
+            pointer,
+            usage * 0,
+            usage,
+            first,
+            last,
+            empty.reshape(0, 2),
+            np.zeros(1, dtype=np.int64),
+            empty,
+            rng.integers(2, 14, count),
+        )
+        more, room, begin, end, points = _times(
+            draft, empty, np.arange(pointer[-1]), np.arange(n), pointer
+        )
+        for chosen in itertools.product(*map(range, choices)):
+            at = [int(pointer[v]) + s for v, s in enumerate(chosen)]
+            whole = all(
+                sum(usage[at[v]] for v in range(n) if first[v] <= t < last[v]) <= draft.capacity[t]
+                for t in range(count)
+            )
+            left = all(
+                sum(more[at[v]] for v in range(n) if begin[v] <= i < end[v]) <= room[i]
+                for i in range(len(points))
+            )
+            assert whole == left or min(draft.capacity - _least(draft)) < 0
+        live = [{v for v in range(n) if begin[v] <= i < end[v]} for i in range(len(points))]
+        for i in range(len(points) - 1):
+            assert not (live[i] <= live[i + 1] and room[i + 1] <= room[i])
+            assert not (live[i + 1] <= live[i] and room[i] <= room[i + 1])
+        dropped += count - len(points)
+    assert dropped > 200
+
+
+def _least(draft):
+    """What the cheapest strategies use at every time point."""
+    least = [int(draft.usage[a:b].min()) for a, b in itertools.pairwise(draft.node_ptr)]
+    return np.array(
+        [
+            sum(x for x, a, b in zip(least, draft.first, draft.last, strict=True) if a <= t < b)
+            for t in range(len(draft.capacity))
+        ]
+    )
