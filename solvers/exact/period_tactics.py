@@ -30,7 +30,12 @@ from placeopt.solvers.exact.linear_dp import (
 )
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.solvers.exact.period_local_search import anneal_period
-from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS, run_tactics, with_threads
+from placeopt.solvers.exact.placement_cp_sat import (
+    BUILD_SECONDS,
+    MAX_GRID,
+    run_tactics,
+    with_threads,
+)
 from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
@@ -230,14 +235,23 @@ def _offer(state: State, device: NDArray[np.int64]) -> None:
 
 
 def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
-    """Run the model of the whole problem for a piece of time."""
+    """Run the model of the whole problem for a piece of time.
+
+    What is optimal on a grid that no better value would make finer ends the search: only rounding
+    is left.
+    """
     try:
         model = PeriodCpModel(part.problem, part.value, part.lower_bound)
     except InfeasibleProblemError as error:
         # of a chain: the nodes of a circle have no device in common
         part.infeasible(str(error))
         return True
-    return model.solve(with_threads(state), part, part.seconds_left)
+    if not model.solve(with_threads(state), part, part.seconds_left):
+        return False
+    if part.value is not None and max(1, -(-part.value // MAX_GRID)) < model.grid:
+        return False  # a model for this value has a finer grid
+    state.tracker.stopped = True
+    return True
 
 
 TACTICS: tuple[Tactic, ...] = (

@@ -91,8 +91,8 @@ class PlacementModel(ABC):
         Returns
         -------
         bool
-            Whether bound and value meet (what is optimal on a coarse grid may leave a gap), or
-            there is no placement.
+            Whether the model has no better placement, or none at all (what is optimal on a coarse
+            grid may leave a gap).
         """
         from ortools.sat.python import cp_model
 
@@ -136,7 +136,8 @@ class PlacementModel(ABC):
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(tracker, solver.value)
         self._raise_bound(tracker, solver.best_objective_bound)
-        return tracker.stop() and tracker.stop_reason == "proved"
+        tracker.stop()
+        return bool(code == cp_model.OPTIMAL)
 
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none

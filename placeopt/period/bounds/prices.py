@@ -22,21 +22,15 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
 
-FIRST_SECONDS = 0.5
-"""First turn of each kind of price in `column_bound`; every further one is twice as long."""
-
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known
-    placement: turns of doubling length over a frontier, and set by set.
+    placement: over a frontier, and then set by set where that may prove more.
     """
-    prices = PriceBound(problem)
-    end, turn = time.perf_counter() + seconds, FIRST_SECONDS
-    while (left := end - time.perf_counter()) > 0 and (prices.goes_on or prices.one_by_one):
-        lower = max(lower, prices.raise_from(lower, upper, min(turn, left)))
-        if prices.one_by_one:
-            lower = prices.raise_one_by_one(lower, upper, min(turn, end - time.perf_counter()))
-        turn *= 2
+    prices, end = PriceBound(problem), time.perf_counter() + seconds
+    lower = prices.raise_from(lower, upper, seconds)
+    if prices.one_by_one and (left := end - time.perf_counter()) > 0:
+        lower = prices.raise_one_by_one(lower, upper, left)
     return lower
 
 
