@@ -225,6 +225,8 @@ def _branches(state: State) -> Iterator[None]:
 
 def _part_seconds(sides: Sides) -> float:
     """Return about how long it takes to part something, infinity while no good choice is known."""
+    if sides.bounding.settled:
+        return 0.0
     return 2 * STEPS * sides.step_seconds if sides.bounding.cheap else math.inf
 
 

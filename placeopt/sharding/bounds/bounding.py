@@ -166,7 +166,9 @@ class Bounding:
         return self.upper is not None and self.upper <= self.forbidden
 
     def left(self) -> int:
-        """Return about how much CP-SAT would have to look at."""
+        """Return about how much CP-SAT would have to look at, 0 where nothing is left to prove."""
+        if self.settled:
+            return 0
         if self.upper is None or not self.cheap:
             return MAX_TOTAL
         c = self.dual.compact

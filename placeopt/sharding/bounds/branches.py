@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 STEPS = 60
-"""Steps of the bound of a part, which begins at the prices and messages of the part that it was taken
-from. Of 15, 30, 60 and 120 the bound after 3 s on four problems of the families of results/sharding
-that choices are made on is best with 60."""
+"""Steps of the bound of a part, which begins at the prices and messages of what it was taken from.
+Of 15, 30, 60 and 120 the bound after 3 s on four problems of the families of results/sharding that
+choices are made on is best with 60."""
 
 SURE = 0.02
 """Part of the spread that counts where all chains agree: of nodes alike that of dear usage is
