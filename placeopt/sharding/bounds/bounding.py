@@ -195,8 +195,6 @@ class Bounding:
         below = self.upper - offset
         rest = solve_rest(
             c,
-            c.cost < below,
-            c.table < below,
             below,
             seconds=seconds,
             deterministic=deterministic,
