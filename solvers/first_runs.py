@@ -188,15 +188,34 @@ def replicas() -> None:
 
 def sharding() -> None:
     """Bound, choose and prove five small nodes, of which one follows another."""
+    from placeopt.sharding.bounds.exact_pass import survivors
+    from placeopt.sharding.bounds.lagrangian import Dual
+    from placeopt.sharding.compact import condense, draft_of, unchanged
     from placeopt.sharding.contest_format import from_contest
-    from placeopt.solvers.sharding.tactics import work
-    from placeopt.solving.tracker import Tracker
+    from placeopt.sharding.decode import decode, least_usage
+    from placeopt.sharding.reduction import reduce
+    from placeopt.solvers.sharding.tree_moves import roots_at
+    from placeopt.solvers.sharding.tree_search import TreeSearch
 
     nodes = {"intervals": [[0, 2]] * 5, "costs": [[2, 1]] * 5, "usages": [[0, 1]] * 5}
     pairs = [[0, 1], [2, 1], [2, 3], [3, 0], [3, 4], [1, 4]]
     edges = {"nodes": pairs, "costs": [[1, 2, 3, 1]] * 5 + [[1, 10**18, 10**18, 2]]}
-    tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 1}})
-    work(tiny, Tracker("sharding-portfolio", tiny, Budget(evaluations=1000)))
+    tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 3}})
+    whole = condense(*draft_of(tiny))
+    reduce(whole, 10**6)
+    dual = Dual(whole.compact)
+    dual.begin_at(dual.state(), unchanged(whole.compact))
+    for _ in range(12):
+        dual.step()
+    choice = decode(dual.factors, whole.compact, dual.width)
+    search = TreeSearch(whole.compact, choice, np.random.default_rng(0))
+    search.guide(dual.prices, choice, choice)
+    for _ in range(20):
+        search.round(5)
+    roots_at(search.factors, whole.compact, whole.compact.capacity < least_usage(whole.compact)[0])
+    dual.aim(search.best_cost + 1)
+    found, witness, clamped = dual.certify()
+    survivors(clamped, witness, found, search.best_cost + 1)
 
 
 def plan_ideals() -> None:

@@ -257,6 +257,15 @@ def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
     return compact.cost[compact.node_ptr[:-1] + choice], compact.table[pairs]
 
 
+def unchanged(compact: Compact) -> Condensed:
+    """Return a compact problem as what remains of itself."""
+    sizes = compact.num_choices
+    fixed = np.full(compact.num_nodes, -1, dtype=np.int64)
+    strategy = np.arange(len(compact.cost)) - np.repeat(compact.node_ptr[:-1], sizes)
+    times = np.arange(len(compact.capacity))
+    return Condensed(compact, 0, fixed, np.arange(compact.num_nodes), strategy, times)
+
+
 def as_draft(compact: Compact) -> Draft:
     """Return a compact problem as a draft."""
     return Draft(

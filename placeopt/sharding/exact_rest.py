@@ -46,8 +46,6 @@ class Rest:
 
 def solve_rest(
     compact: Compact,
-    alive: NDArray[np.bool_],
-    pairs: NDArray[np.bool_],
     upper: int,
     *,
     seconds: float,
@@ -56,7 +54,7 @@ def solve_rest(
     deterministic: bool = False,
     ending: Ending | None = None,
 ) -> Rest:
-    """Look for a choice of less than `upper` among the strategies and pairs that survive.
+    """Look for a choice of less than `upper` among the strategies and pairs that cost less.
 
     Parameters
     ----------
@@ -67,6 +65,7 @@ def solve_rest(
 
     if compact.num_nodes == 0:
         return Rest(np.zeros(0, dtype=np.int64), 0)
+    alive, pairs = compact.cost < upper, compact.table < upper
     count = np.add.reduceat(alive, compact.node_ptr[:-1])
     if (count == 0).any():
         return Rest(None, upper)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner
-from placeopt.sharding.compact import Condensed, as_draft, condense
+from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,13 +102,10 @@ def what_survives(
     """Return what the reductions leave of the strategies and pairs that survive, None if no choice
     of less than `upper`.
     """
-    strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
     raised = compact._replace(
         cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper)
     )
-    nodes = np.arange(compact.num_nodes)
-    undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
-    rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
+    rest = reduce(unchanged(raised), upper)
     if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
         return None
     return rest

@@ -157,7 +157,7 @@ def _prices(state: State) -> Iterator[None]:
     """Take steps of the bound, and certify it now and then."""
     sides: Sides = state.facts
     bounding, tracker = sides.bounding, state.tracker
-    pause = 0.0  # seconds of the last exact pass and what came with it
+    pause, certified = 0.0, -math.inf  # seconds of the last exact pass, and when it ended
     while not bounding.settled and not state.stop():
         sides.aim(state)
         if state.by_evaluations:
@@ -167,15 +167,17 @@ def _prices(state: State) -> Iterator[None]:
             left = max(0.0, tracker.seconds_left - 2 * pause)
             _take_steps(sides, LEAST_STEPS, min(SLICE, PROOF_PART * pause), left)
         sides.tell(state)
-        sides.aim(state)
-        certified = time.perf_counter()
-        bounding.certify()
-        pause = time.perf_counter() - certified
+        now = time.perf_counter()
         last = tracker.seconds_left <= 2 * pause + 0.01
-        rise = bounding.bound - state.lower_bound
-        if last or rise > NOTICED * (state.value - state.lower_bound):
-            sides.report(state, "lagrangian")
-        if last:
+        if state.by_evaluations or last or now - certified >= PROOF_PART * pause:
+            sides.aim(state)
+            bounding.certify()
+            certified = time.perf_counter()
+            pause = certified - now
+            rise = bounding.bound - state.lower_bound
+            if last or rise > NOTICED * (state.value - state.lower_bound):
+                sides.report(state, "lagrangian")
+        if last and not state.by_evaluations:
             return
         yield
     sides.report(state, "lagrangian")
@@ -225,6 +227,8 @@ def _branches(state: State) -> Iterator[None]:
 
 def _part_seconds(sides: Sides) -> float:
     """Return about how long it takes to part something, infinity while no good choice is known."""
+    if sides.bounding.settled:
+        return 0.0
     return 2 * STEPS * sides.step_seconds if sides.bounding.cheap else math.inf
 
 

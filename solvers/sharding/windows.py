@@ -61,8 +61,6 @@ class Windows:
             return None
         found = solve_rest(
             rest,
-            rest.cost < below,
-            rest.table < below,
             below,
             seconds=SECONDS,
             deterministic=True,

@@ -5,6 +5,7 @@ integers.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,18 @@ from sharding_problems import draw, draw_huge, oracle
 
 import placeopt as po
 from placeopt.model.objective import objective_of
+from placeopt.sharding.bounds import branches as branches_module
 from placeopt.sharding.bounds.bounding import Bounding
+from placeopt.sharding.bounds.branches import Branches
 from placeopt.sharding.bounds.exact_pass import Witness, exact_pass
 from placeopt.sharding.bounds.independent import independent_bound
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import condense, costs_of, draft_of
+from placeopt.sharding.compact import condense, costs_of, draft_of, unchanged
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
+from contest_like import contest_like
 
 DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
 
@@ -214,3 +220,58 @@ def test_prices_on_huge_usages_stay_sums(seed, steps):
     )
     best = min(oracle(data).values(), default=None)
     assert best is None or found.bound + condensed.offset <= best
+
+
+@pytest.mark.jit
+def test_parts_hold_every_better_choice(monkeypatch):
+    """Parting what is left never passes the best choice, and ends at it, with or without finding
+    it.
+    """
+    monkeypatch.setattr(branches_module, "STEPS", 1)
+    parted = 0
+    for problem, feasible in solvable(range(400, 520)):
+        best = min(feasible.values())
+        bounding = Bounding(problem)
+        if bounding.settled or best >= bounding.forbidden:
+            continue
+        offset = bounding.condensed.offset
+        for upper in (2 * best + 5 - offset, best + 1 - offset, best - offset):
+            bounding = Bounding(problem)
+            bounding.aim(upper)
+            branches = Branches(bounding)
+            while not branches.over:
+                assert branches.bound + offset <= best
+                branches.step()
+                branches.close(branches.upper)
+                parted += 1
+            assert branches.bound + offset == best
+            if branches.choice is not None:
+                found = bounding.condensed.expand(branches.choice)
+                assert feasible[tuple(found.tolist())] == best
+    assert parted > 20
+
+
+@pytest.mark.jit
+def test_a_part_that_is_stopped_stays_whole():
+    """A step that is told to stop proves nothing and loses nothing."""
+    bounding = Bounding(contest_like("tight", 100, 1))
+    bounding.aim(
+        sum(int(x.sum()) for x in costs_of(bounding.compact, bounding.decoded(limited=True)))
+    )
+    branches = Branches(bounding)
+    before = branches.bound
+    branches.step(lambda: True)
+    assert branches.bound == before
+    assert not branches.over
+
+
+@pytest.mark.jit
+def test_what_is_carried_over_bounds_as_much():
+    """A dual that begins at the prices and messages of the same problem has its bound at once."""
+    dual = Dual(condense(*draft_of(contest_like("training", 100, 1))).compact)
+    for _ in range(40):
+        dual.step()
+    again = Dual(dual.compact)
+    again.begin_at(dual.state(), unchanged(dual.compact))
+    again.step()
+    assert again.bound >= dual.bound - 1e-9 * abs(dual.bound)

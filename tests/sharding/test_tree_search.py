@@ -101,3 +101,19 @@ def test_first_attempts_reach_a_tight_limit():
     result = po.solve(problem, evaluations=8000)
     assert sharding_violations(problem, result.solution) == []
     assert result.lower_bound <= result.value <= 1.1 * result.lower_bound
+
+
+@pytest.mark.jit
+def test_tactics_share_a_solve_and_repeat_it():
+    """Where evaluations are the limit, all tactics get turns, and the same seed gives the same
+    answer.
+    """
+    problem = contest_like("training", 100, 3)
+    first, again = (po.solve(problem, evaluations=60_000, seed=4) for _ in range(2))
+    assert {use.name for use in first.tactics} >= {"prices", "branches", "tree-moves"}
+    assert (first.value, first.lower_bound, first.evaluations) == (
+        again.value,
+        again.lower_bound,
+        again.evaluations,
+    )
+    assert first.solution.strategy.tolist() == again.solution.strategy.tolist()

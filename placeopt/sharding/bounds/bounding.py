@@ -23,7 +23,14 @@ import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import survivors
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of, usage_unit
+from placeopt.sharding.compact import (
+    MAX_TOTAL,
+    Condensed,
+    condense,
+    draft_of,
+    unchanged,
+    usage_unit,
+)
 from placeopt.sharding.decode import decode
 from placeopt.sharding.exact_rest import solve_rest
 from placeopt.sharding.reduction import composed, reduce, what_survives
@@ -159,7 +166,9 @@ class Bounding:
         return self.upper is not None and self.upper <= self.forbidden
 
     def left(self) -> int:
-        """Return about how much CP-SAT would have to look at."""
+        """Return about how much CP-SAT would have to look at, 0 where nothing is left to prove."""
+        if self.settled:
+            return 0
         if self.upper is None or not self.cheap:
             return MAX_TOTAL
         c = self.dual.compact
@@ -186,8 +195,6 @@ class Bounding:
         below = self.upper - offset
         rest = solve_rest(
             c,
-            c.cost < below,
-            c.table < below,
             below,
             seconds=seconds,
             deterministic=deterministic,
@@ -206,13 +213,7 @@ class Bounding:
         self.condensed, self._others = remainder.condensed, remainder.others
         self._bound = max(self._bound, remainder.bound)
         self.upper = None
-        compact = self.compact
-        node, time = np.arange(compact.num_nodes), np.arange(len(compact.capacity))
-        strategy = np.arange(len(compact.cost)) - np.repeat(
-            compact.node_ptr[:-1], compact.num_choices
-        )
-        whole = Condensed(compact, 0, np.full(len(node), -1), node, strategy, time)
-        self._work_on(whole)
+        self._work_on(unchanged(self.compact))
 
     def _work_on(self, narrowed: Condensed) -> None:
         """Bound what remains of `compact`."""
@@ -238,7 +239,7 @@ class Bounding:
             return
         self._work_on(composed(self.narrowed, rest))
         if not self.settled:
-            self.dual.begin_at(before.prices[rest.time])
+            self.dual.begin_at(before.state(), rest)
             self.aim(self.upper)
 
     def _raise(self, bound: int) -> None:

@@ -21,12 +21,14 @@ V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimizati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import exact_pass, prices_of_nodes, witness_of
 from placeopt.sharding.bounds.message_passing import (
+    Messages,
+    carry_over,
     chain_usage,
     clamp_to,
     factors_of,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.sharding.bounds.exact_pass import Pass, Witness
-    from placeopt.sharding.compact import Compact
+    from placeopt.sharding.compact import Compact, Condensed
 
     Floats = NDArray[np.float64]
 
@@ -67,6 +69,15 @@ without a bound pass all floats."""
 
 BEYOND = 2**61
 """Cost of what has been ruled out, before it is clamped."""
+
+
+class State(NamedTuple):
+    """How far a dual has come."""
+
+    compact: Compact
+    prices: Floats
+    messages: Messages
+    length: float  # of its steps
 
 
 class Dual:
@@ -115,9 +126,23 @@ class Dual:
         self.bound = self._sweep()
         self._messages = self._copy()
 
-    def begin_at(self, prices: Floats) -> None:
-        """Begin at known prices."""
-        self.prices, self._now = prices, prices.copy()
+    def state(self) -> State:
+        """Return the best prices and messages so far."""
+        f = self.factors
+        messages = Messages(f.low_ptr, f.high_ptr, *self._messages)
+        return State(self.compact, self.prices, messages, self._length)
+
+    def begin_at(self, state: State, part: Condensed) -> None:
+        """Begin at the prices and messages of a problem that this one is a part of.
+
+        Parameters
+        ----------
+        part : how it was made of that problem.
+        """
+        self.prices = state.prices[part.time]
+        self._now, self._length = self.prices.copy(), state.length
+        carry_over(state.compact, state.messages, part.node, part.strategy, self.factors)
+        self._messages = self._copy()
 
     def step(self) -> None:
         """Sweep down and up, then move the prices."""

@@ -105,6 +105,46 @@ def _turn(edge_ptr, rows, columns, table, turned):
                 turned[at + y * rows[e] + x] = table[at + x * columns[e] + y]
 
 
+class Messages(NamedTuple):
+    """Messages to the smaller and to the larger node of every edge, and where they begin."""
+
+    low_ptr: Ints  # (m + 1,)
+    high_ptr: Ints  # (m + 1,)
+    to_low: Floats
+    to_high: Floats
+
+
+@entry
+def carry_over(c, messages, node, strategy, f):
+    """Write the messages of a compact problem to the edges that factors of a part of it have, too.
+
+    Parameters
+    ----------
+    node, strategy : the node of `c` that every node of the part is, and its strategy within that
+    node that every strategy is.
+    """
+    for e in range(len(f.edge)):
+        for side in range(2):
+            v, w = f.edge[e, side], f.edge[e, 1 - side]
+            low, high = min(node[v], node[w]), max(node[v], node[w])
+            i = c.adj_ptr[low] + np.searchsorted(
+                c.adj_node[c.adj_ptr[low] : c.adj_ptr[low + 1]], high
+            )
+            if i == c.adj_ptr[low + 1] or c.adj_node[i] != high:
+                continue
+            old, to_low = c.adj_edge[i], node[v] == low
+            for x in range(f.node_ptr[v + 1] - f.node_ptr[v]):
+                z = strategy[f.node_ptr[v] + x]
+                if to_low:
+                    value = messages.to_low[messages.low_ptr[old] + z]
+                else:
+                    value = messages.to_high[messages.high_ptr[old] + z]
+                if side == 0:
+                    f.to_low[f.low_ptr[e] + x] = value
+                else:
+                    f.to_high[f.high_ptr[e] + x] = value
+
+
 @inner
 def _gather(f, v, b):
     """Write b_v of a node of the core and return its number of entries and of earlier neighbours in
