@@ -22,6 +22,7 @@ Schedule Search", HPCA
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -114,10 +115,8 @@ class _AssignmentModel:
             self.model.add_no_overlap(
                 [self.model.new_fixed_size_interval_var(start[i], span[i], f"run{i}") for i in here]
             )
-            for i in here:
-                for j in here:
-                    if i != j:
-                        self.model.add(start[j] + span[j] - start[i] <= self.period)
+            for i, j in itertools.permutations(here, 2):
+                self.model.add(start[j] + span[j] - start[i] <= self.period)
 
     def _add_precedences(self) -> None:
         for u, v, lag in self.problem.edges:
@@ -188,9 +187,9 @@ def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
     for u in range(problem.num_blocks):
         length = {u: int(problem.span[u])}
         for v in problem.topological_order.tolist():
-            for before, lag in problem.predecessors_of(v):
-                if before in length:
-                    length[v] = max(length.get(v, 0), length[before] + lag + int(problem.span[v]))
+            reached = [length[w] + lag for w, lag in problem.predecessors_of(v) if w in length]
+            if reached:
+                length[v] = max(reached) + int(problem.span[v])
         mine = set(problem.devices_of(u).tolist())
         found += [
             (u, v, ticks)

@@ -141,31 +141,30 @@ def _tables(text: str) -> list[Table]:
     plain = _plain_tables(text)
     if plain:
         return plain
-    tables: list[Table] = []
-    fresh = True
+    tables: list[Table] = [[]]
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     blanks = " " in text or "\t" in text
     try:
         for raw in reader:
             row = [cell.strip() for cell in raw] if blanks else raw
-            if not any(row):
-                fresh = True
-                continue
-            if fresh:
+            if any(row):
+                _add_row(tables[-1], reader.line_num, row)
+            elif tables[-1]:
                 tables.append([])
-                if len({cell.lower() for cell in row}) != len(row):
-                    raise InputError(f"line {reader.line_num}: the header names a column twice")
-            elif len(row) != len(tables[-1][0][1]):
-                raise InputError(
-                    f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the "
-                    "header, "
-                    f"received {len(row)}"
-                )
-            fresh = False
-            tables[-1].append((reader.line_num, row))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not valid CSV: {error}") from error
-    return tables
+    return [table for table in tables if table]
+
+
+def _add_row(table: Table, line: int, row: list[str]) -> None:
+    """Add a row, the header first, to a table."""
+    if not table and len({cell.lower() for cell in row}) != len(row):
+        raise InputError(f"line {line}: the header names a column twice")
+    if table and len(row) != len(table[0][1]):
+        raise InputError(
+            f"line {line}: expected {len(table[0][1])} cells as in the header, received {len(row)}"
+        )
+    table.append((line, row))
 
 
 def _plain_tables(text: str) -> list[Table] | None:

@@ -51,11 +51,10 @@ def read(
         raise InputError(f"expected the root element <net>, received <{root.tag[:40]}>")
     model = _translate(root, root.get("name") or path.stem, op_costs.check_turns(trip_count))
     model.sort()
-    if fold:
-        for node in model.nodes:
-            if node.rule == "shape" and model.values[node.inputs[0]].known:
-                for name in node.outputs:
-                    model.values[name].constant, model.values[name].learned = True, False
+    for node in model.nodes if fold else ():
+        if node.rule == "shape" and model.values[node.inputs[0]].known:
+            for name in node.outputs:
+                model.values[name].constant, model.values[name].learned = True, False
     return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 

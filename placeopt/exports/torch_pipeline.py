@@ -353,11 +353,11 @@ def _tied(stages: Sequence[Stage]) -> list[list[tuple[int, str]]]:
 
     places: dict[int, dict[int, str]] = {}
     for s, stage in enumerate(stages):
-        for node in stage.module.graph.nodes:
-            if node.op == "get_attr":
-                value = attribute(stage.module, node.target)
-                if isinstance(value, torch.nn.Parameter):
-                    places.setdefault(id(value), {}).setdefault(s, node.target)
+        names = (node.target for node in stage.module.graph.nodes if node.op == "get_attr")
+        for name in names:
+            value = attribute(stage.module, name)
+            if isinstance(value, torch.nn.Parameter):
+                places.setdefault(id(value), {}).setdefault(s, name)
     return [list(found.items()) for found in places.values() if len(found) > 1]
 
 

@@ -68,19 +68,13 @@ class OnnxProgram:
 
     def _wanted(self, groups: Sequence[Sequence[int]]) -> list[list[str]]:
         """Tensors that every group has to hand over: those read by other groups, and results."""
-        maker = {
-            name: g
-            for g, group in enumerate(groups)
-            for i in group
-            for name in self.nodes[i].output
-            if name
-        }
+        group_of = {i: g for g, group in enumerate(groups) for i in group}
+        maker = {name: g for i, g in group_of.items() for name in self.nodes[i].output if name}
         wanted: list[dict[str, None]] = [{} for _ in groups]
-        for g, group in enumerate(groups):
-            for i in group:
-                for name in reads(self.nodes[i]):
-                    if name in maker and maker[name] != g:
-                        wanted[maker[name]][name] = None
+        for i, g in group_of.items():
+            for name in reads(self.nodes[i]):
+                if maker.get(name, g) != g:
+                    wanted[maker[name]][name] = None
         for name in self.outputs:
             if name in maker:
                 wanted[maker[name]][name] = None

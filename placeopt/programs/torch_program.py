@@ -159,25 +159,14 @@ def _inline_regions(module: Any) -> None:
     """Replace every region that only sets a mode by its ops; where it stops gradients, its results
     still do.
     """
-    import torch
-
     graph = module.graph
     while regions := [
         (node, found) for node in graph.nodes if (found := region_of(node)) is not None
     ]:
         for node, (nested, given, grad) in regions:
-            body = attribute(module, nested.target)
-            copies = dict(
-                zip((x for x in body.graph.nodes if x.op == "placeholder"), given, strict=True)
-            )
-            results: Any = ()
-            with graph.inserting_before(node):
-                for inside in body.graph.nodes:
-                    if inside.op == "output":
-                        results = torch.fx.map_arg(inside.args[0], copies.__getitem__)
-                    elif inside.op != "placeholder":
-                        copies[inside] = _inlined(module, node, inside, body, copies)
-                if not grad:
+            results = _inline(module, node, nested, given)
+            if not grad:
+                with graph.inserting_before(node):
                     results = [
                         _detached(graph, node, x) if hasattr(x, "op") else x for x in results
                     ]
@@ -187,6 +176,23 @@ def _inline_regions(module: Any) -> None:
             graph.erase_node(node)
             if not nested.users:
                 graph.erase_node(nested)
+
+
+def _inline(module: Any, node: Any, nested: Any, given: Any) -> Any:
+    """Put the ops of a region before the call of it, and return its results."""
+    import torch
+
+    body = attribute(module, nested.target)
+    inputs = (x for x in body.graph.nodes if x.op == "placeholder")
+    copies = dict(zip(inputs, given, strict=True))
+    results: Any = ()
+    with module.graph.inserting_before(node):
+        for inside in body.graph.nodes:
+            if inside.op == "output":
+                results = torch.fx.map_arg(inside.args[0], copies.__getitem__)
+            elif inside.op != "placeholder":
+                copies[inside] = _inlined(module, node, inside, body, copies)
+    return results
 
 
 def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any, Any]) -> Any:

@@ -14,6 +14,7 @@ distributed deep learning systems", 2022.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,12 +154,11 @@ class RampTopology:
         rows: list[list[int]] = []
         pointer = [0, 0]
         for size in range(1, max(self.degrees) + 1):
-            for c, r, s in self.block_shapes(size):
-                for i in range(self.groups - c + 1):
-                    for j in range(self.racks - r + 1):
-                        for k in range(self.servers - s + 1):
-                            box = np.indices((c, r, s)).reshape(3, -1).T + np.array([i, j, k])
-                            rows.append([self.index(*map(int, server)) for server in box])
+            for shape in self.block_shapes(size):
+                room = zip((self.groups, self.racks, self.servers), shape, strict=True)
+                cells = np.indices(shape).reshape(3, -1).T
+                for corner in itertools.product(*(range(n - side + 1) for n, side in room)):
+                    rows.append([self.index(*map(int, server)) for server in cells + corner])
             pointer.append(len(rows))
         server_ptr, server = csr(rows)
         return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server)

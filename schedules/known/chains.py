@@ -5,6 +5,7 @@ understand.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -160,24 +161,26 @@ def starts_of_orders(
     start = np.full((micro_batches, problem.num_blocks), -1, dtype=np.int64)
     waits = [problem.predecessors_of(i) for i in range(problem.num_blocks)]
     span = problem.span.tolist()
-    position = [0] * len(orders)
+    queues = [deque(order) for order in orders]
     free = [0] * len(orders)
-    left = sum(len(order) for order in orders)
+
+    def run(d: int) -> bool:
+        """Start the next instance of a device, unless it has to wait."""
+        j, i = queues[d][0]
+        row = start[j]
+        if any(row[u] < 0 for u, _ in waits[i]):
+            return False
+        row[i] = max([free[d], *(int(row[u]) + span[u] + lag for u, lag in waits[i])])
+        free[d] = int(row[i]) + span[i]
+        queues[d].popleft()
+        return True
+
     moved = True
     while moved:
         moved = False
-        for d, order in enumerate(orders):
-            while position[d] < len(order):
-                j, i = order[position[d]]
-                row = start[j]
-                if any(row[u] < 0 for u, _ in waits[i]):
-                    break
-                at = max([free[d], *(int(row[u]) + span[u] + lag for u, lag in waits[i])])
-                row[i] = at
-                free[d] = at + span[i]
-                position[d] += 1
-                left -= 1
+        for d, queue in enumerate(queues):
+            while queue and run(d):
                 moved = True
-    if left or (start < 0).any():
+    if any(queues) or (start < 0).any():
         raise InputError(f"'{problem.name}': the device orders wait for each other or miss a block")
     return start
