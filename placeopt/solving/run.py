@@ -105,7 +105,8 @@ def _run(
         kernels_of(objective, [known], bounds=bound is True)
     )  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(known.name, problem, budget, seed=seed, on_progress=on_progress)
-    measured = _measures(solver)  # bounds hold for the model, not for the caller's clock
+    # bounds hold for the model, not for the caller's clock
+    measured = tracker.measured = _measures(solver)
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
@@ -189,14 +190,14 @@ def run_part(
     Raises
     ------
     InputError
-        If values that a caller measures would be adopted.
+        If values that a caller measures would be adopted by a solve that measures none.
     """
-    if adopt and _measures(solver):
+    whole = PluginTracker.whole_of(tracker)
+    if adopt and _measures(solver) and not whole.measured:
         raise InputError(
             f"solver '{solver.name}' measures its values, which are none of the problem: run it "
             "with adopt=False"
         )
-    whole = PluginTracker.whole_of(tracker)
     if whole is tracker:
         return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
     objective = objective_of(whole.problem)

@@ -67,6 +67,7 @@ class Tracker(Generic[SolutionT]):
         self.started = time.perf_counter()
         self.value: int | None = None
         self.solution: SolutionT | None = None
+        self.measured = False  # whether values are what the caller of the solve measures
         self.initial: tuple[int | None, SolutionT] | None = None
         self.lower_bound: int = 0
         self.bound_method = "none"

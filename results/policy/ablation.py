@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from families import TEST, drawn
+from graph_families import TEST, drawn
 
 import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv

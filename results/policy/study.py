@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from families import HEURISTICS
 
 import placeopt as po
 from placeopt.experiments.studies import (
@@ -38,6 +37,10 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from graph_families import HEURISTICS  # noqa: E402 - results/ is no package
+
 DATA = data_folder("doppler")
 SCALE = 1e10  # doppler's released simulator divides its times by this
 QUICK = "--quick" in sys.argv

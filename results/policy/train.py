@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from families import DEVELOPMENT, HEURISTICS, TEST, drawn
+from graph_families import DEVELOPMENT, HEURISTICS, TEST, drawn
 
 import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv

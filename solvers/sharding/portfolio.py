@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.solvers.sharding.tactics import work
 from placeopt.solving.base import SearchSolver
+from placeopt.solving.plugin import PluginTracker
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from placeopt.sharding.problem import ShardingProblem, ShardingSolution
@@ -24,7 +26,10 @@ class ShardingPortfolio(SearchSolver):
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve choice and bound until the budget is spent or they meet."""
-        work(problem, tracker)
+        if PluginTracker.whole_of(tracker) is tracker:
+            work(problem, tracker)
+        else:  # of a class derived from this one: what ours proves is run as ours
+            run_part(tracker, ShardingPortfolio(), initial=tracker.solution)
 
     def proves_objective(self, name: str) -> bool:
         """Whether it proves bounds on the objective."""
