@@ -113,11 +113,7 @@ class _Cutter:
 
         graph = fx.Graph()
         copies: dict[Any, Any] = {}
-        inputs = (
-            [node for node in self.nodes if node.op == "placeholder"]
-            if number == 0
-            else self.live(number - 1)
-        )
+        inputs = self._given() if number == 0 else self.live(number - 1)
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
@@ -145,6 +141,13 @@ class _Cutter:
         module = fx.GraphModule(root, graph, class_name=f"Stage{number}")
         names = tuple(node.name if hasattr(node, "op") else str(node) for node in outputs)
         return Stage(module, tuple(node.name for node in inputs), names, self._split_point(number))
+
+    def _given(self) -> list[Any]:
+        """Return what the first stage is given: a flag or a number that was fixed when the module
+        was captured has no reader, and is no input.
+        """
+        given = [node for node in self.nodes if node.op == "placeholder"]
+        return [node for node in given if _is_tensor(node) or node.users]
 
     def _split_point(self, number: int) -> str:
         """Return the outermost module that begins with the stage, if the program runs stage after

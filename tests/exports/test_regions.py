@@ -11,6 +11,8 @@ import pytest
 
 import placeopt as po
 from placeopt.instances.readers.torch_export import from_torch
+from placeopt.programs.stages import cut_stages
+from placeopt.programs.torch_program import torch_program
 
 torch = pytest.importorskip("torch")
 
@@ -185,3 +187,24 @@ def test_a_llama_of_transformers_is_split_by_block():
     )
     torch.testing.assert_close(found(*inputs).logits, module(*inputs).logits)
     assert len(set(problem.colocation.tolist())) > 2
+
+
+def test_a_flag_that_was_fixed_is_no_input_of_the_first_stage():
+    """An argument that is no tensor is fixed when the module is captured: stages run without it."""
+
+    class Flagged(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x, scale: float = 1.0, tuple_: bool = True):
+            found = self.second(self.first(x) * scale)
+            return (found,) if tuple_ else {"found": found}
+
+    module, x = Flagged(), torch.ones(3, 4)
+    program = torch_program(module, inputs=(x,), kwargs={"scale": 2.0, "tuple_": False})
+    number = [int(call.module.startswith("second")) for call in program.program.calls]
+    first, second = cut_stages(program, number, 2)
+    assert len(first.inputs) == 1
+    found = second.module(first.module(x))
+    assert torch.allclose(found, module(x, scale=2.0, tuple_=False)["found"])
