@@ -68,6 +68,7 @@ def test_below_brute_force_on_forks():
     assert raised > 0
 
 
+@pytest.mark.jit
 def test_a_recurrent_network_is_all_but_closed():
     """What heads lose in every step of a recurrent network is proved: the gap falls from 3 % to a
     tenth of a percent.
