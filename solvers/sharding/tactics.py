@@ -79,12 +79,14 @@ class Sides:
     Attributes
     ----------
     guide : the latest of the bound, None before the first. step_seconds : that a step of the bound
-    takes.
+    takes. reduce_seconds : that the first reductions took, about the most that later ones take.
     """
 
     def __init__(self, problem: ShardingProblem, upper: int | None = None) -> None:
         self.problem = problem
+        begun = time.perf_counter()
         self.bounding = Bounding(problem, upper)
+        self.reduce_seconds = time.perf_counter() - begun
         self.guide: Guide | None = None
         self.step_seconds = math.inf
         self._aimed: tuple[int, Condensed] | None = None
@@ -171,7 +173,9 @@ def _prices(state: State) -> Iterator[None]:
         last = tracker.seconds_left <= 2 * pause + 0.01
         if state.by_evaluations or last or now - certified >= PROOF_PART * pause:
             sides.aim(state)
-            bounding.certify()
+            bounding.certify(
+                narrow=state.by_evaluations or tracker.seconds_left > sides.reduce_seconds
+            )
             certified = time.perf_counter()
             pause = certified - now
             rise = bounding.bound - state.lower_bound
@@ -210,7 +214,8 @@ def _branches(state: State) -> Iterator[None]:
         if branches is None or branches.compact is not compact or branches.bound < whole:
             branches = Branches(bounding)
         branches.close(bounding.upper)
-        if not branches.over:
+        late = not state.by_evaluations and state.tracker.seconds_left < _part_seconds(sides)
+        if not (branches.over or late):
             branches.step(state.stop)
         if state.by_evaluations:
             spent = 2 * STEPS * TURN_MOVES // TURN_STEPS
@@ -219,7 +224,7 @@ def _branches(state: State) -> Iterator[None]:
             bounding.found, branches.choice = branches.choice, None
         bounding.prove(branches.bound)
         sides.report(state, "branches")
-        if branches.full:
+        if branches.full or late:
             return
         yield
     sides.report(state, "branches")
@@ -229,7 +234,9 @@ def _part_seconds(sides: Sides) -> float:
     """Return about how long it takes to part something, infinity while no good choice is known."""
     if sides.bounding.settled:
         return 0.0
-    return 2 * STEPS * sides.step_seconds if sides.bounding.cheap else math.inf
+    if not sides.bounding.cheap:
+        return math.inf
+    return 2 * (STEPS * sides.step_seconds + sides.reduce_seconds)
 
 
 def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:

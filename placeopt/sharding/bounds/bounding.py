@@ -134,8 +134,14 @@ class Bounding:
             inner = inner._replace(capacity=most)
         return self.narrowed.expand(decode(self.dual.factors, inner, self.dual.width))
 
-    def certify(self) -> None:
-        """Prove the bound exactly, rule out what no better choice uses, and narrow what is left."""
+    def certify(self, *, narrow: bool = True) -> None:
+        """Prove the bound exactly, rule out what no better choice uses, and narrow what is left.
+
+        Parameters
+        ----------
+        narrow : whether there is time for narrowing, which may take as long as the reductions of
+            the whole problem.
+        """
         if self.settled:
             return
         offset = self.narrowed.offset
@@ -150,7 +156,7 @@ class Bounding:
         alive &= compact.cost < below
         pairs &= compact.table < below
         self.dual.rule_out(alive, pairs)
-        if self.cheap and _size(alive, pairs) <= SHRUNK * self._size:
+        if narrow and self.cheap and _size(alive, pairs) <= SHRUNK * self._size:
             self._narrow(alive, pairs)
         self._reopen_if_empty()
 
