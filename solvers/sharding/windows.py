@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.compact import as_draft, condense, over_time
 from placeopt.sharding.exact_rest import solve_rest
 
@@ -59,6 +60,9 @@ class Windows:
         rest, below = inner.compact, cost - inner.offset
         if rest.num_nodes == 0 or below <= 0:
             return None
+        if amount_left(rest, below) > CP_SAT_PAIRS:
+            self._shrink()
+            return None
         found = solve_rest(
             rest,
             below,
@@ -67,8 +71,14 @@ class Windows:
             seed=int(self.rng.integers(2**31)),
         )
         settled = found.bound >= below if found.choice is None else True
-        self.pairs = self.pairs * 2 if settled else max(FIRST_PAIRS // 8, self.pairs // 2)
+        if settled:
+            self.pairs = min(2 * self.pairs, CP_SAT_PAIRS)
+        else:
+            self._shrink()
         return None if found.choice is None else inner.expand(found.choice)
+
+    def _shrink(self) -> None:
+        self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
 
     def _window(self, choice: Ints) -> NDArray[np.bool_]:
         """Return which nodes are free."""

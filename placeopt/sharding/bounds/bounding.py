@@ -177,9 +177,7 @@ class Bounding:
             return 0
         if self.upper is None or not self.cheap:
             return MAX_TOTAL
-        c = self.dual.compact
-        pairs = int((c.table < self.upper - self.narrowed.offset).sum())
-        return max(pairs, int((c.last - c.first).sum()) // 100)
+        return amount_left(self.dual.compact, self.upper - self.narrowed.offset)
 
     def finish(
         self,
@@ -282,9 +280,17 @@ def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | Non
     return Remainder(whole, MAX_TOTAL, bound)
 
 
+def amount_left(compact: Compact, below: int) -> int:
+    """Return about how much CP-SAT has to look at for choices that cost less than `below`: pairs,
+    or hundredths of the live nodes of all time points.
+    """
+    live = int((compact.last - compact.first).sum())
+    return max(int((compact.table < below).sum()), live // 100)
+
+
 def _size(alive: Bools, pairs: Bools) -> int:
     """Return how many strategies and pairs there are."""
     return int(alive.sum()) + int(pairs.sum())
 
 
-__all__ = ["Bounding", "Remainder", "without_forbidden"]
+__all__ = ["Bounding", "Remainder", "amount_left", "without_forbidden"]
