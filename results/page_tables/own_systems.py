@@ -143,7 +143,7 @@ def sharding_misses(source: Source) -> list[str]:
     ]
     return bullets(
         [
-            "In 120 s on two busy cores the sum of (best known / ours) is "
+            "In 120 s on two cores the sum of (best known / ours) is "
             f"{times(sum(ratio.values()))} of {len(rows)}; below the best "
             f"known are {', '.join(below) or 'none'}.",
             f"Gaps above 2 %: {', '.join(open_) or 'none'}; the mean gap is "
