@@ -42,10 +42,11 @@ def latency_bounds(
     upper : latency of a known placement in ticks; the bound by flows ends where it is reached.
     """
     end = time.perf_counter() + seconds
+    path = longest_path(problem)
     if "path" in methods:
-        yield "path", longest_path(problem)
+        yield "path", path
     if "load" in methods:
-        yield "load", load_bound(problem, longest_path(problem))
+        yield "load", load_bound(problem, path)
     if "flow" in methods and seconds > 0:
         yield "flow", _flow(problem, end, upper)
 
