@@ -50,6 +50,14 @@ def export_command(
         str | None,
         typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu."),
     ] = None,
+    parameters: Annotated[
+        Path | None,
+        typer.Option(
+            "--parameters",
+            help="device-map, jax: names of parameters that the ONNX file may have folded away "
+            "(model.safetensors, its index, or a JSON list).",
+        ),
+    ] = None,
     schedule: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +112,7 @@ def export_command(
     )
     problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
     settings = {
+        "parameters": parameters,
         "schedule": schedule,
         "micro_batches": micro_batches,
         "solver": solver,

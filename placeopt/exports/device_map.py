@@ -6,6 +6,10 @@ framework with a map moves the inputs of every named module to its device; what 
 named ones computes itself, it computes where the tensors are. So a placement can be told as a map
 only where such an op finds its inputs on one device, and a module without modules inside lies on
 one device. `--group block` finds placements that can be told so.
+
+An ONNX exporter folds away what it can compute, and the name of a parameter with it. A map without
+it is refused by the framework, so such names come beside the file (`parameters`): each goes to the
+device of the first op in the nearest module around it.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ SHOWN = 4
 
 def export(job: Job) -> Exported:
     """Return the map from module path to device: "cuda:1" as 1, anything else by its name."""
-    table = ModuleDevices(job.program, job.home.tolist())
+    table = ModuleDevices(job.program, job.home.tolist(), job.parameters)
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
     moved = table.moved
@@ -55,6 +59,7 @@ class ModuleDevices:
 
     program: Program
     home: Sequence[int]  # (num_calls,) device
+    parameters: Sequence[str] = ()  # names that the program may not hold
 
     def __post_init__(self) -> None:
         self.moved = 0
@@ -114,7 +119,27 @@ class ModuleDevices:
                 "modules can say; "
                 "solve again with --group block, or export --to torch"
             )
-        return found
+        return found | {
+            name: self._nearest(name) for name in self.parameters if _named(name, found) is None
+        }
+
+    def _nearest(self, name: str) -> int:
+        """Return the device of the first op in the nearest module around a tensor."""
+        path = name.rpartition(".")[0]
+        while path and not self._devices(path):
+            path = path.rpartition(".")[0]
+        inside = f"{path}." if path else ""
+        first = min(
+            (
+                i
+                for module, own in self.own.items()
+                if module == path or module.startswith(inside)
+                for i in own
+                if not self.program.calls[i].free
+            ),
+            default=0,
+        )
+        return self.home[first]
 
     def _devices(self, path: str) -> set[int]:
         """Devices of what a module and those inside it compute or store."""

@@ -47,7 +47,8 @@ def export(
     inputs : example inputs of a torch module.
     devices : the framework's name of every device ("cuda:0", "cpu"), by index or by name.
     out : file or folder.
-    options : of the target; `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or
+    options : of the target; `device-map` and `jax` take parameters (names that an ONNX file may have
+        folded away: a list, a .safetensors file or its index); `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or
         micro_batches, solver and
         seconds to search for one, and stage (of every op, where a device holds several).
 
@@ -141,6 +142,7 @@ TARGETS: dict[str, Target] = {
             "device-map",
             "device_map",
             "device of every module, as accelerate and transformers take it",
+            options=("parameters",),
         ),
         Target("torch", "torch_module", "a torch module whose tensors move between devices"),
         Target(
@@ -153,7 +155,11 @@ TARGETS: dict[str, Target] = {
             "onnxruntime", "onnxruntime_parts", "one ONNX file per device and segment, and a runner"
         ),
         Target(
-            "jax", "jax_shardings", "device of every parameter of a jax model", needs_model=False
+            "jax",
+            "jax_shardings",
+            "device of every parameter of a jax model",
+            needs_model=False,
+            options=("parameters",),
         ),
         Target("csv", "csv_table", "op,device,priority: one line per op", needs_model=False),
     )

@@ -76,9 +76,9 @@ def _modules(job: Job) -> dict[str, int]:
     modules.
     """
     if is_torch_program(job.model) or is_onnx_program(job.model):
-        return ModuleDevices(job.program, job.home.tolist()).shortest()
+        return ModuleDevices(job.program, job.home.tolist(), job.parameters).shortest()
     problem = job.problem
     calls = [Call(name, "", name.replace("/", "."), ()) for name in problem.op_names]
     return ModuleDevices(
-        Program(problem.name, tuple(calls)), job.placement.device.tolist()
+        Program(problem.name, tuple(calls)), job.placement.device.tolist(), job.parameters
     ).shortest()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
+from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
 from placeopt.model.shown import Shown
 from placeopt.programs.calls import homes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
@@ -123,6 +123,12 @@ class Job:
         return self.torch.program if is_torch_program(self.model) else self.onnx.program
 
     @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of parameters given beside the model, which may hold them or not."""
+        given = self.options.get("parameters", ())
+        return tuple(parameter_names(given) if isinstance(given, str | Path) else map(str, given))
+
+    @cached_property
     def graph(self) -> OpGraph:
         """The graph of the model, read anew: its ops are those of the problem."""
         return load_graph(self.model, **({} if self.inputs is None else {"inputs": self.inputs}))[0]
@@ -134,6 +140,33 @@ class Job:
         return homes(
             self.program, {alias.get(name, name): device for name, device in self.placed.items()}
         )
+
+
+def parameter_names(path: str | Path) -> list[str]:
+    """Return the names of parameters that a file holds: a `.safetensors` file, its index, or JSON
+    with a list of names.
+
+    Raises
+    ------
+    InputError
+        If it is none of these.
+    """
+    path = regular_file(path, "--parameters")
+    if path.suffix == ".safetensors":
+        with path.open("rb") as file:  # the length of the header, then the header
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(min(length, MAX_BYTES)).decode("utf-8", "replace")
+    else:
+        text = read_text(path, what="--parameters")
+    data = parse_json(text, f"--parameters '{path}'")
+    if isinstance(data, dict):
+        data = [name for name in data.get("weight_map", data) if name != "__metadata__"]
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise InputError(
+            f"--parameters '{path}': expected a .safetensors file, its index, or a JSON list of "
+            "names"
+        )
+    return data
 
 
 def text_file(text: str) -> Callable[[Path], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -255,6 +256,54 @@ def test_a_split_module_is_refused_by_name(small):
     device[[i for i, layer in enumerate(small.graph.layer) if layer.startswith("h/1/mlp")]] = 1
     with pytest.raises(po.InputError, match=r"'h\.1'.*--group block"):
         small.export(po.Placement(device), "device-map")
+
+
+def test_parameters_that_the_program_does_not_hold_join_the_nearest_module(small, tmp_path):
+    """Names beside the model are in the map: where a module around them has an op, on its device;
+    names that the map covers already are not repeated. A file of names may be weights, their
+    index, or a list.
+    """
+    device = np.array([layer.startswith("h/1") for layer in small.graph.layer], dtype=np.int64)
+    placement = po.Placement(device)
+    found = small.export(placement, "device-map", devices=("0", "1"))
+    assert (found["h.0"], found["h.1"]) == ("0", "1")
+    held = [name for name, _ in small.module.named_parameters()]
+    assert small.export(placement, "device-map", devices=("0", "1"), parameters=held) == found
+    names = [*held, "h.1.folded", "h.folded", "folded"]
+    more = small.export(placement, "device-map", devices=("0", "1"), parameters=names)
+    assert more == found | {"h.folded": "0", "folded": "0"}
+
+    header = json.dumps({"__metadata__": {}, "h.folded": {}, "folded": {}}).encode()
+    weights, index, plain = (
+        tmp_path / name for name in ("m.safetensors", "m.safetensors.index.json", "names.json")
+    )
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 9)
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"h.folded": "a", "folded": "a"}}))
+    plain.write_text('["h.folded", "folded"]')
+    for path in (weights, index, plain):
+        read = small.export(placement, "device-map", devices=("0", "1"), parameters=path)
+        assert read == more, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("none.json", None),
+        ("a.json", b"3"),
+        ("a.json", b"[1]"),
+        ("a.json", b"{"),
+        ("a.safetensors", b"\xff" * 40),
+    ],
+)
+def test_what_holds_no_names_is_refused(name, content, tmp_path):
+    """A missing file, other JSON and other bytes are one line that names the option."""
+    from placeopt.exports.job import parameter_names
+
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(po.InputError, match="--parameters") as refused:
+        parameter_names(tmp_path / name)
+    assert "\n" not in str(refused.value)
 
 
 # --- torch.distributed.pipelining
