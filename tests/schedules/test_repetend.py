@@ -216,7 +216,7 @@ def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(CyclicModel, "solve", only_single)
     for size in (2, 3, 0):
-        found = schedule(problem, num_workers=1, size=size, seconds=5)
+        found = schedule(problem, num_workers=1, size=size, seconds=1)
         assert found.period == least
         assert pipeline_violations(problem, found.repetend.unroll(12)) == []
 
