@@ -57,7 +57,7 @@ import numpy as np
 
 from placeopt.instances import coarsen as kernel
 from placeopt.instances.quotient import quotient
-from placeopt.model.arrays import UNLIMITED, int_array
+from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, int_array
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -68,7 +68,7 @@ from placeopt.model.union_find import root as find_root
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
@@ -88,7 +88,7 @@ class Coarsening(Generic[ModelT]):
 
     fine: ModelT
     coarse: ModelT
-    group: NDArray[np.int64]  # (num_fine_ops,)
+    group: Ints  # (num_fine_ops,)
 
     def expand(self, placement: Placement, start: ArrayLike | None = None) -> Placement:
         """Return the placement of the fine ops that a placement of the coarse ops stands for.
@@ -142,7 +142,7 @@ class Coarsening(Generic[ModelT]):
 
 def _coarse_rank(
     coarse: OpGraph | PlacementProblem, placement: Placement, start: ArrayLike | None
-) -> NDArray[np.int64] | None:
+) -> Ints | None:
     """Rank of every coarse op, all different; None for first in, first out."""
     count = coarse.num_ops
     if start is not None:
@@ -200,7 +200,7 @@ def group_labels(
     *,
     depth: int | None = None,
     types: Sequence[str] | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return a group 0..G-1 for every op, with G at most `num_groups` unless constraints forbid it.
 
     The groups only say which ops share a device: they need not be convex, ops of one colocation id
@@ -253,12 +253,12 @@ class GroupableOps:
     """What grouping needs to know of a graph or a problem."""
 
     model: OpGraph | PlacementProblem
-    work: NDArray[np.float64]  # (num_ops,)
-    traffic: NDArray[np.float64]  # (num_tensors,)
-    compatible: NDArray[np.bool_]  # (num_ops, num_devices or kinds of device)
+    work: Floats  # (num_ops,)
+    traffic: Floats  # (num_tensors,)
+    compatible: Flags  # (num_ops, num_devices or kinds of device)
     capacity: float  # bytes of the largest device
 
-    def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
+    def layer_labels(self, depth: int | None, groups: int | None) -> Ints:
         """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
         all levels).
         """
@@ -282,7 +282,7 @@ class GroupableOps:
         number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return np.array([number[key] for key in keys], dtype=np.int64)
 
-    def meta_labels(self) -> NDArray[np.int64]:
+    def meta_labels(self) -> Ints:
         """Label ops by meta label; an op without one is alone."""
         meta = self.model.meta
         if not (meta >= 0).any():
@@ -318,7 +318,7 @@ def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
     )
 
 
-def _traffic(ticks: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+def _traffic(ticks: Ints, size: Ints) -> Floats:
     return (ticks if len(ticks) and (ticks >= 0).all() else size).astype(np.float64)
 
 
@@ -354,12 +354,12 @@ class Grouping:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
 
-    def roots(self) -> NDArray[np.int64]:
+    def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
-        result: NDArray[np.int64] = kernel.roots(self.classes.parent)
+        result: Ints = kernel.roots(self.classes.parent)
         return result
 
-    def ordered_labels(self) -> NDArray[np.int64]:
+    def ordered_labels(self) -> Ints:
         """Return the groups, numbered by their first op in topological order."""
         order = self.ops.model.topological_order
         first = np.full(self.count, len(order))
@@ -373,7 +373,7 @@ class Grouping:
         """Number of groups."""
         return int(self.label.max()) + 1
 
-    def _relabel(self, label: NDArray[np.int64]) -> None:
+    def _relabel(self, label: Ints) -> None:
         used = np.zeros(int(label.max()) + 1, dtype=np.bool_)
         used[label] = True
         self.label = (np.cumsum(used) - 1)[label]
@@ -396,7 +396,7 @@ class Grouping:
             head = further
         self._admit(head)
 
-    def by_label(self, label: NDArray[np.int64]) -> None:
+    def by_label(self, label: Ints) -> None:
         """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
         label = label * 2 + self.backward
         if self.acyclic:
@@ -453,7 +453,7 @@ class Grouping:
             kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
         )
 
-    def _loose_order(self) -> NDArray[np.int64]:
+    def _loose_order(self) -> Ints:
         """Order groups that need not be convex by their first op in a depth-first topological
         order.
         """
@@ -462,7 +462,7 @@ class Grouping:
         np.minimum.at(first, self.label[order], np.arange(len(order)))
         return np.argsort(first, kind="stable")
 
-    def _admit(self, label: NDArray[np.int64]) -> None:
+    def _admit(self, label: Ints) -> None:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
         limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
         order = self.ops.model.topological_order
@@ -471,7 +471,7 @@ class Grouping:
         )
         self._relabel(group if self.acyclic else self.roots())
 
-    def _convex(self, label: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _convex(self, label: Ints) -> Ints:
         """Split labels so that the contracted graph has no cycle."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
@@ -485,7 +485,7 @@ class Grouping:
             label
         ].astype(np.int64)
         stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
-        result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
+        result: Ints = label * (int(stage.max()) + 1) + stage
         return result
 
     # --- merging
@@ -520,7 +520,7 @@ class Grouping:
         limits: kernel.Limits,
         *,
         reverse: bool,
-        heavy: NDArray[np.bool_] | None = None,
+        heavy: Flags | None = None,
         siblings: bool,
     ) -> None:
         """Merge groups in pairs, once."""
@@ -572,9 +572,7 @@ class Grouping:
         pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
         self._relabel(pair[self.label])
 
-    def _sequential(
-        self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+    def _sequential(self, weight: Floats, source: Ints, target: Ints) -> Floats:
         """Return how much of the work of two groups could not run in parallel anyway, 0..1.
 
         1 if the work fits into the time from the earliest start to the latest end of the union,
@@ -588,7 +586,7 @@ class Grouping:
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
 
-    def _nodes(self, heavy: NDArray[np.bool_] | None = None) -> kernel.Nodes:
+    def _nodes(self, heavy: Flags | None = None) -> kernel.Nodes:
         count = self.count
         member = np.empty(count, dtype=np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
@@ -596,9 +594,7 @@ class Grouping:
         flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
         return kernel.Nodes(member, weight, self.backward[member], flags)
 
-    def _quotient(
-        self, reverse: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def _quotient(self, reverse: bool = False) -> tuple[Ints, Ints, Floats]:
         """Return edges between groups sorted by source, and their traffic; a tensor counts once per
         pair.
         """
@@ -621,7 +617,7 @@ class Grouping:
         return key[starts] // count, key[starts] % count, traffic
 
 
-def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
+def _op_pairs(model: OpGraph | PlacementProblem) -> Ints:
     """Return the distinct (producer, consumer) pairs of ops, sorted."""
     n = model.num_ops
     key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
@@ -629,7 +625,7 @@ def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
     return np.stack([key // n, key % n], axis=1)
 
 
-def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_of_equal(key: Ints) -> Ints:
     """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
     slower).
     """
@@ -639,11 +635,11 @@ def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _sibling_keys(
     count: int,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
-    traffic: NDArray[np.float64],
-    level: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    source: Ints,
+    target: Ints,
+    traffic: Floats,
+    level: Ints,
+) -> Ints:
     """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
     edges.
     """
@@ -659,10 +655,10 @@ def _sibling_keys(
 class Classes(NamedTuple):
     """Union-find of ops that share a device; the arrays of a class are at its root."""
 
-    parent: NDArray[np.int64]  # (num_ops,)
-    compatible: NDArray[np.bool_]  # (num_ops, num_devices) devices that every member supports
-    resident: NDArray[np.float64]  # (num_ops,) bytes
-    weight: NDArray[np.float64]  # (num_ops,) work
+    parent: Ints  # (num_ops,)
+    compatible: Flags  # (num_ops, num_devices) devices that every member supports
+    resident: Floats  # (num_ops,) bytes
+    weight: Floats  # (num_ops,) work
 
 
 class Limits(NamedTuple):
@@ -676,10 +672,10 @@ class Limits(NamedTuple):
 class Nodes(NamedTuple):
     """The nodes of a contracted graph."""
 
-    member: NDArray[np.int64]  # (num_nodes,) any op of the node
-    weight: NDArray[np.float64]  # (num_nodes,) work
-    backward: NDArray[np.bool_]  # (num_nodes,)
-    heavy: NDArray[np.bool_]  # (num_nodes,) two heavy nodes are never matched
+    member: Ints  # (num_nodes,) any op of the node
+    weight: Floats  # (num_nodes,) work
+    backward: Flags  # (num_nodes,)
+    heavy: Flags  # (num_nodes,) two heavy nodes are never matched
 
 
 @entry

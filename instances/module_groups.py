@@ -28,8 +28,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
 
 WORDS = ("none", "layer", "block")
@@ -157,5 +156,5 @@ def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     table = coo_array(
         (ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)
     ).tocsr()
-    label: NDArray[np.int64] = connected_components(table, directed=False)[1].astype(np.int64)
+    label: Ints = connected_components(table, directed=False)[1].astype(np.int64)
     return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))

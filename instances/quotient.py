@@ -10,12 +10,12 @@ from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
 
-def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -> ModelT:
+def quotient(model: ModelT, label: Ints, root: Ints) -> ModelT:
     """Return the graph or problem whose ops are the groups 0..max(label).
 
     Parameters
@@ -28,9 +28,7 @@ def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -
     return _coarse_problem(model, label, root)
 
 
-def _coarse_problem(
-    problem: PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64]
-) -> PlacementProblem:
+def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> PlacementProblem:
     count = int(label.max()) + 1
     compute = _sum(problem.compute, label, count)
     blocked = np.zeros(compute.shape, dtype=np.int64)
@@ -48,7 +46,7 @@ def _coarse_problem(
     )
 
 
-def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int64]) -> OpGraph:
+def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     count = int(label.max()) + 1
     measured = _sum(np.maximum(graph.measured, 0), label, count)
     for value in (
@@ -84,15 +82,13 @@ def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int
     )
 
 
-def _sum(values: NDArray[np.int64], label: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _sum(values: Ints, label: Ints, count: int) -> Ints:
     total = np.zeros((count, *values.shape[1:]), dtype=np.int64)
     np.add.at(total, label, values)
     return total
 
 
-def _tensors(
-    model: OpGraph | PlacementProblem, label: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], dict[str, Any]]:
+def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict[str, Any]]:
     """Return the tensors that some other group reads, and the coarse producer and consumer
     arrays.
     """
@@ -111,9 +107,9 @@ def _tensors(
 
 def _common(
     model: OpGraph | PlacementProblem,
-    label: NDArray[np.int64],
-    root: NDArray[np.int64],
-    work: NDArray[np.int64],
+    label: Ints,
+    root: Ints,
+    work: Ints,
     count: int,
 ) -> dict[str, Any]:
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""

@@ -32,14 +32,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import round_half_up
+from placeopt.model.arrays import Ints, round_half_up
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
 
 OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}
 """Flops and bytes of state per parameter."""
@@ -321,7 +320,7 @@ class _Derivation:
             tick_seconds=graph.tick_seconds,
         )
 
-    def _colocation(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _colocation(self, origin: Ints) -> Ints:
         """Give forward ops with tied backward ops a group, new unless they have one."""
         groups = self.graph.colocation.copy()
         tied = np.array(self.ops.tied, dtype=np.bool_)
@@ -329,7 +328,7 @@ class _Derivation:
         groups[new] = (int(groups.max()) + 1 if (groups >= 0).any() else 0) + np.arange(len(new))
         return np.concatenate([groups, np.where(tied, groups[origin], -1)])
 
-    def _measured(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _measured(self, origin: Ints) -> Ints:
         forward = self.graph.measured
         times = forward[origin]
         if not times.size:

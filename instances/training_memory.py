@@ -19,8 +19,7 @@ from placeopt.model.errors import check_choice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.graph import OpGraph
 
 PARTS = ("weights", "gradients", "optimizer states")
@@ -54,7 +53,7 @@ class TrainingMemory:
         return self.weights + self.gradients + self.states + (self.activations or 0)
 
 
-def part_of_ops(op_names: Sequence[str], backward: NDArray[np.bool_]) -> NDArray[np.int64]:
+def part_of_ops(op_names: Sequence[str], backward: Flags) -> Ints:
     """Return what the resident bytes of every op are, by the names that derived backward ops have;
     shape (num_ops,).
     """
@@ -73,11 +72,11 @@ def part_of_ops(op_names: Sequence[str], backward: NDArray[np.bool_]) -> NDArray
 
 def resident_parts(
     op_names: Sequence[str],
-    backward: NDArray[np.bool_],
-    resident: NDArray[np.int64],
-    device: NDArray[np.int64],
+    backward: Flags,
+    resident: Ints,
+    device: Ints,
     count: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the bytes of weights, gradients and optimizer states on every device; shape (count,
     3).
     """

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.sources import load
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Flags, Ints
 from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
@@ -44,8 +44,6 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 PIPELINES = ("V", "wave", "X", "M", "K")
@@ -71,8 +69,8 @@ class Cut:
     stages: int
     replicas: int
     placed: PlacementProblem
-    device: NDArray[np.int64]  # (num_ops,) device, or ALL
-    parts: NDArray[np.int64] | None = None
+    device: Ints  # (num_ops,) device, or ALL
+    parts: Ints | None = None
     sync: float = 0.0
 
     def problem(self, *, mode: str, recompute: bool, split: bool = False) -> PipelineProblem:
@@ -161,7 +159,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut
     return Cut("wave", d, 1, _placed(graph, cluster), device, stage)
 
 
-def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     """Renumber stages in the order in which the forward pass goes through them."""
     forward = [v for v in graph.topological_order.tolist() if not graph.backward[v]]
     position = {v: i for i, v in enumerate(forward)}
@@ -181,7 +179,7 @@ def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
 
 
 def both_directions(
-    one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]
+    one: PipelineProblem, placed: PlacementProblem, device: Ints
 ) -> PipelineProblem:
     """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
     direction.
@@ -271,7 +269,7 @@ _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
 # -----------------------------------------------------------------------
 
 
-def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
+def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     """Mark ops (with their backward ops) that have more than half of a device's fair share of time
     or weights.
 
@@ -301,7 +299,7 @@ def is_table(tensor_bytes: int, resident: int) -> bool:
     return 0 < resident <= tensor_bytes
 
 
-def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """Return the ops of the two largest top-level layers that do not depend on each other, or None.
 
     Each must do at least a tenth of all work.
@@ -326,7 +324,7 @@ def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | No
     return None
 
 
-def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _descendants(graph: OpGraph, start: Flags) -> Flags:
     reached = start.copy()
     after: list[list[int]] = [[] for _ in range(graph.num_ops)]
     for u, v in graph.edges.tolist():
@@ -337,7 +335,7 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return reached
 
 
-def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
+def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     """Return the graph of some ops, and their indices; tensors to and from the others are
     dropped.
     """
@@ -394,7 +392,7 @@ def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
     return load(graph, cluster, objective="period")
 
 
-def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
+def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> Ints:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
     problem = _placed(graph, cluster)
     if cluster.num_devices == 1:

@@ -53,8 +53,7 @@ from placeopt.model.compiled import entry
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
 PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
@@ -120,7 +119,7 @@ class DeviceTree:
         self.applies = all(turn is not None for turn in turns)
         self.turns = dict(zip(used, turns, strict=True))
 
-    def _distances(self) -> NDArray[np.int64]:
+    def _distances(self) -> Ints:
         """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
         n = len(self.span)
         found = np.full((n, n), -UNBOUNDED, dtype=np.int64)
@@ -165,9 +164,7 @@ class DeviceTree:
     # --- local patterns
     # -----------------------------------------------------------------------------------
 
-    def local_patterns(
-        self, device: int, period: int, limit: int = MAX_PATTERNS
-    ) -> NDArray[np.int64] | None:
+    def local_patterns(self, device: int, period: int, limit: int = MAX_PATTERNS) -> Ints | None:
         """Return the starts of a device's blocks in all its local patterns, one a row.
 
         None if more than `limit` rows are needed on the way.
@@ -208,9 +205,7 @@ class DeviceTree:
             ]
         return starts
 
-    def _fit(
-        self, starts: NDArray[np.int64], blocks: list[int], device: int, period: int
-    ) -> NDArray[np.bool_]:
+    def _fit(self, starts: Ints, blocks: list[int], device: int, period: int) -> Flags:
         """Whether the blocks in these columns stay within the device's capacity, for each row."""
         delta, fits = self.memory[blocks, device], np.ones(len(starts), dtype=np.bool_)
         for c in np.flatnonzero(delta > 0).tolist():
@@ -218,7 +213,7 @@ class DeviceTree:
             fits &= begun @ delta <= self.problem.capacity[device]
         return fits
 
-    def _cyclic_orders(self, here: list[int], idle: int) -> NDArray[np.int64]:
+    def _cyclic_orders(self, here: list[int], idle: int) -> Ints:
         """Starts within one period of all orders and idle gaps, the first block at 0."""
         n, span = len(here), self.span[here]
         bars = np.array(
@@ -248,7 +243,7 @@ class DeviceTree:
             min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)),
             seconds * PAIRS_PER_SECOND,
         )
-        patterns: dict[int, NDArray[np.int64]] = {}
+        patterns: dict[int, Ints] = {}
         for device in self.leaves_first:
             listed = self.local_patterns(device, period, rows)
             if listed is None:
@@ -257,7 +252,7 @@ class DeviceTree:
                 return False, None
             patterns[device] = listed
             rows -= len(listed)
-        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        partner: dict[int, tuple[Ints, Ints]] = {}
         for device in self.leaves_first:
             above = self.parent.get(device)
             if above is None:
@@ -278,7 +273,7 @@ class DeviceTree:
             partner[device] = (which[alive], shift[alive])
         return True, self._assemble(patterns, partner, period)
 
-    def _links(self, above: int, below: int) -> NDArray[np.int64]:
+    def _links(self, above: int, below: int) -> Ints:
         """Return the precedences between a device and its child: part, block above, block below, 1
         if upwards, ticks.
         """
@@ -302,8 +297,8 @@ class DeviceTree:
 
     def _assemble(
         self,
-        patterns: dict[int, NDArray[np.int64]],
-        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]],
+        patterns: dict[int, Ints],
+        partner: dict[int, tuple[Ints, Ints]],
         period: int,
     ) -> Repetend:
         """Follow the partners from the roots down and put the local patterns together."""
@@ -337,7 +332,7 @@ class DeviceTree:
         return Repetend(period, _numbered(start, self.part, period).reshape(self.size, -1))
 
 
-def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+def _numbered(start: Ints, part: Ints, period: int) -> Ints:
     """Number the micro-batches of every part such that it begins in the first repetition."""
     start = start.copy()
     for c in range(int(part.max()) + 1):
@@ -346,9 +341,7 @@ def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) ->
     return start
 
 
-def undominated(
-    patterns: NDArray[np.int64], links: NDArray[np.int64], period: int
-) -> NDArray[np.int64]:
+def undominated(patterns: Ints, links: Ints, period: int) -> Ints:
     """Return the rows that agree with whatever any row agrees with.
 
     Of two patterns whose linked blocks run at the same points of the period, one is no worse if it
@@ -369,7 +362,7 @@ def undominated(
 
 
 @entry
-def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
+def _undominated_of_groups(cost: Ints, group: Ints) -> Ints:
     """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
     row comes before it.
     """
@@ -390,9 +383,7 @@ def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) ->
 
 
 @entry
-def agree(
-    above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def agree(above: Ints, below: Ints, links: Ints, period: int) -> tuple[Ints, Ints]:
     """Return for every pattern above the first pattern below that agrees with it, or -1, and the
     shift rho.
     """

@@ -25,6 +25,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 NEVER = np.int64(2**62)
@@ -33,16 +34,16 @@ NEVER = np.int64(2**62)
 class PipelineArrays(NamedTuple):
     """What the kernels read of a problem."""
 
-    span: NDArray[np.int64]
-    device_ptr: NDArray[np.int64]
-    device: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    pred_ptr: NDArray[np.int64]
-    pred: NDArray[np.int64]
-    lag: NDArray[np.int64]
-    succ_ptr: NDArray[np.int64]
-    succ: NDArray[np.int64]
-    capacity: NDArray[np.int64]
+    span: Ints
+    device_ptr: Ints
+    device: Ints
+    memory: Ints
+    pred_ptr: Ints
+    pred: Ints
+    lag: Ints
+    succ_ptr: Ints
+    succ: Ints
+    capacity: Ints
 
 
 def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
@@ -65,9 +66,7 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
 
 
 @entry
-def _compact(
-    arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int
-) -> NDArray[np.int64]:
+def _compact(arrays: PipelineArrays, order: Ints, num_devices: int) -> Ints:
     """Start every instance, in `order`, as early as its devices and predecessors allow."""
     b = len(arrays.span)
     start = np.full(len(order), -1, dtype=np.int64)
@@ -92,20 +91,20 @@ def _compact(
 class Dispatch(NamedTuple):
     """What list scheduling keeps of instances (flat index) and devices."""
 
-    start: NDArray[np.int64]  # -1 until it starts
-    waiting: NDArray[np.int64]  # predecessors that have not started
-    release: NDArray[np.int64]  # when the last predecessor delivers
+    start: Ints  # -1 until it starts
+    waiting: Ints  # predecessors that have not started
+    release: Ints  # when the last predecessor delivers
     ready: NDArray[
         np.int64
     ]  # instances that wait for no predecessor, in no order; the first `num_ready` count
-    free: NDArray[np.int64]  # when each device is free
-    held: NDArray[np.int64]  # memory that each device holds
+    free: Ints  # when each device is free
+    held: Ints  # memory that each device holds
 
 
 @entry
 def _dispatch(
-    arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
-) -> tuple[NDArray[np.int64], np.int64]:
+    arrays: PipelineArrays, rank: Ints, num_micro_batches: int, num_devices: int
+) -> tuple[Ints, np.int64]:
     """List scheduling: at each time start the ready instances by rank, where devices are idle and
     memory suffices.
 
@@ -149,7 +148,7 @@ def _dispatch(
 
 @entry
 def _best_ready(
-    arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
+    arrays: PipelineArrays, state: Dispatch, rank: Ints, num_ready: int, now: int
 ) -> tuple[int, np.int64]:
     """Return the position of the ready instance of smallest rank that can start now, or -1, and
     when another can.
@@ -203,7 +202,7 @@ def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num
     return num_ready
 
 
-def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.int64]:
+def compact(problem: PipelineProblem, start: Ints) -> Ints:
     """Shift every instance as early as the order of `start` on each device allows.
 
     Parameters
@@ -239,7 +238,7 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
     return shifted.reshape(wanted.shape)
 
 
-def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def dispatch(problem: PipelineProblem, rank: Ints) -> Ints | None:
     """Schedule greedily: whenever a device is idle, the ready instance of smallest rank that fits
     in memory.
 
@@ -258,14 +257,12 @@ def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.in
     return start.reshape(table.shape) if done == table.size else None
 
 
-def makespan(problem: PipelineProblem, start: NDArray[np.int64]) -> int:
+def makespan(problem: PipelineProblem, start: Ints) -> int:
     """Return the end of the last instance minus the start of the first, in ticks."""
     return int((start + problem.span).max() - start.min())
 
 
-def memory_profile(
-    problem: PipelineProblem, start: NDArray[np.int64], device: int
-) -> NDArray[np.int64]:
+def memory_profile(problem: PipelineProblem, start: Ints, device: int) -> Ints:
     """Return (time, memory held from then on) rows of one device, shape (num_changes, 2)."""
     blocks = np.flatnonzero(problem.memory[:, device])
     times = start[:, blocks].ravel()
@@ -278,7 +275,7 @@ def memory_profile(
     )
 
 
-def peak_memory(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:
+def peak_memory(problem: PipelineProblem, start: Ints) -> list[int]:
     """Return the most memory that each device ever holds."""
     peaks = []
     for device in range(problem.num_devices):

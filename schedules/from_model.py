@@ -32,14 +32,15 @@ from placeopt.schedules.problem import Block, PipelineProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
     from placeopt.schedules.placed_model import Piece
 
 
-def families(graph: OpGraph) -> NDArray[np.int64]:
+def families(graph: OpGraph) -> Ints:
     """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
     (num_ops,).
     """
@@ -155,7 +156,7 @@ def pipeline_of_placement(
 
 def stage_of_ops(
     problem: PlacementProblem, device: ArrayLike, parts: ArrayLike | None = None
-) -> tuple[NDArray[np.int64], list[int]]:
+) -> tuple[Ints, list[int]]:
     """Return the stage of every op, counted as the blocks of `pipeline_of_placement` are, and the
     device of every stage.
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
@@ -197,7 +196,7 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     return min(found, key=lambda pattern: pattern.period, default=None)
 
 
-def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
+def _serial(problem: PipelineProblem, size: int) -> Ints | None:
     """Return the schedule that runs one block at a time, newest ready block first, where that fits
     into memory.
     """

@@ -38,8 +38,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
@@ -111,9 +110,7 @@ def _model_seconds(problem: PipelineProblem, micro_batches: int) -> float:
     return micro_batches * len(problem.device) / INSTANCES_PER_SECOND + pairs / PAIRS_PER_SECOND
 
 
-def _greedy(
-    problem: PipelineProblem, micro_batches: int, seconds: float
-) -> NDArray[np.int64] | None:
+def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> Ints | None:
     """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
     another.
     """
@@ -153,7 +150,7 @@ class _MakespanModel:
         problem: PipelineProblem,
         horizon: int,
         bound: int,
-        hint: NDArray[np.int64] | None = None,
+        hint: Ints | None = None,
     ) -> None:
         self.problem, self.n = problem, problem.micro_batches
         self.model = cp_model.CpModel()

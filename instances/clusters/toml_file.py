@@ -20,7 +20,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_toml
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 EXAMPLE = """\
 # A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or
@@ -127,9 +127,7 @@ def read_cluster(path: str | Path) -> Cluster:
     return replace(cluster, channel=channels(cluster, table.text("contention", "none"), where))
 
 
-def _connect(
-    rows: list[Body], devices: list[Device], links: dict[str, Link], where: str
-) -> NDArray[np.int64]:
+def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], where: str) -> Ints:
     """Return the link of every pair of devices; ready-made links that are used are added to
     `links`.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 MEAN_TICKS = 1000
 """Mean time of an op in the random families: fine enough for integer costs, coarse enough to
@@ -21,15 +21,13 @@ BYTES_PER_TICK = 16
 """Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
 
 
-def random_times(rng: np.random.Generator, count: int, spread: float) -> NDArray[np.int64]:
+def random_times(rng: np.random.Generator, count: int, spread: float) -> Ints:
     """Draw times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
     low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
     return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
 
 
-def random_transfers(
-    rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float
-) -> NDArray[np.int64]:
+def random_transfers(rng: np.random.Generator, compute: Ints, count: int, ccr: float) -> Ints:
     """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to
     1.5.
     """
@@ -39,9 +37,9 @@ def random_transfers(
 
 def task_graph(
     name: str,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
-    compute: NDArray[np.int64],
+    source: Ints,
+    target: Ints,
+    compute: Ints,
     rng: np.random.Generator,
     ccr: float,
     **fields: Any,

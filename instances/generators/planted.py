@@ -31,8 +31,7 @@ from placeopt.instances.generators.table import (
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -43,13 +42,13 @@ class _Planted:
     """A filled schedule and the tensors that it satisfies; ops are in random order."""
 
     horizon: int  # ticks
-    device: NDArray[np.int64]  # (num_ops,)
-    start: NDArray[np.int64]  # (num_ops,) ticks
-    duration: NDArray[np.int64]  # (num_ops,) ticks
-    producer: NDArray[np.int64]  # (num_tensors,)
-    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
-    consumer: NDArray[np.int64]  # (num_edges,)
-    transfer: NDArray[np.int64]  # (num_tensors,) ticks
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,) ticks
+    duration: Ints  # (num_ops,) ticks
+    producer: Ints  # (num_tensors,)
+    consumer_ptr: Ints  # (num_tensors + 1,)
+    consumer: Ints  # (num_edges,)
+    transfer: Ints  # (num_tensors,) ticks
 
 
 @generator()
@@ -169,7 +168,7 @@ def _plant(
 
 def _fill(
     rng: np.random.Generator, ops: int, devices: int, spread: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+) -> tuple[Ints, Ints, Ints, int]:
     """Cut [0, horizon] on every device into ops of at least one tick, without gaps."""
     counts = np.full(devices, ops // devices)
     counts[: ops % devices] += 1
@@ -196,12 +195,12 @@ def _fill(
 
 def _edges(
     rng: np.random.Generator,
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
+    start: Ints,
+    finish: Ints,
+    device: Ints,
     degree: float,
     devices: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them
     close.
     """
@@ -224,14 +223,14 @@ def _edges(
 
 def _transfers(
     rng: np.random.Generator,
-    edges: NDArray[np.int64],
-    pointer: NDArray[np.int64],
-    producer: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
+    edges: Ints,
+    pointer: Ints,
+    producer: Ints,
+    start: Ints,
+    finish: Ints,
+    device: Ints,
     ccr: float,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
     wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(
         np.int64
@@ -243,7 +242,7 @@ def _transfers(
     return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))
 
 
-def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ranks(start: Ints) -> Ints:
     """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
     on each other.
     """
@@ -253,13 +252,13 @@ def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _one_at_a_time(
-    transfer: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    pointer: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    transfer: Ints,
+    edges: Ints,
+    pointer: Ints,
+    start: Ints,
+    finish: Ints,
+    device: Ints,
+) -> Ints:
     """Shorten transfers until each device can send its own one after the other, earliest deadline
     first.
 

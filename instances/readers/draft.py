@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM
+from placeopt.model.arrays import MAX_SUM, Ints
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
@@ -269,7 +269,7 @@ class Draft:
             **fields,
         )
 
-    def _find_all(self, keys: Sequence[Any], edge: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_all(self, keys: Sequence[Any], edge: Ints) -> Ints:
         """Return the indices of ops; `edge` says which edge names each."""
         try:
             return np.fromiter(map(self.index.__getitem__, keys), dtype=np.int64, count=len(keys))
@@ -279,9 +279,7 @@ class Draft:
             ]
             return np.array(found, dtype=np.int64)
 
-    def _repeated(
-        self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _repeated(self, tensor: Ints, producer: Ints, target: Ints) -> Ints:
         """Return the edges that are there a second time and are merged; refuse them where that is
         asked for.
         """

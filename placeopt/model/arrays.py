@@ -15,6 +15,7 @@ from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.errors import InputError
 from placeopt.model.shown import Shown
@@ -22,7 +23,16 @@ from placeopt.model.shown import Shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+Ints = NDArray[np.int64]
+"""Ticks, bytes, indices, counts."""
+
+Floats = NDArray[np.float64]
+"""Seconds, and what searches reckon with."""
+
+Flags = NDArray[np.bool_]
+"""Masks."""
 
 MAX_SUM = 2**62
 """Sums of ticks or bytes beyond this are refused, so that int64 arithmetic never overflows."""
@@ -84,7 +94,7 @@ def _refrozen(value: Any) -> Any:
     return value
 
 
-def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[np.int64]:
+def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     """Convert `values` to a read-only int64 array of `shape`.
 
     Raises
@@ -218,7 +228,7 @@ def check_positive(what: str, value: float) -> None:
         raise InputError(f"{what}: expected a positive number, received {value}")
 
 
-def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDArray[np.int64]:
+def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Ints:
     """Round times in seconds to ticks: half up, and never to 0 for a positive input.
 
     Raises
@@ -230,7 +240,7 @@ def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDA
     return round_half_up(values, what)
 
 
-def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
+def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
     """Round non-negative numbers half up to int64, and never to 0 for a positive input."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array) | (array < 0) | (array >= MAX_SUM)
@@ -244,7 +254,7 @@ def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
     return np.where((array > 0) & (rounded == 0), np.int64(1), rounded)
 
 
-def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
     pointer = np.zeros(len(groups) + 1, dtype=np.int64)
     pointer[1:] = np.cumsum([len(group) for group in groups])
@@ -256,10 +266,10 @@ def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.
 
 def touching_tensors(
     num_nodes: int,
-    producer: NDArray[np.int64],
-    consumer_ptr: NDArray[np.int64],
-    consumer: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    producer: Ints,
+    consumer_ptr: Ints,
+    consumer: Ints,
+) -> tuple[Ints, Ints, Ints]:
     """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
     made or 0 read).
     """
@@ -284,7 +294,7 @@ def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
     return digest
 
 
-def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def distinct(values: Ints) -> Ints:
     """Return each value once, in order, as `np.unique` does; sorting millions takes a tenth of its
     time.
     """
@@ -294,7 +304,7 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordered[kept]
 
 
-def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
     """Return (one column of each kind, kind of every column), as `np.unique(table, axis=1)` orders
     them.
 
@@ -318,7 +328,7 @@ def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
     return first[ranked], place[kind]
 
 
-def unique_rows(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unique_rows(table: NDArray[Any]) -> tuple[Ints, Ints]:
     """Return (one row of each kind, kind of every row), as `np.unique(table, axis=0)` orders them;
     see `unique_columns`.
 

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Ints, to_ticks
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
 
@@ -84,7 +82,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     )
 
 
-def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
+def op_ticks(graph: OpGraph, device: Device) -> Ints:
     """Ticks of every op on `device`, -1 where it cannot run there; shape (num_ops,)."""
     roofline = np.maximum(
         graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth
@@ -102,14 +100,14 @@ def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
     return np.where(measured == UNSUPPORTED, INCOMPATIBLE, ticks)
 
 
-def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> NDArray[np.int64]:
+def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> Ints:
     """Ticks of every tensor on a link; shape (num_tensors,)."""
     seconds = latency + graph.tensor_bytes / bandwidth
     ticks = to_ticks(seconds, graph.tick_seconds, "transfer time")
     return np.where(graph.measured_transfer == UNKNOWN, ticks, graph.measured_transfer)
 
 
-def io_classes(cluster: Cluster) -> NDArray[np.int64]:
+def io_classes(cluster: Cluster) -> Ints:
     """Link class over which each device reaches the others in the period model; -1 for CPUs, which
     never pay.
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, unique_rows
+from placeopt.model.arrays import UNLIMITED, Flags, unique_rows
 from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 HELP = "give more devices, or raise --memory-limit"
@@ -47,7 +45,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     return _by_device_set(problem, allowed) or _by_count(problem)
 
 
-def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
+def allowed_devices(problem: PlacementProblem) -> Flags:
     """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
     if (problem.colocation < 0).all():
         return np.asarray(
@@ -81,7 +79,7 @@ def _why(problem: PlacementProblem, op: int) -> str:
     )
 
 
-def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
+def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried
     once).
     """

@@ -20,12 +20,14 @@ from placeopt.model.interruptible import call_interruptibly
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Ints
+
 
 class LatticeArrays(NamedTuple):
     """What kernels read of a lattice; see `Lattice`."""
 
     bits: NDArray[np.uint64]  # (I, words)
-    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_ptr: Ints  # (I + 1,)
     child_node: NDArray[np.int32]
     child_ideal: NDArray[np.int32]
 
@@ -41,7 +43,7 @@ class Lattice:
     """
 
     bits: NDArray[np.uint64]  # (I, words)
-    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_ptr: Ints  # (I + 1,)
     child_node: NDArray[np.int32]
     child_ideal: NDArray[np.int32]
 
@@ -65,12 +67,12 @@ class Lattice:
             + self.child_ideal.nbytes
         )
 
-    def members(self, ideal: int, num_nodes: int) -> NDArray[np.bool_]:
+    def members(self, ideal: int, num_nodes: int) -> Flags:
         """Which nodes belong to `ideal`, shape (num_nodes,)."""
         nodes = np.arange(num_nodes)
-        found: NDArray[np.bool_] = (
-            self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)
-        ) & np.uint64(1) > 0
+        found: Flags = (self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)) & np.uint64(
+            1
+        ) > 0
         return found
 
 
@@ -159,7 +161,7 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
 
 
 def ideal_lattice(
-    num_nodes: int, order_from: NDArray[np.int64], order_to: NDArray[np.int64], *, limit: int
+    num_nodes: int, order_from: Ints, order_to: Ints, *, limit: int
 ) -> Lattice | None:
     """Enumerate the ideals of the order edges; None if there are more than `limit`.
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 QUEUES = ("fifo", "priority", "planned")
 
@@ -23,8 +23,8 @@ class Placement(ArrayHolder):
     Both are needed: the same devices with another order can be a third slower.
     """
 
-    device: NDArray[np.int64]  # (num_ops,) device index
-    priority: NDArray[np.int64] | None = None  # (num_ops,) rank
+    device: Ints  # (num_ops,) device index
+    priority: Ints | None = None  # (num_ops,) rank
 
     def __post_init__(self) -> None:
         device = np.asarray(self.device)

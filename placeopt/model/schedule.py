@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from placeopt.model.arrays import ArrayHolder, int_array
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from placeopt.model.arrays import ArrayHolder, Ints, int_array
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule(ArrayHolder):
     """Start and end of every op and every transfer, in ticks."""
 
-    device: NDArray[np.int64]  # (num_ops,)
-    start: NDArray[np.int64]  # (num_ops,)
-    finish: NDArray[np.int64]  # (num_ops,)
-    transfer_tensor: NDArray[np.int64]  # (num_transfers,)
-    transfer_destination: NDArray[np.int64]  # (num_transfers,) device
-    transfer_start: NDArray[np.int64]  # (num_transfers,)
-    transfer_finish: NDArray[np.int64]  # (num_transfers,)
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,)
+    finish: Ints  # (num_ops,)
+    transfer_tensor: Ints  # (num_transfers,)
+    transfer_destination: Ints  # (num_transfers,) device
+    transfer_start: Ints  # (num_transfers,)
+    transfer_finish: Ints  # (num_transfers,)
 
     def __post_init__(self) -> None:
         n, t = len(self.device), len(self.transfer_tensor)

@@ -6,16 +6,11 @@ of colocation; whoever needs "the ops that go together" takes it from there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+from placeopt.model.arrays import Flags, Ints, frozen
 
 
 class Units(NamedTuple):
@@ -26,7 +21,7 @@ class Units(NamedTuple):
     member_ptr: Ints  # (u + 1,)
     member: Ints  # (n,) ops of each unit, rising
     bytes: Ints  # (u,) resident bytes
-    allowed: NDArray[np.bool_]  # (u, k) whether every member can run there
+    allowed: Flags  # (u, k) whether every member can run there
     capacity: Ints  # (k,) bytes
 
     @property
@@ -45,7 +40,7 @@ def unit_of_ops(colocation: Ints) -> Ints:
     return frozen(by_first[inverse])
 
 
-def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity: Ints) -> Units:
+def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> Units:
     """Build units from the unit of each op, its bytes and where it can run, shape (num_ops,
     num_devices).
     """

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 
-def pack_lanes(start: NDArray[np.int64], finish: NDArray[np.int64]) -> NDArray[np.int64]:
+def pack_lanes(start: Ints, finish: Ints) -> Ints:
     """Return a lane for each interval, as few lanes as possible, so that none overlaps another in
     its lane.
     """

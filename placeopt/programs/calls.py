@@ -19,7 +19,7 @@ from placeopt.model.errors import InputError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Program:
         return found
 
 
-def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
+def homes(program: Program, placed: Mapping[str, int]) -> Ints:
     """Return the device of every call, shape (num_calls,).
 
     Parameters
@@ -101,7 +101,7 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
     return spread(program, device)
 
 
-def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
+def spread(program: Program, device: Ints) -> Ints:
     """Give every call without a device (-1) that of its first input, else that of its first reader,
     else device 0.
     """

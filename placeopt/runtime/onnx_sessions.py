@@ -28,8 +28,7 @@ from placeopt.runtime.serial_runtime import NamedDevices
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.programs.onnx_program import OnnxProgram
 
@@ -67,7 +66,7 @@ class OnnxSessions(NamedDevices):
         home = homes(self.program.program, dict(zip(graph.op_names, device, strict=True)))
         groups = segments(self.program.program, home.tolist())
         index = {name: op for op, name in enumerate(graph.op_names)}
-        label: NDArray[np.int64] = np.full(graph.num_ops, -1, dtype=np.int64)
+        label: Ints = np.full(graph.num_ops, -1, dtype=np.int64)
         number, op_of_part = 0, []
         for group in groups:
             ops = [

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.streams.lookahead import LookaheadConfig, build_split_job
 from placeopt.streams.split import SplitJob, split_counts, split_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -137,7 +135,7 @@ def contended_step_time(
 
 def completion_table(
     profiles: Sequence[JobProfile], topology: RampTopology, config: LookaheadConfig, contention: str
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return step times (models, degrees) in time units; infinity where a job does not fit.
 
     Every pair of servers is connected alike, so that a step takes the same time on all blocks of

@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
+
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
 """Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen
 to their end."""
@@ -29,29 +31,29 @@ def num_features(num_degrees: int) -> int:
 class JobArrays(NamedTuple):
     """Job types on a topology: M models, D degrees, S servers."""
 
-    degrees: NDArray[np.int64]  # (D,)
-    jct: NDArray[np.int64]  # (M, D) ticks, -1 where the job does not fit an empty cluster
-    width: NDArray[np.int64]  # (M, D) servers the job needs at least
-    sequential: NDArray[np.int64]  # (M,) ticks on one server
-    size_ptr: NDArray[np.int64]  # blocks: see topology.Blocks
-    server_ptr: NDArray[np.int64]
-    server: NDArray[np.int64]
+    degrees: Ints  # (D,)
+    jct: Ints  # (M, D) ticks, -1 where the job does not fit an empty cluster
+    width: Ints  # (M, D) servers the job needs at least
+    sequential: Ints  # (M,) ticks on one server
+    size_ptr: Ints  # blocks: see topology.Blocks
+    server_ptr: Ints
+    server: Ints
     block_mask: NDArray[np.uint64]  # (blocks, words) servers of each block as bits
     whole: bool  # True: the job takes one block of `degree` servers ("uniform" rule)
     memory: float  # bytes of a server
-    op_ptr: NDArray[np.int64]  # (M + 1,) ops of each model in placing order
-    op_splits: NDArray[np.int64]  # (num_ops_of_all_models, D)
-    op_memory: NDArray[np.float64]  # (num_ops_of_all_models,) bytes
-    parent_ptr: NDArray[np.int64]  # (num_ops_of_all_models + 1,)
-    parent: NDArray[np.int64]  # parents as positions among the ops of the model
+    op_ptr: Ints  # (M + 1,) ops of each model in placing order
+    op_splits: Ints  # (num_ops_of_all_models, D)
+    op_memory: Floats  # (num_ops_of_all_models,) bytes
+    parent_ptr: Ints  # (num_ops_of_all_models + 1,)
+    parent: Ints  # parents as positions among the ops of the model
 
 
 class StreamArrays(NamedTuple):
     """The arrivals of one stream of J jobs."""
 
-    arrival: NDArray[np.int64]  # (J,) ticks, ascending
-    model: NDArray[np.int64]  # (J,)
-    deadline: NDArray[np.int64]  # (J,) ticks after the arrival
+    arrival: Ints  # (J,) ticks, ascending
+    model: Ints  # (J,)
+    deadline: Ints  # (J,) ticks after the arrival
     horizon: int  # ticks
 
 
@@ -60,24 +62,24 @@ class PolicyArrays(NamedTuple):
 
     kind: int
     constant: int  # index of the degree
-    order: NDArray[np.int64]  # (M, D) indices of degrees, best first, then -1
-    candidates: NDArray[np.int64]  # (M, D) rollout: every degree, those of the order first
+    order: Ints  # (M, D) indices of degrees, best first, then -1
+    candidates: Ints  # (M, D) rollout: every degree, those of the order first
     fragmentation: float  # weight of lost block room against one place in the order
     samples: int  # rollout: futures per decision
     depth: int  # rollout: arrivals per future
-    pool_model: NDArray[np.int64]  # rollout: (P,) sampled jobs
-    pool_deadline: NDArray[np.int64]  # (P,) ticks
-    pool_gap: NDArray[np.int64]  # (P,) ticks between arrivals
+    pool_model: Ints  # rollout: (P,) sampled jobs
+    pool_deadline: Ints  # (P,) ticks
+    pool_gap: Ints  # (P,) ticks between arrivals
     terminal: float  # rollout: price of a server-tick of work left when a future ends
     gap: float  # value network: mean ticks between arrivals
-    looks: NDArray[np.int64]  # mean gaps at which clusters are described: LOOKS_AHEAD
-    packed_looks: NDArray[np.int64]  # PACKED_AHEAD
+    looks: Ints  # mean gaps at which clusters are described: LOOKS_AHEAD
+    packed_looks: Ints  # PACKED_AHEAD
     explore: float  # probability of a random choice
     discount: float  # value network: of a job that completes one arrival later
-    linear: NDArray[np.float64]  # value network: (F,) weights of the features themselves
-    output: NDArray[np.float64]  # (H,) weights of the hidden units
-    bias: NDArray[np.float64]  # (H,)
-    hidden: NDArray[np.float64]  # (F, H): all units of a feature side by side
+    linear: Floats  # value network: (F,) weights of the features themselves
+    output: Floats  # (H,) weights of the hidden units
+    bias: Floats  # (H,)
+    hidden: Floats  # (F, H): all units of a feature side by side
 
 
 class Arrival(NamedTuple):
@@ -92,17 +94,17 @@ class Arrival(NamedTuple):
 class Scratch(NamedTuple):
     """Work space of one episode."""
 
-    free: NDArray[np.bool_]  # (S,)
-    held: NDArray[np.bool_]  # (S,) servers of the placement that was chosen
-    trial: NDArray[np.bool_]  # (S,) servers of the placement being tried
+    free: Flags  # (S,)
+    held: Flags  # (S,) servers of the placement that was chosen
+    trial: Flags  # (S,) servers of the placement being tried
     open: NDArray[np.uint64]  # (words,) servers that will be free, as bits
     room: NDArray[np.uint64]  # (words,) those of them not yet packed
     before: NDArray[np.uint64]  # (words,) what was free at the last look
-    feature: NDArray[np.float64]  # (F,)
-    unit: NDArray[np.float64]  # (H,)
-    op_servers: NDArray[np.int64]  # (max ops, max degree)
-    memory: NDArray[np.float64]  # (S,) bytes left
-    future: NDArray[np.int64]  # (S,) when each is free again, if a choice is made
+    feature: Floats  # (F,)
+    unit: Floats  # (H,)
+    op_servers: Ints  # (max ops, max degree)
+    memory: Floats  # (S,) bytes left
+    future: Ints  # (S,) when each is free again, if a choice is made
 
 
 def make_scratch(jobs: JobArrays, num_servers: int, hidden: int = 0) -> Scratch:
@@ -127,6 +129,6 @@ class Outcome(NamedTuple):
 
     cause: NDArray[np.int8]  # (J,)
     degree: NDArray[np.int16]  # (J,) chosen degree, 0 where none was
-    jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
+    jct: Ints  # (J,) ticks, 0 for a job that did not start
     held: NDArray[np.int16]  # (J,) number of servers
-    servers: NDArray[np.bool_]  # (J, S) servers held, or (0, S) if not recorded
+    servers: Flags  # (J, S) servers held, or (0, S) if not recorded

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, csr, int_array, to_ticks
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.streams.episode_arrays import JobArrays, StreamArrays
@@ -29,8 +29,6 @@ from placeopt.streams.split import split_counts
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.streams.profiles import JobProfile
 
 
@@ -148,7 +146,7 @@ class JobTable:
             parent,
         )
 
-    def _completion_times(self) -> NDArray[np.int64]:
+    def _completion_times(self) -> Ints:
         """Return jct[M, D] in ticks."""
         if self.contention == "none":
             table = np.array(
@@ -191,9 +189,9 @@ class JobStreamProblem(ArrayHolder):
 
     name: str
     jobs: JobTable
-    arrival: NDArray[np.int64]  # (J,) ticks
-    model: NDArray[np.int64]  # (J,) index of the job type
-    deadline: NDArray[np.int64]  # (J,) ticks
+    arrival: Ints  # (J,) ticks
+    model: Ints  # (J,) index of the job type
+    deadline: Ints  # (J,) ticks
     horizon: int  # ticks
     spec: StreamDistribution | None = None
     seed: int = 0

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, frozen
+from placeopt.model.arrays import ArrayHolder, Floats, Ints, frozen
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from placeopt.instances.readers.pipedream_parser import PipedreamProfile
     from placeopt.model.cluster import Device
@@ -42,11 +40,11 @@ class JobProfile(ArrayHolder):
     """
 
     name: str
-    forward: NDArray[np.float64]  # (V,) seconds
-    backward: NDArray[np.float64]  # (V,) seconds
-    memory: NDArray[np.float64]  # (V,) bytes: activation + parameters, of either copy
-    edges: NDArray[np.int64]  # (E, 2) source, target
-    split_rank: NDArray[np.int64] | None = None  # (V,)
+    forward: Floats  # (V,) seconds
+    backward: Floats  # (V,) seconds
+    memory: Floats  # (V,) bytes: activation + parameters, of either copy
+    edges: Ints  # (E, 2) source, target
+    split_rank: Ints | None = None  # (V,)
 
     def __post_init__(self) -> None:
         size = len(self.forward)
@@ -88,7 +86,7 @@ class JobProfile(ArrayHolder):
         return len(self.forward)
 
     @property
-    def rank(self) -> NDArray[np.int64]:
+    def rank(self) -> Ints:
         """(V,) position of each op in the order of splitting."""
         assert self.split_rank is not None
         return self.split_rank

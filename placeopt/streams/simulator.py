@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, frozen
+from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_arrays import (
@@ -70,12 +70,12 @@ class DegreePolicy:
 
     name: str
     degree: int = 0
-    order: NDArray[np.int64] | None = None
+    order: Ints | None = None
     fragmentation: float = 0.0
     samples: int = 8
     depth: int = 20
     terminal: float = 1.0
-    weights: NDArray[np.float64] | None = None
+    weights: Floats | None = None
     discount: float = 0.97
     explore: float = 0.0
 
@@ -156,7 +156,7 @@ def network_size(num_features: int, hidden: int) -> int:
     return num_features + hidden * (num_features + 2)
 
 
-def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.float64], ...]:
+def _layers(weights: Floats | None, size: int) -> tuple[Floats, ...]:
     """Return the weights of the features, and the outputs, biases and features of the hidden units,
     of `size` features.
     """
@@ -171,7 +171,7 @@ def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.
     return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).T.copy()
 
 
-def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def _complete(order: Ints) -> Ints:
     """Return each row's degrees followed by those it leaves out, largest first."""
     size = order.shape[1]
     rows = [[d for d in row if d >= 0] for row in order.tolist()]
@@ -189,9 +189,9 @@ class Episode(ArrayHolder):
     seed: int
     cause: NDArray[np.int8]  # (J,) index into CAUSES
     degree: NDArray[np.int16]  # (J,) chosen degree, 0 where none
-    jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
+    jct: Ints  # (J,) ticks, 0 for a job that did not start
     held: NDArray[np.int16]  # (J,) servers
-    servers: NDArray[np.bool_]  # (J, S), or (0, S) unless recorded
+    servers: Flags  # (J, S), or (0, S) unless recorded
 
     def __post_init__(self) -> None:
         for key in ("cause", "degree", "jct", "held", "servers"):
@@ -221,7 +221,7 @@ class Episode(ArrayHolder):
         return {name: int(counts[i]) for i, name in enumerate(CAUSES) if i != COMPLETED}
 
     @property
-    def _done(self) -> NDArray[np.bool_]:
+    def _done(self) -> Flags:
         return self.cause == COMPLETED
 
     @property
@@ -281,9 +281,9 @@ def _run(
     problem: JobStreamProblem,
     policy: DegreePolicy,
     seed: int,
-    servers: NDArray[np.bool_],
+    servers: Flags,
     recorded: int,
-) -> tuple[Episode, NDArray[np.float64]]:
+) -> tuple[Episode, Floats]:
     """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
     or none.
     """
@@ -390,7 +390,7 @@ class Summary:
         )
 
 
-def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+def confidence_interval(values: Floats) -> tuple[float, float]:
     """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a
     single value.
     """
@@ -424,7 +424,7 @@ def _student(freedom: int) -> float:
 
 def record_episode(
     problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
-) -> tuple[Episode, NDArray[np.float64]]:
+) -> tuple[Episode, Floats]:
     """Run one episode; return it and the features of the cluster that each job leaves behind,
     (jobs, features).
     """

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, csr
+from placeopt.model.arrays import MAX_SUM, Ints, csr
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Blocks(NamedTuple):
     ``server[server_ptr[b] : server_ptr[b + 1]]``.
     """
 
-    size_ptr: NDArray[np.int64]  # (max_size + 2,)
-    server_ptr: NDArray[np.int64]  # (num_blocks + 1,)
-    server: NDArray[np.int64]  # (sum of sizes,) server index
+    size_ptr: Ints  # (max_size + 2,)
+    server_ptr: Ints  # (num_blocks + 1,)
+    server: Ints  # (sum of sizes,) server index
 
     def masks(self, num_servers: int) -> NDArray[np.uint64]:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
@@ -110,7 +110,7 @@ class RampTopology:
         return (group * self.racks + rack) * self.servers + position
 
     @cached_property
-    def coordinates(self) -> NDArray[np.int64]:
+    def coordinates(self) -> Ints:
         """(num_servers, 3) group, rack and position of each server."""
         grid = np.indices((self.groups, self.racks, self.servers)).reshape(3, -1).T
         return np.ascontiguousarray(grid, dtype=np.int64)

@@ -14,8 +14,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
@@ -113,9 +112,7 @@ class RandomPlacement(Heuristic):
                 yield None if home is None else Placement(home[context.units.unit])
 
 
-def sample_units(
-    context: Context, count: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64] | None]:
+def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iterator[Ints | None]:
     """Yield `count` random assignments of units to devices that respect compatibility and
     capacity.
     """
@@ -134,13 +131,13 @@ def sample_units(
             yield _sequential(context, rng)
 
 
-def _fits(context: Context, home: NDArray[np.int64]) -> bool:
+def _fits(context: Context, home: Ints) -> bool:
     used = np.zeros(context.problem.num_devices, dtype=np.int64)
     np.add.at(used, home, context.units.bytes)
     return bool((used <= context.units.capacity).all())
 
 
-def _sequential(context: Context, rng: np.random.Generator) -> NDArray[np.int64] | None:
+def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:
     """Draw units in random order, large ones more likely first, each among the devices with
     space.
     """

@@ -49,14 +49,11 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
 """Default load limits of the mapping, as excess over the ideal load per device."""

@@ -12,9 +12,7 @@ import numpy as np
 from placeopt.model.compiled import inlined
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+    from placeopt.model.arrays import Ints
 
 
 @inlined

@@ -29,8 +29,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -60,9 +59,7 @@ def cpop_plan(
     return context.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
-def critical_path(
-    context: Context, priority: NDArray[np.float64], following: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def critical_path(context: Context, priority: Floats, following: Ints) -> Ints:
     """Follow the longest path from the source with the largest priority.
 
     The paper walks along equal priorities; the successor that attains the upward rank is one of
@@ -77,7 +74,7 @@ def critical_path(
     return np.array(path, dtype=np.int64)
 
 
-def pin_path(context: Context, path: NDArray[np.int64]) -> NDArray[np.int64]:
+def pin_path(context: Context, path: Ints) -> Ints:
     """Pin the critical path to the device that runs it fastest: as much of it as the device can
     hold.
     """

@@ -14,8 +14,7 @@ import numpy as np
 from placeopt.model.linear_program import integer_program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.units import Units
 
 MILP_NODES = 20_000
@@ -26,9 +25,7 @@ MILP_CELLS = 200_000
 """Largest (units x devices) table for which the integer program is tried."""
 
 
-def repair(
-    units: Units, home: NDArray[np.int64], work: NDArray[np.float64]
-) -> NDArray[np.int64] | None:
+def repair(units: Units, home: Ints, work: Floats) -> Ints | None:
     """Return a device per unit that is allowed and fits, close to `home`; None where moving units
     got stuck.
 
@@ -45,7 +42,7 @@ def repair(
     return home if _relieve(units, home, work) else None
 
 
-def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
+def pack(units: Units) -> tuple[Ints | None, bool]:
     """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none
     exists).
     """
@@ -53,7 +50,7 @@ def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     return (home, False) if home is not None else _integer_program(units)
 
 
-def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -> bool:
+def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
     used = np.zeros(len(units.capacity), dtype=np.int64)
     np.add.at(used, home, units.bytes)
@@ -82,7 +79,7 @@ def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -
     return bool((free >= 0).all())
 
 
-def _best_fit(units: Units) -> NDArray[np.int64] | None:
+def _best_fit(units: Units) -> Ints | None:
     """Best fit decreasing: fewest options first, then largest first."""
     num_units = len(units.bytes)
     for options in (units.allowed.sum(axis=1), np.zeros(num_units, dtype=np.int64)):
@@ -99,7 +96,7 @@ def _best_fit(units: Units) -> NDArray[np.int64] | None:
     return None
 
 
-def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
+def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
     from scipy.sparse import csr_array
 

@@ -21,12 +21,10 @@ from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.projection import CostArrays, GraphArrays
     from placeopt.model.units import Units
 
-    Ints = NDArray[np.int64]
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""

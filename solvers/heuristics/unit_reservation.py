@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING
 from placeopt.model.compiled import inlined, inner, uncounted
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.units import Units
-
-    Ints = NDArray[np.int64]
 
 
 @inner

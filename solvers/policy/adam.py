@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats
 
 
 class Adam:
@@ -32,7 +32,7 @@ class Adam:
         self.second = np.zeros(shape)
         self.steps = 0
 
-    def step(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+    def step(self, gradient: Floats) -> Floats:
         """Return the change of the weights."""
         a, b = self.decay
         self.steps += 1
@@ -51,16 +51,14 @@ class Parameters:
     steps : the Adam of each array, by name.
     """
 
-    def __init__(
-        self, arrays: Mapping[str, NDArray[np.float64]], rates: Mapping[str, float]
-    ) -> None:
+    def __init__(self, arrays: Mapping[str, Floats], rates: Mapping[str, float]) -> None:
         self._arrays = dict(arrays)
         self.steps = {name: Adam(array.shape, rates[name]) for name, array in arrays.items()}
 
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
+    def __getitem__(self, name: str) -> Floats:
         return self._arrays[name]
 
-    def ascend(self, gradient: Mapping[str, NDArray[np.float64]], share: float = 1.0) -> None:
+    def ascend(self, gradient: Mapping[str, Floats], share: float = 1.0) -> None:
         """Take one step along the gradient, or a share of it; arrays that it does not name stay."""
         for name, slope in gradient.items():
             self._arrays[name] += share * self.steps[name].step(slope)

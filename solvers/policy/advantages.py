@@ -20,10 +20,10 @@ import numpy as np
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats, Ints
 
 
-def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+def discounted_returns(rewards: Floats, discount: float) -> Floats:
     """Return G_t = sum_k discount^k r_(t+k) along the last axis."""
     returns = np.array(rewards, dtype=np.float64)
     for t in range(returns.shape[-1] - 2, -1, -1):
@@ -31,7 +31,7 @@ def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray
     return returns
 
 
-def peer_advantages(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+def peer_advantages(returns: Floats) -> Floats:
     """Return each rollout's return minus the mean of its peers (leave-one-out), along the first
     axis.
 
@@ -60,7 +60,7 @@ class MovingBaseline:
         return value - baseline
 
 
-def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
+def rank_utilities(values: Ints) -> Floats:
     """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is
     zero.
 
@@ -78,9 +78,7 @@ def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
 
 
-def square_root_rewards(
-    values: NDArray[np.int64], scale: float, penalty: float
-) -> NDArray[np.float64]:
+def square_root_rewards(values: Ints, scale: float, penalty: float) -> Floats:
     """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et
     al. 2018).
     """

@@ -17,7 +17,7 @@ from placeopt.solvers.policy.policy_file import PolicyFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats
 
 SEL_FEATURES, PLC_FEATURES = (
     tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)
@@ -49,16 +49,16 @@ class DualPolicyModel(PolicyFile):
     format: ClassVar[str] = "placeopt/dual-policy"
     version: ClassVar[int] = 2
 
-    sel: NDArray[np.float64]  # (SEL features,)
-    plc: NDArray[np.float64]  # (PLC features,)
+    sel: Floats  # (SEL features,)
+    plc: Floats  # (PLC features,)
     temperature: float = 1.0
     provenance: tuple[str, ...] = field(default=())
-    sel_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Sel), 0)))
-    sel_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    sel_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    plc_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Plc), 0)))
-    plc_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    plc_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sel_inside: Floats = field(default_factory=lambda: np.zeros((len(Sel), 0)))
+    sel_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    sel_out: Floats = field(default_factory=lambda: np.zeros(0))
+    plc_inside: Floats = field(default_factory=lambda: np.zeros((len(Plc), 0)))
+    plc_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    plc_out: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         hidden = {kind: int(np.size(getattr(self, f"{kind}_out"))) for kind in ("sel", "plc")}
@@ -123,7 +123,7 @@ class DualPolicyModel(PolicyFile):
             layers[f"{kind}_out"] = np.zeros(hidden)
         return replace(self, **layers)
 
-    def trained(self, arrays: dict[str, NDArray[np.float64]], note: str) -> DualPolicyModel:
+    def trained(self, arrays: dict[str, Floats], note: str) -> DualPolicyModel:
         """Return the policy with new `ARRAYS` and one more line of provenance."""
         known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
@@ -163,23 +163,21 @@ class DualPolicyModel(PolicyFile):
         )
 
 
-def _rounded(array: NDArray[np.float64]) -> Any:
+def _rounded(array: Floats) -> Any:
     """Return an array as lists, numbers in six digits."""
     if array.ndim > 1:
         return [_rounded(row) for row in array]
     return [float(f"{x:.6g}") for x in array]
 
 
-def _array(rows: Any, where: str, path: str | Path) -> NDArray[np.float64]:
+def _array(rows: Any, where: str, path: str | Path) -> Floats:
     try:
         return np.array(rows, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
-def _column(
-    data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path
-) -> NDArray[np.float64]:
+def _column(data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path) -> Floats:
     table = data.get(key)
     if not isinstance(table, dict) or sorted(table) != sorted(names):
         raise InputError(

@@ -28,12 +28,10 @@ from placeopt.solvers.policy.list_kernels import (
 from placeopt.solvers.policy.policy_file import PolicyFile
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 
-    Floats = NDArray[np.float64]
 
 TRAINED = Path(__file__).resolve().parent / "learned_list.json"
 """The weights of the package; results/policy/train.py made them."""

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from placeopt.solvers.policy.structure_features import structure_features, type_features
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
 
@@ -48,8 +47,8 @@ class Nodes(NamedTuple):
 
 def describe(
     problem: PlacementProblem,
-    label: NDArray[np.int64],
-    first: NDArray[np.int64] | None,
+    label: Ints,
+    first: Ints | None,
     lead: float,
 ) -> Nodes:
     """Return the groups of `label` with mean features of their ops, their shares of time and
@@ -85,7 +84,7 @@ def describe(
     )
 
 
-def _tensor(array: NDArray[np.float64]) -> Tensor:
+def _tensor(array: Floats) -> Tensor:
     return torch.from_numpy(array.astype(np.float32))
 
 
