@@ -111,9 +111,9 @@ class Coarsening(Generic[ModelT]):
         coarse_rank = _coarse_rank(self.coarse, placement, start)
         if coarse_rank is None:
             return Placement(device)
-        position = np.empty(self.fine.num_ops, dtype=np.int64)
+        position = np.empty(self.fine.num_ops, np.int64)
         position[self.fine.topological_order] = np.arange(self.fine.num_ops)
-        rank = np.empty(self.fine.num_ops, dtype=np.int64)
+        rank = np.empty(self.fine.num_ops, np.int64)
         rank[np.lexsort((position, coarse_rank[self.group]))] = np.arange(self.fine.num_ops)
         return Placement(device, rank)
 
@@ -129,13 +129,13 @@ class Coarsening(Generic[ModelT]):
             raise InputError(
                 f"placement: expected {n} devices, one per op, received {len(placement.device)}"
             )
-        votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), dtype=np.int64)
+        votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), np.int64)
         np.add.at(votes, (self.group, placement.device), 1)
         rank = None
         if placement.priority is not None:
             first = np.full(self.coarse.num_ops, np.iinfo(np.int64).max)
             np.minimum.at(first, self.group, placement.priority)
-            rank = np.empty(self.coarse.num_ops, dtype=np.int64)
+            rank = np.empty(self.coarse.num_ops, np.int64)
             rank[np.argsort(first, kind="stable")] = np.arange(self.coarse.num_ops)
         return Placement(votes.argmax(axis=1), rank)
 
@@ -150,7 +150,7 @@ def _coarse_rank(
         return Placement.from_starts(placement.device, times, coarse.topological_order).priority
     if placement.priority is None:
         return None
-    rank = np.empty(count, dtype=np.int64)
+    rank = np.empty(count, np.int64)
     rank[np.argsort(placement.priority, kind="stable")] = np.arange(count)
     return rank
 
@@ -280,7 +280,7 @@ class GroupableOps:
             if depth is not None or groups is None or level == 1 or len(set(keys)) <= groups:
                 break
         number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        return np.array([number[key] for key in keys], dtype=np.int64)
+        return np.array([number[key] for key in keys], np.int64)
 
     def meta_labels(self) -> Ints:
         """Label ops by meta label; an op without one is alone."""
@@ -352,7 +352,7 @@ class Grouping:
         self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
         if not acyclic:
             self._relabel(self.roots())
-        self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
+        self.backward = model.backward if acyclic else np.zeros(n, np.bool_)
 
     def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
@@ -364,7 +364,7 @@ class Grouping:
         order = self.ops.model.topological_order
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
-        number = np.empty(self.count, dtype=np.int64)
+        number = np.empty(self.count, np.int64)
         number[np.argsort(first, kind="stable")] = np.arange(self.count)
         return number[self.label]
 
@@ -374,7 +374,7 @@ class Grouping:
         return int(self.label.max()) + 1
 
     def _relabel(self, label: Ints) -> None:
-        used = np.zeros(int(label.max()) + 1, dtype=np.bool_)
+        used = np.zeros(int(label.max()) + 1, np.bool_)
         used[label] = True
         self.label = (np.cumsum(used) - 1)[label]
 
@@ -431,7 +431,7 @@ class Grouping:
             before = self.count
             if before <= groups or idle == 2:
                 return
-            heavy = np.zeros(before, dtype=np.bool_)
+            heavy = np.zeros(before, np.bool_)
             heavy[self.label[~cheap]] = True
             self._match(groups, unlimited, reverse=bool(direction % 2), heavy=heavy, siblings=False)
             idle = idle + 1 if self.count == before else 0
@@ -479,7 +479,7 @@ class Grouping:
         count = int(label.max()) + 1
         ends = label[self.edges]
         graph = coo_array(
-            (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
+            (np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
         ).tocsr()
         component = connected_components(graph, directed=True, connection="strong")[1][
             label
@@ -530,11 +530,7 @@ class Grouping:
             return
         pointer = np.searchsorted(source, np.arange(count + 1))
         nodes = self._nodes(heavy)
-        level = (
-            kernel.levels(count, pointer, target)
-            if self.acyclic
-            else np.zeros(count, dtype=np.int64)
-        )
+        level = kernel.levels(count, pointer, target) if self.acyclic else np.zeros(count, np.int64)
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
         rating = (traffic + 1e-3) ** 2 / (
@@ -588,10 +584,10 @@ class Grouping:
 
     def _nodes(self, heavy: Flags | None = None) -> kernel.Nodes:
         count = self.count
-        member = np.empty(count, dtype=np.int64)
+        member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
         weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
-        flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
+        flags = np.zeros(count, np.bool_) if heavy is None else heavy
         return kernel.Nodes(member, weight, self.backward[member], flags)
 
     def _quotient(self, reverse: bool = False) -> tuple[Ints, Ints, Floats]:
@@ -633,13 +629,7 @@ def _first_of_equal(key: Ints) -> Ints:
     return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
 
 
-def _sibling_keys(
-    count: int,
-    source: Ints,
-    target: Ints,
-    traffic: Floats,
-    level: Ints,
-) -> Ints:
+def _sibling_keys(count: int, source: Ints, target: Ints, traffic: Floats, level: Ints) -> Ints:
     """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
     edges.
     """
@@ -647,7 +637,7 @@ def _sibling_keys(
     neighbour = np.concatenate([source, target + count])
     order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))
     first = order[np.unique(node[order], return_index=True)[1]]
-    key = np.full(count, -1, dtype=np.int64)
+    key = np.full(count, -1, np.int64)
     key[node[first]] = neighbour[first] * (int(level.max()) + 1) + level[node[first]]
     return key
 
@@ -712,7 +702,7 @@ def share(classes: Any, a: int, b: int) -> None:
 @entry
 def roots(parent: Any) -> Any:
     """Return the root of every op."""
-    result = np.empty(len(parent), dtype=np.int64)
+    result = np.empty(len(parent), np.int64)
     for op in range(len(parent)):
         result[op] = find_root(parent, op)
     return result
@@ -723,7 +713,7 @@ def join_colocated(classes: Any, colocation: Any) -> None:
     """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
     if len(colocation) == 0:
         return
-    first = np.full(colocation.max() + 2, -1, dtype=np.int64)
+    first = np.full(colocation.max() + 2, -1, np.int64)
     for op in range(len(colocation)):
         group = colocation[op]
         if group >= 0:
@@ -737,13 +727,13 @@ def join_colocated(classes: Any, colocation: Any) -> None:
 def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
     waiting = np.bincount(target, minlength=num_nodes)
-    queue = np.empty(num_nodes, dtype=np.int64)
+    queue = np.empty(num_nodes, np.int64)
     tail = 0
     for node in range(num_nodes):
         if waiting[node] == 0:
             queue[tail] = node
             tail += 1
-    level = np.zeros(num_nodes, dtype=np.int64)
+    level = np.zeros(num_nodes, np.int64)
     head = 0
     while head < tail:
         node = queue[head]
@@ -776,13 +766,13 @@ def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
 def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return a topological order that follows one branch to its end before the next."""
     waiting = np.bincount(target, minlength=num_nodes)
-    stack = np.empty(num_nodes, dtype=np.int64)
+    stack = np.empty(num_nodes, np.int64)
     top = 0
     for node in range(num_nodes - 1, -1, -1):
         if waiting[node] == 0:
             stack[top] = node
             top += 1
-    order = np.empty(num_nodes, dtype=np.int64)
+    order = np.empty(num_nodes, np.int64)
     done = 0
     while top:
         top -= 1
@@ -824,8 +814,8 @@ def match_edges(
     The partner of every node, -1 for none.
     """
     count = len(nodes.weight)
-    mate = np.full(count, -1, dtype=np.int64)
-    upper = np.zeros(count, dtype=np.bool_)
+    mate = np.full(count, -1, np.int64)
+    upper = np.zeros(count, np.bool_)
     merges = 0
     for edge in ranked:
         if merges >= max_merges:
@@ -901,8 +891,8 @@ def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, 
 
     Cutting a group along a topological order keeps an acyclic contraction acyclic.
     """
-    group = np.full(len(label), -1, dtype=np.int64)
-    latest = np.full(num_labels, -1, dtype=np.int64)  # last op that opened a group, by label
+    group = np.full(len(label), -1, np.int64)
+    latest = np.full(num_labels, -1, np.int64)  # last op that opened a group, by label
     count = 0
     for op in order:
         first = latest[label[op]]
@@ -921,7 +911,7 @@ def cut_order(
     order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool
 ) -> Any:
     """Cut a sequence of nodes into about `num_groups` runs of equal work."""
-    group = np.full(len(order), -1, dtype=np.int64)
+    group = np.full(len(order), -1, np.int64)
     left = nodes.weight.sum()
     count, size = 0, 0.0
     first = -1
@@ -951,7 +941,7 @@ def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) ->
     Splitting labels by this number makes the contraction acyclic: it never falls along an edge
     inside a component, and rises where the label changes.
     """
-    stage = np.zeros(len(order), dtype=np.int64)
+    stage = np.zeros(len(order), np.int64)
     for op in order:
         for edge in range(pointer[op], pointer[op + 1]):
             other = target[edge]

@@ -205,10 +205,7 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
 
 
 def _fit(
-    parts: Callable[[Floats], Floats],
-    starts: list[Floats],
-    t: Floats,
-    names: tuple[str, ...],
+    parts: Callable[[Floats], Floats], starts: list[Floats], t: Floats, names: tuple[str, ...]
 ) -> tuple[Floats, FitReport]:
     """Minimise the robust squared logarithm of predicted over measured time.
 
@@ -249,10 +246,7 @@ def _fit(
 
 
 def _standard_errors(
-    residual: Callable[[Floats], Floats],
-    x: Floats,
-    used: Flags,
-    known: list[bool],
+    residual: Callable[[Floats], Floats], x: Floats, used: Flags, known: list[bool]
 ) -> list[float]:
     """Relative standard errors from the curvature at the optimum, without the outliers."""
     step = 1e-5
@@ -279,7 +273,7 @@ def _rate(amount: Floats, t: Floats) -> float:
 
 
 def _column(values: ArrayLike, what: str) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, np.float64)
     if array.ndim != 1:
         raise InputError(f"{what}: expected a list of numbers, received {array.ndim} dimensions")
     if not np.isfinite(array).all() or (array < 0).any():

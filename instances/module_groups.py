@@ -151,8 +151,8 @@ def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     tied = [
         (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
     ]
-    ends = np.array([*pairs, *tied], dtype=np.int64).reshape(-1, 2)
-    ones = np.ones(len(ends), dtype=np.int8)
+    ends = np.array([*pairs, *tied], np.int64).reshape(-1, 2)
+    ones = np.ones(len(ends), np.int8)
     table = coo_array(
         (ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)
     ).tocsr()

@@ -31,7 +31,7 @@ def quotient(model: ModelT, label: Ints, root: Ints) -> ModelT:
 def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> PlacementProblem:
     count = int(label.max()) + 1
     compute = _sum(problem.compute, label, count)
-    blocked = np.zeros(compute.shape, dtype=np.int64)
+    blocked = np.zeros(compute.shape, np.int64)
     np.add.at(blocked, label, problem.compute == INCOMPATIBLE)
     compute[blocked > 0] = INCOMPATIBLE
     work = problem.min_compute
@@ -53,7 +53,7 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
         UNKNOWN,
         UNSUPPORTED,
     ):  # one unknown part makes the sum unknown, an unsupported one forbids it
-        hit = np.zeros(measured.shape, dtype=np.int64)
+        hit = np.zeros(measured.shape, np.int64)
         np.add.at(hit, label, graph.measured == value)
         measured[hit > 0] = value
     kept, tensors = _tensors(graph, label)
@@ -61,7 +61,7 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     members: list[list[int]] = [[] for _ in range(count)]
     for op, group in enumerate(label.tolist()):
         members[group].append(op)
-    unshaped = np.zeros(count, dtype=np.bool_)
+    unshaped = np.zeros(count, np.bool_)
     unshaped[label[graph.unshaped]] = True
     return OpGraph(
         name=graph.name,
@@ -83,7 +83,7 @@ def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
 
 
 def _sum(values: Ints, label: Ints, count: int) -> Ints:
-    total = np.zeros((count, *values.shape[1:]), dtype=np.int64)
+    total = np.zeros((count, *values.shape[1:]), np.int64)
     np.add.at(total, label, values)
     return total
 
@@ -106,24 +106,20 @@ def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict
 
 
 def _common(
-    model: OpGraph | PlacementProblem,
-    label: Ints,
-    root: Ints,
-    work: Ints,
-    count: int,
+    model: OpGraph | PlacementProblem, label: Ints, root: Ints, work: Ints, count: int
 ) -> dict[str, Any]:
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
     # the heaviest member gives a group its name and type: names of members are distinct
     order = np.lexsort((-np.arange(len(label)), work, label))
     last = np.concatenate((np.flatnonzero(np.diff(label[order])), [len(label) - 1]))
     heaviest = order[last].tolist()
-    backward = np.zeros(count, dtype=np.bool_)
+    backward = np.zeros(count, np.bool_)
     backward[label[model.backward]] = True
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(low, label, model.meta)
     np.maximum.at(high, label, model.meta)
     # groups of one class share a device: an id where several groups, or an old id, are in it
-    first_root = np.full(count, -1, dtype=np.int64)
+    first_root = np.full(count, -1, np.int64)
     first_root[label[::-1]] = root[::-1]
     _, class_of, size = np.unique(first_root, return_inverse=True, return_counts=True)
     colocation = np.where(size[class_of] > 1, class_of, -1)

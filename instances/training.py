@@ -290,11 +290,11 @@ class _Derivation:
     def _build(self) -> OpGraph:
         graph, ops = self.graph, self.ops
         n, extra = graph.num_ops, len(ops.names)
-        origin = np.array(ops.origin, dtype=np.int64)
-        moved = np.zeros(n + extra, dtype=np.int64)
+        origin = np.array(ops.origin, np.int64)
+        moved = np.zeros(n + extra, np.int64)
         for op, size, consumers in zip(self.producer, self.bytes, self.consumers, strict=True):
             moved[[op, *consumers]] += size
-        moved[n:] += np.array(ops.weight_bytes, dtype=np.int64)
+        moved[n:] += np.array(ops.weight_bytes, np.int64)
         moved[:n] = graph.bytes_moved
         moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = (
             0  # unknown stays unknown
@@ -308,9 +308,9 @@ class _Derivation:
             flops=[*graph.flops.tolist(), *ops.flops],
             bytes_moved=moved,
             resident=[*graph.resident.tolist(), *ops.resident],
-            parameters=np.concatenate([graph.parameters, np.zeros(extra, dtype=np.int64)]),
+            parameters=np.concatenate([graph.parameters, np.zeros(extra, np.int64)]),
             colocation=self._colocation(origin),
-            backward=np.concatenate([graph.backward, np.ones(extra, dtype=np.bool_)]),
+            backward=np.concatenate([graph.backward, np.ones(extra, np.bool_)]),
             meta=np.concatenate([graph.meta, np.full(extra, -1)]),
             unshaped=np.concatenate([graph.unshaped, graph.unshaped[origin]]),
             measured_kinds=graph.measured_kinds,
@@ -323,7 +323,7 @@ class _Derivation:
     def _colocation(self, origin: Ints) -> Ints:
         """Give forward ops with tied backward ops a group, new unless they have one."""
         groups = self.graph.colocation.copy()
-        tied = np.array(self.ops.tied, dtype=np.bool_)
+        tied = np.array(self.ops.tied, np.bool_)
         new = np.unique(origin[tied & (groups[origin] < 0)])
         groups[new] = (int(groups.max()) + 1 if (groups >= 0).any() else 0) + np.arange(len(new))
         return np.concatenate([groups, np.where(tied, groups[origin], -1)])

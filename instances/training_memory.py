@@ -57,7 +57,7 @@ def part_of_ops(op_names: Sequence[str], backward: Flags) -> Ints:
     """Return what the resident bytes of every op are, by the names that derived backward ops have;
     shape (num_ops,).
     """
-    found = np.full(len(op_names), WEIGHTS, dtype=np.int64)
+    found = np.full(len(op_names), WEIGHTS, np.int64)
     for op in np.flatnonzero(backward).tolist():
         leaf = op_names[op].rpartition("/")[2]
         found[op] = (
@@ -71,16 +71,12 @@ def part_of_ops(op_names: Sequence[str], backward: Flags) -> Ints:
 
 
 def resident_parts(
-    op_names: Sequence[str],
-    backward: Flags,
-    resident: Ints,
-    device: Ints,
-    count: int,
+    op_names: Sequence[str], backward: Flags, resident: Ints, device: Ints, count: int
 ) -> Ints:
     """Return the bytes of weights, gradients and optimizer states on every device; shape (count,
     3).
     """
-    found = np.zeros((count, len(PARTS)), dtype=np.int64)
+    found = np.zeros((count, len(PARTS)), np.int64)
     np.add.at(found, (device, part_of_ops(op_names, backward)), resident)
     return found
 
@@ -96,7 +92,7 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
     """
     check_choice("optimizer", optimizer, OPTIMIZERS)
     if graph.backward.any():
-        none = np.zeros(graph.num_ops, dtype=np.int64)
+        none = np.zeros(graph.num_ops, np.int64)
         weights, gradients, states = resident_parts(
             graph.op_names, graph.backward, graph.resident, none, 1
         )[0].tolist()
@@ -128,7 +124,7 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
 def saved_bytes(graph: OpGraph) -> int:
     """Return the bytes of the forward tensors that a backward op reads."""
     forward = ~graph.backward[graph.producer]
-    read = np.zeros(graph.num_tensors, dtype=np.bool_)
+    read = np.zeros(graph.num_tensors, np.bool_)
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
     read[tensor[graph.backward[graph.consumer]]] = True
     return int(graph.tensor_bytes[forward & read].sum())

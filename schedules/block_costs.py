@@ -134,8 +134,8 @@ def activations(
 ) -> tuple[Ints, Ints]:
     """Return (change of memory per piece and device, bytes set aside per device)."""
     problem = model.problem
-    memory = np.zeros((len(pieces), problem.num_devices), dtype=np.int64)
-    reserve = np.zeros(problem.num_devices, dtype=np.int64)
+    memory = np.zeros((len(pieces), problem.num_devices), np.int64)
+    reserve = np.zeros(problem.num_devices, np.int64)
     if not model.training:
         return memory, reserve
     pointer, piece_of = problem.consumer_ptr.tolist(), piece_of_op(model, pieces)

@@ -64,7 +64,7 @@ def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
     """
     used = sum(bool(here) for here in problem.on_device)
     everywhere = np.diff(problem.device_ptr) == used
-    plain = _relaxation(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
+    plain = _relaxation(problem, np.zeros(problem.num_blocks, np.bool_))
     if used == 1 or not everywhere.any():
         return (plain,)
     return plain, _relaxation(problem, everywhere)
@@ -222,7 +222,7 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     for relaxed in relaxations(problem):
         ticks = int((relaxed.head + relaxed.span).max())
         for d, blocks in enumerate(problem.on_device):
-            here = np.array(blocks, dtype=np.int64)
+            here = np.array(blocks, np.int64)
             if here.size:
                 busy = n * int(relaxed.span[here].sum())
                 ticks = max(
@@ -242,7 +242,7 @@ def work_between_ends(relaxed: Relaxation, micro_batches: int) -> int:
     """
     found = [0]
     for here in relaxed.problem.on_device:
-        blocks = np.array(here, dtype=np.int64)
+        blocks = np.array(here, np.int64)
         if blocks.size:
             ends = int(relaxed.head[blocks].min()) + int(relaxed.tail[blocks].min())
             found.append(ends + micro_batches * int(relaxed.span[blocks].sum()))

@@ -169,7 +169,7 @@ def _ranked(graph: OpGraph, stage: Ints) -> Ints:
         for s in names
     }
     order = sorted(names, key=lambda s: (middle[s], s))
-    return np.array([order.index(s) for s in stage.tolist()], dtype=np.int64)
+    return np.array([order.index(s) for s in stage.tolist()], np.int64)
 
 
 def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -185,9 +185,7 @@ def both_directions(
     direction.
     """
     d = one.num_devices
-    held = np.array(
-        [int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64
-    )
+    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], np.int64)
     aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
     capacity = np.where(
         placed.capacity < UNLIMITED,
@@ -232,7 +230,7 @@ def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
         raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
     rest, kept = subgraph(graph, ~spread)
     inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
-    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    device = np.full(graph.num_ops, ALL, np.int64)
     device[kept] = inner
     return Cut("M", cluster.num_devices, 1, _placed(graph, cluster), device)
 
@@ -245,7 +243,7 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     spread = ~(parts[0] | parts[1])
     per_device = -(-int(graph.resident[spread].sum()) // cluster.num_devices)
     small = _smaller(first_devices(cluster, half), share, per_device * half)
-    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    device = np.full(graph.num_ops, ALL, np.int64)
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
@@ -258,7 +256,7 @@ def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
         cluster.num_devices,
         1,
         _placed(graph, cluster),
-        np.full(graph.num_ops, ALL, dtype=np.int64),
+        np.full(graph.num_ops, ALL, np.int64),
     )
 
 
@@ -288,7 +286,7 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
         if large[producer] and is_table(graph.tensor_bytes[t], graph.resident[producer]):
             large[family[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]] = True
     if 4 * np.count_nonzero(large & (weights > 0)) > np.count_nonzero(weights):
-        return np.zeros(graph.num_ops, dtype=np.bool_)
+        return np.zeros(graph.num_ops, np.bool_)
     return np.asarray(large[family])
 
 
@@ -340,7 +338,7 @@ def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     dropped.
     """
     kept = np.flatnonzero(keep)
-    new = np.full(graph.num_ops, -1, dtype=np.int64)
+    new = np.full(graph.num_ops, -1, np.int64)
     new[kept] = np.arange(len(kept))
     tensors = []
     columns = []
@@ -397,13 +395,13 @@ def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> Ints:
     problem = _placed(graph, cluster)
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
-        return np.zeros(problem.num_ops, dtype=np.int64)
+        return np.zeros(problem.num_ops, np.int64)
     result = run_step(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(
             f"'{problem.name}' cannot be cut into stages: {result.message or result.status}"
         )
-    return np.asarray(result.solution.device, dtype=np.int64)
+    return np.asarray(result.solution.device, np.int64)
 
 
 def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:

@@ -376,7 +376,7 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
     height = np.array([h for _, _, _, h in arcs])
 
     def potentials(candidate: int) -> Ints | None:
-        value = np.zeros(b * size, dtype=np.int64)
+        value = np.zeros(b * size, np.int64)
         length = weight - candidate * height
         for _ in range(b * size + 1):
             reached = value.copy()

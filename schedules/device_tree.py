@@ -96,7 +96,7 @@ class DeviceTree:
         self.home = np.tile(problem.device, size)
         graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
         graph.add_nodes_from(range(b * size))
-        self.part = np.zeros(b * size, dtype=np.int64)
+        self.part = np.zeros(b * size, np.int64)
         for c, part in enumerate(nx.weakly_connected_components(graph)):
             self.part[sorted(part)] = c
         self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
@@ -122,7 +122,7 @@ class DeviceTree:
     def _distances(self) -> Ints:
         """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
         n = len(self.span)
-        found = np.full((n, n), -UNBOUNDED, dtype=np.int64)
+        found = np.full((n, n), -UNBOUNDED, np.int64)
         np.fill_diagonal(found, 0)
         for v in self.order:
             for u, to, lag in self.edges:
@@ -172,7 +172,7 @@ class DeviceTree:
         here = self.blocks[device]
         n, idle = len(here), period - int(self.span[here].sum())
         if idle < 0:
-            return np.zeros((0, n), dtype=np.int64)
+            return np.zeros((0, n), np.int64)
         if factorial(n - 1) * comb(idle + n - 1, n - 1) > limit:
             return None
         starts = self._cyclic_orders(here, idle)
@@ -207,7 +207,7 @@ class DeviceTree:
 
     def _fit(self, starts: Ints, blocks: list[int], device: int, period: int) -> Flags:
         """Whether the blocks in these columns stay within the device's capacity, for each row."""
-        delta, fits = self.memory[blocks, device], np.ones(len(starts), dtype=np.bool_)
+        delta, fits = self.memory[blocks, device], np.ones(len(starts), np.bool_)
         for c in np.flatnonzero(delta > 0).tolist():
             begun = (starts[:, c : c + 1] - starts) // period + 1
             fits &= begun @ delta <= self.problem.capacity[device]
@@ -216,15 +216,13 @@ class DeviceTree:
     def _cyclic_orders(self, here: list[int], idle: int) -> Ints:
         """Starts within one period of all orders and idle gaps, the first block at 0."""
         n, span = len(here), self.span[here]
-        bars = np.array(
-            list(itertools.combinations(range(idle + n - 1), n - 1)), dtype=np.int64
-        ).reshape(-1, n - 1)
-        waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
-        order = np.array(list(itertools.permutations(range(1, n))), dtype=np.int64).reshape(
+        bars = np.array(list(itertools.combinations(range(idle + n - 1), n - 1)), np.int64).reshape(
             -1, n - 1
         )
+        waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
+        order = np.array(list(itertools.permutations(range(1, n))), np.int64).reshape(-1, n - 1)
         busy = span[order].cumsum(axis=1) - span[order] + span[0]
-        starts = np.zeros((len(order), len(bars), n), dtype=np.int64)
+        starts = np.zeros((len(order), len(bars), n), np.int64)
         np.put_along_axis(starts, order[:, None, :], busy[:, None, :] + waited[None, :, :], axis=2)
         return starts.reshape(-1, n)
 
@@ -293,16 +291,13 @@ class DeviceTree:
             for u, v, lag in self.edges
             if u in bottom and v in top
         ]
-        return np.array(rows, dtype=np.int64)
+        return np.array(rows, np.int64)
 
     def _assemble(
-        self,
-        patterns: dict[int, Ints],
-        partner: dict[int, tuple[Ints, Ints]],
-        period: int,
+        self, patterns: dict[int, Ints], partner: dict[int, tuple[Ints, Ints]], period: int
     ) -> Repetend:
         """Follow the partners from the roots down and put the local patterns together."""
-        start = np.zeros(len(self.span), dtype=np.int64)
+        start = np.zeros(len(self.span), np.int64)
         row: dict[int, int] = {}
         for device in self.leaves_first[::-1]:
             here, above = self.blocks[device], self.parent.get(device)
@@ -348,7 +343,7 @@ def undominated(patterns: Ints, links: Ints, period: int) -> Ints:
     runs those that the device above waits for no more turns later, and those that wait for the
     device above no fewer.
     """
-    waits, waited_for = np.zeros((2, patterns.shape[1]), dtype=np.bool_)
+    waits, waited_for = np.zeros((2, patterns.shape[1]), np.bool_)
     waits[links[links[:, 3] == 0, 2]] = True
     waited_for[links[links[:, 3] == 1, 2]] = True
     both = waits & waited_for
@@ -366,7 +361,7 @@ def _undominated_of_groups(cost: Ints, group: Ints) -> Ints:
     """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
     row comes before it.
     """
-    kept = np.empty(len(cost), dtype=np.int64)
+    kept = np.empty(len(cost), np.int64)
     count = 0
     for g in range(len(group) - 1):
         first = count
@@ -387,10 +382,10 @@ def agree(above: Ints, below: Ints, links: Ints, period: int) -> tuple[Ints, Int
     """Return for every pattern above the first pattern below that agrees with it, or -1, and the
     shift rho.
     """
-    which = np.full(len(above), -1, dtype=np.int64)
-    shift = np.zeros(len(above), dtype=np.int64)
+    which = np.full(len(above), -1, np.int64)
+    shift = np.zeros(len(above), np.int64)
     num_parts = links[:, 0].max() + 1
-    lo, hi = np.empty(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
+    lo, hi = np.empty(num_parts, np.int64), np.empty(num_parts, np.int64)
     for a in range(len(above)):
         for b in range(len(below)):
             lo[:] = -UNBOUNDED

@@ -69,8 +69,8 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
 def _compact(arrays: PipelineArrays, order: Ints, num_devices: int) -> Ints:
     """Start every instance, in `order`, as early as its devices and predecessors allow."""
     b = len(arrays.span)
-    start = np.full(len(order), -1, dtype=np.int64)
-    free = np.zeros(num_devices, dtype=np.int64)
+    start = np.full(len(order), -1, np.int64)
+    free = np.zeros(num_devices, np.int64)
     for instance in order:
         block = instance % b
         base = instance - block
@@ -114,12 +114,12 @@ def _dispatch(
     b = len(arrays.span)
     total = b * num_micro_batches
     state = Dispatch(
-        np.full(total, -1, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.zeros(total, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.zeros(num_devices, dtype=np.int64),
-        np.zeros(num_devices, dtype=np.int64),
+        np.full(total, -1, np.int64),
+        np.empty(total, np.int64),
+        np.zeros(total, np.int64),
+        np.empty(total, np.int64),
+        np.zeros(num_devices, np.int64),
+        np.zeros(num_devices, np.int64),
     )
     num_ready = 0
     for instance in range(total):
@@ -221,8 +221,8 @@ def compact(problem: PipelineProblem, start: Ints) -> Ints:
     InputError
         If the order puts a block before its predecessor.
     """
-    wanted = np.asarray(start, dtype=np.int64)
-    position = np.empty(problem.num_blocks, dtype=np.int64)
+    wanted = np.asarray(start, np.int64)
+    position = np.empty(problem.num_blocks, np.int64)
     position[problem.topological_order] = np.arange(problem.num_blocks)
     flat_position = np.tile(position, wanted.shape[0])
     micro_batch = np.repeat(np.arange(wanted.shape[0]), problem.num_blocks)
@@ -250,7 +250,7 @@ def dispatch(problem: PipelineProblem, rank: Ints) -> Ints | None:
     -------
     starts of the same shape, or None if the memory limit blocks every ready instance for good.
     """
-    table = np.asarray(rank, dtype=np.int64)
+    table = np.asarray(rank, np.int64)
     start, done = _dispatch(
         pipeline_arrays(problem), table.ravel(), table.shape[0], problem.num_devices
     )

@@ -119,8 +119,8 @@ def pipeline_of_placement(
         If weights do not fit, an op cannot run on its device, or recomputation would need a stage
         in pieces.
     """
-    where = np.asarray(device, dtype=np.int64)
-    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    where = np.asarray(device, np.int64)
+    apart = where if parts is None else np.asarray(parts, np.int64)
     model = PlacedModel(problem, where, apart, split, recompute, mode)
     pieces = pieces_of(model)
     edges = lags(model, pieces)
@@ -162,8 +162,8 @@ def stage_of_ops(
 
     A backward op has the stage of its forward op. -1 is an op that belongs to no stage.
     """
-    where = np.asarray(device, dtype=np.int64)
-    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    where = np.asarray(device, np.int64)
+    apart = where if parts is None else np.asarray(parts, np.int64)
     model = PlacedModel(
         problem, where, apart, False, False, "train" if problem.backward.any() else "infer"
     )
@@ -172,7 +172,7 @@ def stage_of_ops(
     ordered = sorted(
         (i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i]
     )
-    stage = np.full(problem.num_ops, -1, dtype=np.int64)
+    stage = np.full(problem.num_ops, -1, np.int64)
     for number, i in enumerate(ordered):
         stage[pieces[i].ops] = number
     for op in np.flatnonzero(problem.backward).tolist():

@@ -186,7 +186,7 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     then.
     """
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
-    backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
+    backward_first = np.array([kind == "F" for kind in problem.kind], np.int64) * size
     candidates = [
         dispatch(problem, rank),
         dispatch(problem, rank + backward_first[None, :]),
@@ -202,8 +202,8 @@ def _serial(problem: PipelineProblem, size: int) -> Ints | None:
     """
     waiting = np.diff(problem.pred_ptr)
     ready = np.flatnonzero(waiting == 0)[::-1].tolist()
-    start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
-    held = np.zeros(problem.num_devices, dtype=np.int64)
+    start, now = np.zeros(problem.num_blocks, np.int64), 0
+    held = np.zeros(problem.num_devices, np.int64)
     while ready:
         v = ready.pop()
         held += problem.memory[v]

@@ -147,7 +147,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
     if len(_topological(len(whole), quotient(model, whole), [0] * len(whole))) == len(whole):
         return whole
     # Cut at every change of group along a path: always acyclic. Then merge back greedily.
-    level = np.zeros(model.problem.num_ops, dtype=np.int64)
+    level = np.zeros(model.problem.num_ops, np.int64)
     pointer, source, _ = model.problem.predecessors
     for v in order:
         for u in source[pointer[v] : pointer[v + 1]].tolist():
@@ -161,7 +161,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
 
 def piece_of_op(model: PlacedModel, pieces: Sequence[Piece]) -> Ints:
     """Return the piece of every op, -1 where it is left out."""
-    found = np.full(model.problem.num_ops, -1, dtype=np.int64)
+    found = np.full(model.problem.num_ops, -1, np.int64)
     for index, piece in enumerate(pieces):
         found[piece.ops] = index
     return found

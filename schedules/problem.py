@@ -294,7 +294,7 @@ class PipelineProblem(ArrayHolder):
         """Earliest start of each block when nothing waits for a device, shape (num_blocks,)
         ticks.
         """
-        head = np.zeros(self.num_blocks, dtype=np.int64)
+        head = np.zeros(self.num_blocks, np.int64)
         for v in self.topological_order.tolist():
             for u, lag in self.predecessors_of(v):
                 head[v] = max(head[v], head[u] + self.span[u] + lag)
@@ -330,9 +330,9 @@ class PipelineProblem(ArrayHolder):
         device.
         """
         if capacity is None:
-            values = np.full(self.num_devices, UNLIMITED, dtype=np.int64)
+            values = np.full(self.num_devices, UNLIMITED, np.int64)
         elif isinstance(capacity, int | np.integer):
-            values = np.full(self.num_devices, capacity, dtype=np.int64)
+            values = np.full(self.num_devices, capacity, np.int64)
         else:
             values = np.asarray(capacity)
             if values.shape != (self.num_devices,):
@@ -365,7 +365,7 @@ class PipelineProblem(ArrayHolder):
         """
         index = {block.name: i for i, block in enumerate(blocks)}
         d = len(device_names)
-        memory = np.zeros((len(blocks), d), dtype=np.int64)
+        memory = np.zeros((len(blocks), d), np.int64)
         devices: list[list[int]] = []
         for i, block in enumerate(blocks):
             for place in block.devices:
@@ -408,7 +408,7 @@ class PipelineProblem(ArrayHolder):
             memory=memory,
             pred_ptr=pred_ptr,
             pred=pred,
-            lag=np.array([lag for block in blocks for _, lag in block.after], dtype=np.int64),
+            lag=np.array([lag for block in blocks for _, lag in block.after], np.int64),
             capacity=limits,  # type: ignore[arg-type]
             micro_batches=micro_batches,
             stage=np.array([block.stage for block in blocks]),

@@ -35,7 +35,7 @@ class Repetend(ArrayHolder):
     start: Ints  # (size, num_blocks) ticks, smallest is 0
 
     def __post_init__(self) -> None:
-        start = np.asarray(self.start, dtype=np.int64)
+        start = np.asarray(self.start, np.int64)
         if start.ndim != 2 or not start.size:
             raise InputError(
                 "repetend: expected starts of shape (micro-batches, blocks), received "

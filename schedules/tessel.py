@@ -155,7 +155,7 @@ class _AssignmentModel:
 def _assignments(problem: PipelineProblem, limit: int) -> Iterator[Ints]:
     """Yield index assignments, those that touch fewer micro-batches first."""
     order = problem.topological_order[::-1].tolist()
-    index = np.zeros(problem.num_blocks, dtype=np.int64)
+    index = np.zeros(problem.num_blocks, np.int64)
 
     def extend(position: int, top: int, used: list[int]) -> Iterator[Ints]:
         if position == len(order):

@@ -133,7 +133,7 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
     """
     names = [device.name for device in devices]
     k = len(names)
-    link_class = np.full((k, k), -1, dtype=np.int64)
+    link_class = np.full((k, k), -1, np.int64)
     covered = 0
     for row in rows:
         ends, link = row.only(_CONNECTION_KEYS).texts("between"), row.text("link")

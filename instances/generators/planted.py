@@ -19,15 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import (
-    BYTES_PER_TICK,
-    MEAN_TICKS,
-)
-from placeopt.instances.generators.table import (
-    MAX_EDGES,
-    check_count,
-    generator,
-)
+from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS
+from placeopt.instances.generators.table import MAX_EDGES, check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -179,7 +172,7 @@ def _fill(
             counts[d + 1] += moved
     horizon = max(int(counts.max()), ops * MEAN_TICKS // devices)
     device = np.repeat(np.arange(devices), counts)
-    start, duration = np.empty(ops, dtype=np.int64), np.empty(ops, dtype=np.int64)
+    start, duration = np.empty(ops, np.int64), np.empty(ops, np.int64)
     at = 0
     for count in counts.tolist():
         weights = np.cumsum(1 - spread + spread * rng.exponential(size=count))
@@ -194,12 +187,7 @@ def _fill(
 
 
 def _edges(
-    rng: np.random.Generator,
-    start: Ints,
-    finish: Ints,
-    device: Ints,
-    degree: float,
-    devices: int,
+    rng: np.random.Generator, start: Ints, finish: Ints, device: Ints, degree: float, devices: int
 ) -> Ints:
     """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them
     close.
@@ -246,18 +234,13 @@ def _ranks(start: Ints) -> Ints:
     """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
     on each other.
     """
-    rank = np.empty(len(start), dtype=np.int64)
+    rank = np.empty(len(start), np.int64)
     rank[np.argsort(start, kind="stable")] = np.arange(len(start))
     return rank
 
 
 def _one_at_a_time(
-    transfer: Ints,
-    edges: Ints,
-    pointer: Ints,
-    start: Ints,
-    finish: Ints,
-    device: Ints,
+    transfer: Ints, edges: Ints, pointer: Ints, start: Ints, finish: Ints, device: Ints
 ) -> Ints:
     """Shorten transfers until each device can send its own one after the other, earliest deadline
     first.
@@ -290,4 +273,4 @@ def _one_at_a_time(
         begin = max(release, free)
         ticks[t] = min(ticks[t], deadline - begin)
         free = begin + ticks[t]
-    return np.array(ticks, dtype=np.int64)
+    return np.array(ticks, np.int64)

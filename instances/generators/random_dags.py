@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.generators.measured import random_times, task_graph
-from placeopt.instances.generators.table import (
-    MAX_EDGES,
-    MAX_OPS,
-    check_count,
-    generator,
-)
+from placeopt.instances.generators.table import MAX_EDGES, MAX_OPS, check_count, generator
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
@@ -91,7 +86,7 @@ def fork_join(
                 before, op = op, op + 1
             ends.append(before)
         edges += [(end, op) for end in ends]  # the join is the next stage's fork
-    table = np.array(edges, dtype=np.int64)
+    table = np.array(edges, np.int64)
     return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
 
 
@@ -139,7 +134,7 @@ def series_parallel(
             for v in successors:
                 before[v].remove(op)
             insert([op], successors)
-    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], dtype=np.int64)
+    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], np.int64)
     return task_graph(
         name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr
     )
@@ -186,4 +181,4 @@ def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, in
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

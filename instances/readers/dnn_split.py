@@ -71,7 +71,7 @@ def read_split(
             "has, "
             f"received {len(op_of)} in '{graph}'"
         )
-    device = np.full(problem.num_ops, -1, dtype=np.int64)
+    device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data
     for key, kind in HOLDERS:
         own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]

@@ -231,7 +231,7 @@ class Draft:
         InputError
             If there is no op, an edge dangles or is there twice, or the graph has a cycle.
         """
-        tensor = np.array(self._edge_tensor, dtype=np.int64)
+        tensor = np.array(self._edge_tensor, np.int64)
         num_tensors = len(self._producer)
         first = np.full(num_tensors, len(tensor))
         np.minimum.at(first, tensor, np.arange(len(tensor)))
@@ -245,7 +245,7 @@ class Draft:
             ([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors)))
         )
         kinds = tuple(self._times)
-        measured = np.full((len(self.names), len(kinds)), UNKNOWN, dtype=np.int64)
+        measured = np.full((len(self.names), len(kinds)), UNKNOWN, np.int64)
         for column, (ops, values) in enumerate(self._times.values()):
             measured[np.array(ops), column] = values
         columns: dict[str, Any] = {key: self._array(key, np.int64) for key in INT_COLUMNS}
@@ -255,14 +255,14 @@ class Draft:
             name=self.name,
             op_names=tuple(self.names),
             producer=producer,
-            tensor_bytes=np.array(self._size, dtype=np.int64),
+            tensor_bytes=np.array(self._size, np.int64),
             consumer_ptr=pointer.astype(np.int64),
             consumer=target[order],
             op_types=self._words("type"),
             layer=self._words("layer"),
             measured_kinds=kinds,
             measured=measured,
-            measured_transfer=np.array(self._ticks, dtype=np.int64),
+            measured_transfer=np.array(self._ticks, np.int64),
             shapes=shapes if len(shapes) == num_tensors else (),
             tick_seconds=self.tick_seconds,
             **columns,
@@ -272,12 +272,12 @@ class Draft:
     def _find_all(self, keys: Sequence[Any], edge: Ints) -> Ints:
         """Return the indices of ops; `edge` says which edge names each."""
         try:
-            return np.fromiter(map(self.index.__getitem__, keys), dtype=np.int64, count=len(keys))
+            return np.fromiter(map(self.index.__getitem__, keys), np.int64, count=len(keys))
         except KeyError:
             found = [
                 self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)
             ]
-            return np.array(found, dtype=np.int64)
+            return np.array(found, np.int64)
 
     def _repeated(self, tensor: Ints, producer: Ints, target: Ints) -> Ints:
         """Return the edges that are there a second time and are merged; refuse them where that is
@@ -287,8 +287,8 @@ class Draft:
         if (
             self.repeated != "parallel"
         ):  # edges that are tensors of their own count as one group by source
-            own = np.ones(len(producer), dtype=np.bool_)
-            own[np.fromiter(self._tensor.values(), dtype=np.int64, count=len(self._tensor))] = False
+            own = np.ones(len(producer), np.bool_)
+            own[np.fromiter(self._tensor.values(), np.int64, count=len(self._tensor))] = False
             group = np.where(own[tensor], len(producer) + producer[tensor], group)
         order = np.lexsort((target, group))
         same = (np.diff(group[order]) == 0) & (np.diff(target[order]) == 0)
@@ -306,9 +306,9 @@ class Draft:
 
     def _array(self, key: str, dtype: Any) -> NDArray[Any]:
         values = self._columns[key]
-        result = np.full(len(self.names), DEFAULTS[key], dtype=dtype)
+        result = np.full(len(self.names), DEFAULTS[key], dtype)
         if values:
-            result[np.fromiter(values, dtype=np.int64, count=len(values))] = list(values.values())
+            result[np.fromiter(values, np.int64, count=len(values))] = list(values.values())
         return result
 
     def _words(self, key: str) -> tuple[str, ...]:

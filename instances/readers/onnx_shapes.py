@@ -167,10 +167,10 @@ def constant_tensor(node: Any) -> Any:
             tensor.dims.extend(attribute.sparse_tensor.dims)
             return tensor
         values: dict[str, Any] = {
-            "value_int": lambda a=attribute: np.array(a.i, dtype=np.int64),
-            "value_ints": lambda a=attribute: np.array(list(a.ints), dtype=np.int64),
-            "value_float": lambda a=attribute: np.array(a.f, dtype=np.float32),
-            "value_floats": lambda a=attribute: np.array(list(a.floats), dtype=np.float32),
+            "value_int": lambda a=attribute: np.array(a.i, np.int64),
+            "value_ints": lambda a=attribute: np.array(list(a.ints), np.int64),
+            "value_float": lambda a=attribute: np.array(a.f, np.float32),
+            "value_floats": lambda a=attribute: np.array(list(a.floats), np.float32),
         }
         if attribute.name in values:
             return numpy_helper.from_array(values[attribute.name]())
@@ -392,9 +392,9 @@ def _is_small(array: Array) -> bool:
 def shape_of(op_type: str, shape: Sequence[int], attrs: Attributes) -> Array:
     """Return the output of Shape or Size on a tensor of a known shape."""
     if op_type == "Size":
-        return np.array(math.prod(shape), dtype=np.int64)
+        return np.array(math.prod(shape), np.int64)
     end = attrs.get("end")
-    return np.array(list(shape)[attrs.get("start", 0) : end], dtype=np.int64)
+    return np.array(list(shape)[attrs.get("start", 0) : end], np.int64)
 
 
 def _axes(inputs: Sequence[Array | None], attrs: Attributes, position: int = 1) -> list[int] | None:
@@ -466,13 +466,13 @@ def _range(x: Sequence[Any], _: Attributes) -> Array:
     start, limit, step = (a.reshape(()).item() for a in x)
     count = max(0, math.ceil((limit - start) / step))
     _bounded([count])
-    return np.array([start + i * step for i in range(count)], dtype=x[0].dtype)
+    return np.array([start + i * step for i in range(count)], x[0].dtype)
 
 
 def _constant_of_shape(x: Sequence[Any], attrs: Attributes) -> Array:
     value = attrs.get("value")
-    fill = np.zeros(1, dtype=np.float32) if value is None else np.asarray(value)
-    return np.full(_bounded(x[0].reshape(-1)), fill.reshape(-1)[0], dtype=fill.dtype)
+    fill = np.zeros(1, np.float32) if value is None else np.asarray(value)
+    return np.full(_bounded(x[0].reshape(-1)), fill.reshape(-1)[0], fill.dtype)
 
 
 def _expand(x: Sequence[Any], _: Attributes) -> Array:
@@ -500,7 +500,7 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Sequence[Any], Attributes
         keep = bool(attrs.get("keepdims", 1))
         return np.asarray(
             function(x[0], axis=None if axes is None else tuple(axes), keepdims=keep),
-            dtype=x[0].dtype,
+            x[0].dtype,
         )
 
     return run

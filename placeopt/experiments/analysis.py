@@ -157,7 +157,7 @@ def compare(rows: Iterable[dict[str, Any]]) -> SolverTable:
         median,
         best,
         runtime,
-        np.array([bounds[name] for name in names], dtype=np.float64),
+        np.array([bounds[name] for name in names], np.float64),
         np.array([runs[label] for label in labels]),
         np.array([failures[label] for label in labels]),
     )
@@ -254,7 +254,7 @@ def convergence(
         values = np.full((len(runs), points), np.nan)
         for i, run in enumerate(runs):
             at = np.searchsorted([p[1] for p in run], grid, side="right") - 1
-            values[i, at >= 0] = np.array([p[2] for p in run], dtype=np.float64)[at[at >= 0]]
+            values[i, at >= 0] = np.array([p[2] for p in run], np.float64)[at[at >= 0]]
         seen = ~np.isnan(values).any(axis=0)
         if seen.any():
             found[name][label] = (grid[seen], np.percentile(values[:, seen], [25, 50, 75], axis=0))

@@ -187,7 +187,7 @@ def _parts(job: Job, device: Ints) -> Ints:
     given = job.options.get("stage")
     if given is None:
         return device
-    parts = np.asarray(given, dtype=np.int64)
+    parts = np.asarray(given, np.int64)
     if parts.shape != device.shape:
         raise InputError(
             f"stage: expected one for each of {len(device)} ops, received {parts.shape}"
@@ -196,11 +196,7 @@ def _parts(job: Job, device: Ints) -> Ints:
 
 
 def _run(
-    job: Job,
-    device: Ints,
-    parts: Ints,
-    homes: Sequence[int],
-    rank_of_stage: Sequence[int],
+    job: Job, device: Ints, parts: Ints, homes: Sequence[int], rank_of_stage: Sequence[int]
 ) -> _Run:
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")

@@ -140,7 +140,7 @@ class Body:
         for i, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self.wrong(f"{key}[{i}]", "a number", value)
-        return np.array(values, dtype=np.float64)
+        return np.array(values, np.float64)
 
     def flags(self, key: str) -> Flags:
         """Return a list of 0/1 or true/false as a mask."""
@@ -148,7 +148,7 @@ class Body:
         for i, value in enumerate(values):
             if value not in (0, 1):
                 raise self.wrong(f"{key}[{i}]", "true or false", value)
-        return np.array(values, dtype=np.bool_)
+        return np.array(values, np.bool_)
 
     def wrong(self, key: str, expected: str, value: Any) -> InputError:
         """Return the error for an entry of the wrong type."""
@@ -214,7 +214,7 @@ def int_table(values: list[Any], where: str) -> Ints:
         at = f"[{i}]" if rows is None else f"[{i // width}][{i % width}]"
         raise InputError(f"{where}{at}: expected a whole number, received {show(flat[i])}")
     try:
-        array = np.array(flat, dtype=np.int64)
+        array = np.array(flat, np.int64)
     except OverflowError as error:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
     return array.reshape(len(rows), width) if rows is not None else array

@@ -52,10 +52,7 @@ def _encode_graph(graph: OpGraph) -> dict[str, Any]:
         tensors["shape"] = [list(shape) for shape in graph.shapes]
     body = {**plain(graph, "name", "tick_seconds"), "ops": ops, "tensors": tensors}
     if graph.measured_kinds:
-        body["measured"] = {
-            "kinds": list(graph.measured_kinds),
-            "ticks": graph.measured.T.tolist(),
-        }
+        body["measured"] = {"kinds": list(graph.measured_kinds), "ticks": graph.measured.T.tolist()}
     return body
 
 
@@ -112,7 +109,7 @@ def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
     for i, row in enumerate(rows):
         if not isinstance(row, list):
             raise InputError(f"{where}[{i}]: expected a list of op indices, received {show(row)}")
-    pointer = np.zeros(len(rows) + 1, dtype=np.int64)
+    pointer = np.zeros(len(rows) + 1, np.int64)
     pointer[1:] = np.cumsum([len(row) for row in rows])
     return pointer, int_table([x for row in rows for x in row], where)
 

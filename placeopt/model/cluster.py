@@ -141,7 +141,7 @@ def contention_matrix(num_devices: int, contention: str) -> Ints:
     """
     k = num_devices
     if contention == "none":
-        return np.full((k, k), -1, dtype=np.int64)
+        return np.full((k, k), -1, np.int64)
     if contention == "pair":
         return np.arange(k * k, dtype=np.int64).reshape(k, k)
     if contention == "source":

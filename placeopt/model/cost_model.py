@@ -66,7 +66,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
             [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
         )
         if graph.num_tensors
-        else np.zeros((0, len(cluster.links)), dtype=np.int64)
+        else np.zeros((0, len(cluster.links)), np.int64)
     )
     fields.setdefault("io_class", io_classes(cluster))
     return PlacementProblem(
@@ -75,7 +75,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
         transfer=transfer,
         link_class=cluster.link_class,
         channel=cluster.channel,
-        capacity=np.array([device.memory for device in cluster.devices], dtype=np.int64),
+        capacity=np.array([device.memory for device in cluster.devices], np.int64),
         device_names=tuple(device.name for device in cluster.devices),
         **{name: getattr(graph, name) for name in OF_THE_GRAPH},
         **fields,
@@ -90,7 +90,7 @@ def op_ticks(graph: OpGraph, device: Device) -> Ints:
     ticks = to_ticks(
         roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'"
     )
-    measured = np.full(graph.num_ops, UNKNOWN, dtype=np.int64)
+    measured = np.full(graph.num_ops, UNKNOWN, np.int64)
     # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
     for kind in ("*", device.family, device.kind):
         if kind in graph.measured_kinds:
@@ -115,7 +115,7 @@ def io_classes(cluster: Cluster) -> Ints:
     links.
     """
     k = cluster.num_devices
-    classes = np.full(k, -1, dtype=np.int64)
+    classes = np.full(k, -1, np.int64)
     for d, device in enumerate(cluster.devices):
         if device.family != "cpu":
             others = [int(cluster.link_class[d, e]) for e in range(k) if e != d] or [0]

@@ -84,7 +84,7 @@ def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
     once).
     """
     resident = problem.units.bytes
-    mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
+    mask = np.zeros((len(resident), problem.num_devices), np.bool_)
     mask[problem.units.unit] = allowed
     for devices in mask[unique_rows(mask)[0]]:
         room = sum(int(x) for x in problem.capacity[devices].tolist())

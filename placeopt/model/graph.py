@@ -224,14 +224,14 @@ class OpGraph(SharedTensors):
         class.
         """
         pairs = [(int(u), int(v)) for u, v in edges]
-        sizes = np.zeros(len(pairs), dtype=np.int64) if edge_bytes is None else edge_bytes
+        sizes = np.zeros(len(pairs), np.int64) if edge_bytes is None else edge_bytes
         return cls(
             name=name,
             op_names=tuple(op_names),
-            producer=np.array([u for u, _ in pairs], dtype=np.int64),
+            producer=np.array([u for u, _ in pairs], np.int64),
             tensor_bytes=np.asarray(sizes),
             consumer_ptr=np.arange(len(pairs) + 1, dtype=np.int64),
-            consumer=np.array([v for _, v in pairs], dtype=np.int64),
+            consumer=np.array([v for _, v in pairs], np.int64),
             **fields,
         )
 
@@ -252,8 +252,8 @@ class OpGraph(SharedTensors):
         return cls(
             name=name,
             op_names=tuple(op_names),
-            producer=np.array([producer for producer, _, _ in triples], dtype=np.int64),
-            tensor_bytes=np.array([size for _, size, _ in triples], dtype=np.int64),
+            producer=np.array([producer for producer, _, _ in triples], np.int64),
+            tensor_bytes=np.array([size for _, size, _ in triples], np.int64),
             consumer_ptr=pointer,
             consumer=flat,
             **fields,
@@ -316,12 +316,7 @@ def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[i
     return [-1 if count else d for d, count in zip(depth, waiting, strict=True)]
 
 
-def _name_cycle(
-    stuck: Flags,
-    source: Ints,
-    consumer: Ints,
-    op_names: Sequence[str],
-) -> str:
+def _name_cycle(stuck: Flags, source: Ints, consumer: Ints, op_names: Sequence[str]) -> str:
     """Walk backwards among the ops that never became ready until one repeats."""
     inside = stuck[source] & stuck[consumer]
     predecessor = dict(zip(consumer[inside].tolist(), source[inside].tolist(), strict=True))

@@ -60,8 +60,8 @@ class Placement(ArrayHolder):
         """
         start = np.asarray(start)
         sequence = np.arange(len(start)) if order is None else np.asarray(order)
-        position = np.empty(len(start), dtype=np.int64)
+        position = np.empty(len(start), np.int64)
         position[sequence] = np.arange(len(start))
-        rank = np.empty(len(start), dtype=np.int64)
+        rank = np.empty(len(start), np.int64)
         rank[np.lexsort((position, start))] = np.arange(len(start))
         return cls(np.asarray(device), rank)

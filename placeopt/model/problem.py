@@ -87,10 +87,7 @@ class PlacementProblem(SharedTensors):
     transfer: Ints = ints("tensors", "classes", low=0)  # ticks
     link_class: Ints = ints("devices", "devices", default=0)
     channel: Ints = ints(
-        *("devices", "devices"),
-        default=-1,
-        low=-1,
-        expected="ids >= 0, or -1 for no contention",
+        *("devices", "devices"), default=-1, low=-1, expected="ids >= 0, or -1 for no contention"
     )
     resident: Ints = ints("ops", default=0, low=0)  # bytes
     capacity: Ints = ints("devices", default=UNLIMITED, low=0)  # bytes
@@ -235,7 +232,7 @@ class PlacementProblem(SharedTensors):
 
     @property
     def _edge_source(self) -> Ints:
-        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
+        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, np.int64)
 
     @cached_property
     def units(self) -> Units:
@@ -278,7 +275,7 @@ class PlacementProblem(SharedTensors):
         """
         k = self.num_devices
         if k == 1 or not self.num_tensors:
-            return frozen(np.zeros(self.num_tensors, dtype=np.int64))
+            return frozen(np.zeros(self.num_tensors, np.int64))
         used = np.unique(self.link_class[~np.eye(k, dtype=np.bool_)])
         return frozen(self.transfer[:, used].min(axis=1))
 
@@ -287,7 +284,7 @@ class PlacementProblem(SharedTensors):
         """Ticks to move each tensor between each device and host memory, shape (num_tensors,
         num_devices).
         """
-        table = np.zeros((self.num_tensors, self.num_devices), dtype=np.int64)
+        table = np.zeros((self.num_tensors, self.num_devices), np.int64)
         pays = self.io_class >= 0
         if self.num_tensors:
             table[:, pays] = self.transfer[:, self.io_class[pays]]
@@ -408,7 +405,7 @@ class PlacementProblem(SharedTensors):
                 raise InputError(
                     f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
                 )
-        table = np.asarray(triples if triples else np.zeros((0, 3), dtype=np.int64))
+        table = np.asarray(triples if triples else np.zeros((0, 3), np.int64))
         return cls(
             name=name,
             compute=np.asarray(compute),

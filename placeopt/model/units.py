@@ -35,7 +35,7 @@ def unit_of_ops(colocation: Ints) -> Ints:
     n = len(colocation)
     label = np.where(colocation >= 0, colocation, colocation.max(initial=-1) + 1 + np.arange(n))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    by_first = np.empty(len(first), dtype=np.int64)
+    by_first = np.empty(len(first), np.int64)
     by_first[np.argsort(first, kind="stable")] = np.arange(len(first))
     return frozen(by_first[inverse])
 
@@ -47,7 +47,7 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> U
     count = int(unit.max()) + 1
     member = np.argsort(unit, kind="stable")
     pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
-    size = np.zeros(count, dtype=np.int64)
+    size = np.zeros(count, np.int64)
     np.add.at(size, unit, op_bytes)
     everywhere = allowed[member]
     if count < len(unit):
@@ -67,6 +67,6 @@ def join_units(units: Units, cluster: Ints) -> Units:
     """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each
     unit's cluster.
     """
-    op_bytes = np.zeros(len(units.unit), dtype=np.int64)
+    op_bytes = np.zeros(len(units.unit), np.int64)
     op_bytes[units.first_op] = units.bytes
     return group_units(cluster[units.unit], op_bytes, units.allowed[units.unit], units.capacity)

@@ -20,7 +20,7 @@ MAX_DRAWN = 150
 
 def levels(graph: OpGraph) -> Ints:
     """Return the number of edges on the longest path from a source to each op, shape (num_ops,)."""
-    level = np.zeros(graph.num_ops, dtype=np.int64)
+    level = np.zeros(graph.num_ops, np.int64)
     edges = graph.edges
     by_source = np.argsort(edges[:, 0], kind="stable")
     pointer = np.searchsorted(edges[by_source, 0], np.arange(graph.num_ops + 1)).tolist()
@@ -29,7 +29,7 @@ def levels(graph: OpGraph) -> Ints:
     for u in graph.topological_order.tolist():
         for v in targets[pointer[u] : pointer[u + 1]]:
             depth[v] = max(depth[v], depth[u] + 1)
-    return np.array(depth, dtype=np.int64)
+    return np.array(depth, np.int64)
 
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def pack_lanes(start: Ints, finish: Ints) -> Ints:
     """Return a lane for each interval, as few lanes as possible, so that none overlaps another in
     its lane.
     """
-    lanes = np.zeros(len(start), dtype=np.int64)
+    lanes = np.zeros(len(start), np.int64)
     free: list[int] = []
     busy: list[tuple[int, int]] = []
     used = 0

@@ -82,7 +82,7 @@ def homes(program: Program, placed: Mapping[str, int]) -> Ints:
         which run where their forward op does), or none of them is.
     """
     index = {call.name: i for i, call in enumerate(program.calls)}
-    device = np.full(program.num_calls, -1, dtype=np.int64)
+    device = np.full(program.num_calls, -1, np.int64)
     strange = []
     for name, where in placed.items():
         if name in index:
@@ -112,7 +112,7 @@ def spread(program: Program, device: Ints) -> Ints:
     for i in range(program.num_calls - 1, -1, -1):
         if found[i] < 0:
             found[i] = next((found[j] for j in program.readers[i] if found[j] >= 0), -1)
-    return np.array([max(where, 0) for where in found], dtype=np.int64)
+    return np.array([max(where, 0) for where in found], np.int64)
 
 
 def segments(program: Program, label: Sequence[int]) -> list[list[int]]:

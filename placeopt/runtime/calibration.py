@@ -357,10 +357,7 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> Floats:
 
 
 def transfer_times(
-    graph: OpGraph,
-    device: Ints,
-    finish: Floats,
-    rows: Floats,
+    graph: OpGraph, device: Ints, finish: Floats, rows: Floats
 ) -> tuple[Floats, Floats]:
     """Return (bytes, seconds) of the transfers of one execution.
 

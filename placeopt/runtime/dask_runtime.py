@@ -367,7 +367,7 @@ class DaskRuntime:
         self, tasks: _Tasks, records: dict[str, Any], addresses: tuple[str, ...]
     ) -> tuple[Floats, Floats]:
         assert self._graph is not None
-        nanoseconds: Ints = np.full((2, self._graph.num_ops), -1, dtype=np.int64)
+        nanoseconds: Ints = np.full((2, self._graph.num_ops), -1, np.int64)
         moved = []
         for d, address in enumerate(addresses):
             for op, start, finish in records[address][0]:
@@ -381,7 +381,7 @@ class DaskRuntime:
                 f"op '{self._graph.op_names[op]}' has no record; its worker restarted"
             )
         zero = int(nanoseconds[0].min())
-        rows = np.array(sorted(moved), dtype=np.int64).reshape(-1, 4)
+        rows = np.array(sorted(moved), np.int64).reshape(-1, 4)
         transfers = np.column_stack([rows[:, :2], 1e-9 * (rows[:, 2:] - zero)]).astype(np.float64)
         return (1e-9 * (nanoseconds - zero)).astype(np.float64), transfers
 

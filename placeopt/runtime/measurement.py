@@ -75,7 +75,7 @@ class Measurement(Shown):
 
     def __post_init__(self) -> None:
         for key in ("start", "finish", "transfers", "wall"):
-            object.__setattr__(self, key, frozen(np.array(getattr(self, key), dtype=np.float64)))
+            object.__setattr__(self, key, frozen(np.array(getattr(self, key), np.float64)))
 
     @classmethod
     def of_runs(
@@ -164,7 +164,7 @@ def check_placement(
         )
     if placement.priority is not None:
         return placement
-    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     return Placement(placement.device, rank)
 

@@ -66,7 +66,7 @@ class OnnxSessions(NamedDevices):
         home = homes(self.program.program, dict(zip(graph.op_names, device, strict=True)))
         groups = segments(self.program.program, home.tolist())
         index = {name: op for op, name in enumerate(graph.op_names)}
-        label: Ints = np.full(graph.num_ops, -1, dtype=np.int64)
+        label: Ints = np.full(graph.num_ops, -1, np.int64)
         number, op_of_part = 0, []
         for group in groups:
             ops = [
@@ -77,9 +77,7 @@ class OnnxSessions(NamedDevices):
             number += bool(ops)
         coarse = quotient(graph, label, np.arange(graph.num_ops))
         at = [int(home[group[0]]) for group in groups]
-        where = np.array(
-            [d for d, op in zip(at, op_of_part, strict=True) if op >= 0], dtype=np.int64
-        )
+        where = np.array([d for d, op in zip(at, op_of_part, strict=True) if op >= 0], np.int64)
         return Parts(coarse, Placement(where, np.arange(number)), groups, at, op_of_part)
 
     def run(self, parts: Parts, *, repeat: int = 1, check: bool = False) -> Measurement:
@@ -230,4 +228,4 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
         return rng.random(shape) < 0.5
     if dtype.kind in "iu":
         return rng.integers(0, 2, shape).astype(dtype)
-    return np.zeros(shape, dtype=dtype)
+    return np.zeros(shape, dtype)

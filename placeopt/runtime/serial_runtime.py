@@ -40,7 +40,7 @@ def worker_cluster(
     """
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
-    zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
+    zeros = np.zeros((num_devices, num_devices), np.int64)
     return Cluster(name, devices, (link,), zeros, zeros - 1).with_contention("pair")
 
 
@@ -159,13 +159,13 @@ class SerialRuntime:
 
 def _ready_order(graph: OpGraph, priority: Ints) -> Any:
     """Key that sorts ops by depth, then rank: an order in which every op finds its inputs."""
-    depth = np.zeros(graph.num_ops, dtype=np.int64)
+    depth = np.zeros(graph.num_ops, np.int64)
     for op, reader in sorted(graph.edges.tolist(), key=_position(graph)):
         depth[reader] = max(depth[reader], depth[op] + 1)
     return lambda op: (depth[op], priority[op], op)
 
 
 def _position(graph: OpGraph) -> Any:
-    place = np.empty(graph.num_ops, dtype=np.int64)
+    place = np.empty(graph.num_ops, np.int64)
     place[graph.topological_order] = np.arange(graph.num_ops)
     return lambda edge: (place[edge[0]], place[edge[1]])

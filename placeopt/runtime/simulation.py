@@ -48,7 +48,7 @@ class Timeline:
     @property
     def busy(self) -> Ints:
         """Ticks that each device computes, shape (num_devices,)."""
-        total = np.zeros(self.problem.num_devices, dtype=np.int64)
+        total = np.zeros(self.problem.num_devices, np.int64)
         np.add.at(total, self.placement.device, self.finish - self.start)
         return total
 

@@ -182,7 +182,7 @@ def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Flo
     paid = np.concatenate([[0], np.cumsum(price)])
     # a job is worth what is left of 1 after paying for its servers
     worth = one - options.width * (paid[options.last] - paid[options.job])
-    best = np.zeros(size, dtype=np.int64)
+    best = np.zeros(size, np.int64)
     np.maximum.at(best, options.job, worth)
     return min(size, (servers * int(price.sum()) + sum(best.tolist())) // one)
 

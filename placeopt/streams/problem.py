@@ -105,10 +105,10 @@ class JobTable:
         """Everything the simulator needs, computed once."""
         degrees = self.degrees
         jct = self._completion_times()
-        width = np.zeros(jct.shape, dtype=np.int64)
+        width = np.zeros(jct.shape, np.int64)
         splits, memory, parents = [], [], []
-        op_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
-        sequential = np.zeros(len(self.profiles), dtype=np.int64)
+        op_ptr = np.zeros(len(self.profiles) + 1, np.int64)
+        sequential = np.zeros(len(self.profiles), np.int64)
         for m, profile in enumerate(self.profiles):
             counts = [
                 split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum)
@@ -129,7 +129,7 @@ class JobTable:
         parent_ptr, parent = csr(parents)
         blocks = self.topology.blocks
         return JobArrays(
-            np.array(degrees, dtype=np.int64),
+            np.array(degrees, np.int64),
             jct,
             width,
             sequential,
@@ -140,7 +140,7 @@ class JobTable:
             self.config.rule == "uniform",
             float(self.topology.memory),
             op_ptr,
-            np.array(splits, dtype=np.int64),
+            np.array(splits, np.int64),
             np.array(memory),
             parent_ptr,
             parent,
@@ -159,7 +159,7 @@ class JobTable:
             from placeopt.streams.contention import completion_table
 
             table = completion_table(self.profiles, self.topology, self.config, self.contention)
-        ticks = np.full(table.shape, -1, dtype=np.int64)
+        ticks = np.full(table.shape, -1, np.int64)
         fits = np.isfinite(table)
         ticks[fits] = to_ticks(table[fits] * self.steps, self.tick_seconds, "job completion time")
         return ticks

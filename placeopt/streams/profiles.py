@@ -51,7 +51,7 @@ class JobProfile(ArrayHolder):
         if size == 0:
             raise InputError(f"job type '{self.name}': expected at least one op, received none")
         for key in ("forward", "backward", "memory"):
-            array = np.array(getattr(self, key), dtype=np.float64)
+            array = np.array(getattr(self, key), np.float64)
             if array.shape != (size,):
                 raise InputError(
                     f"job type '{self.name}': {key} must have {size} values, received {array.shape}"
@@ -63,7 +63,7 @@ class JobProfile(ArrayHolder):
                     f"{array[bad]}"
                 )
             object.__setattr__(self, key, frozen(array))
-        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        edges = np.array(self.edges, np.int64).reshape(-1, 2)
         if edges.size and (edges.min() < 0 or edges.max() >= size):
             raise InputError(f"job type '{self.name}': an edge names an op outside 0..{size - 1}")
         object.__setattr__(self, "edges", frozen(edges))
@@ -155,13 +155,13 @@ class JobProfile(ArrayHolder):
                 f"job type '{profile.name}': node ids must be 1..{len(ids)}, received "
                 f"{ids[0]}..{ids[-1]}"
             )
-        rank = np.argsort(np.array(profile.file_order or ids, dtype=np.int64) - 1)
+        rank = np.argsort(np.array(profile.file_order or ids, np.int64) - 1)
         return cls(
             profile.name,
             np.array([node.forward for node in profile.nodes]) / 1e3,
             np.array([node.backward for node in profile.nodes]) / 1e3,
             np.array([node.activation + node.parameters for node in profile.nodes]),
-            np.array(profile.edges, dtype=np.int64).reshape(-1, 2) - 1,
+            np.array(profile.edges, np.int64).reshape(-1, 2) - 1,
             rank,
         )
 
@@ -209,7 +209,7 @@ class JobProfile(ArrayHolder):
         if (times < 0).any():
             op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
             raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
-        position = np.full(len(graph.op_names), -1, dtype=np.int64)
+        position = np.full(len(graph.op_names), -1, np.int64)
         position[keep] = np.arange(len(keep))
         memory = graph.resident[keep].astype(np.float64)
         pairs: dict[tuple[int, int], None] = {}
@@ -224,7 +224,7 @@ class JobProfile(ArrayHolder):
                 if position[op] >= 0:
                     pairs[source, int(position[op])] = None
         forward = times.astype(np.float64) * graph.tick_seconds
-        edges = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+        edges = np.array(list(pairs), np.int64).reshape(-1, 2)
         return cls(name, forward, forward * backward_ratio, memory, edges)
 
 

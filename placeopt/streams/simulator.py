@@ -86,9 +86,9 @@ class DegreePolicy:
         if self.name == "policy-degree" and self.weights is None:
             raise InputError("degree policy 'policy-degree' needs the weights of its network")
         if self.order is not None:
-            object.__setattr__(self, "order", frozen(np.asarray(self.order, dtype=np.int64)))
+            object.__setattr__(self, "order", frozen(np.asarray(self.order, np.int64)))
         if self.weights is not None:
-            object.__setattr__(self, "weights", frozen(np.asarray(self.weights, dtype=np.float64)))
+            object.__setattr__(self, "weights", frozen(np.asarray(self.weights, np.float64)))
         if self.samples < 1 or self.depth < 0:
             raise InputError("degree policy: samples must be >= 1 and depth >= 0")
         for key in ("discount", "explore"):
@@ -107,7 +107,7 @@ class DegreePolicy:
         """
         table = problem.jobs
         shape = (len(table.profiles), len(table.degrees))
-        order = np.full(shape, -1, dtype=np.int64) if self.order is None else self.order
+        order = np.full(shape, -1, np.int64) if self.order is None else self.order
         if order.shape != shape or order.max() >= shape[1]:
             raise InputError(
                 f"degree policy '{self.name}': the order must have shape {shape}, received "
@@ -116,7 +116,7 @@ class DegreePolicy:
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
-        pool = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+        pool = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64)
         terminal = 0.0
         if self.name == "rollout":
             other = problem.resample(1_000_003 + seed)
@@ -176,7 +176,7 @@ def _complete(order: Ints) -> Ints:
     size = order.shape[1]
     rows = [[d for d in row if d >= 0] for row in order.tolist()]
     return np.array(
-        [row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], dtype=np.int64
+        [row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], np.int64
     )
 
 
@@ -278,11 +278,7 @@ def simulate(
 
 
 def _run(
-    problem: JobStreamProblem,
-    policy: DegreePolicy,
-    seed: int,
-    servers: Flags,
-    recorded: int,
+    problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: Flags, recorded: int
 ) -> tuple[Episode, Floats]:
     """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
     or none.

@@ -144,7 +144,7 @@ def split_job(
     one split end X carries the bytes of the *other* end over X's split; an unsplit edge carries its
     source's bytes.
     """
-    count = np.array(splits, dtype=np.int64)
+    count = np.array(splits, np.int64)
     compute = np.concatenate(
         [np.repeat(profile.forward / count, count), np.repeat(profile.backward / count, count)]
     )
@@ -155,7 +155,7 @@ def split_job(
         splits,
         servers,
         frozen(first),
-        frozen(np.array([s for row in servers + servers for s in row], dtype=np.int64)),
+        frozen(np.array([s for row in servers + servers for s in row], np.int64)),
         frozen(compute),
         frozen(np.concatenate([part.source for part in parts])),
         frozen(np.concatenate([part.target for part in parts])),

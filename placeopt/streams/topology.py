@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
 
     def masks(self, num_servers: int) -> NDArray[np.uint64]:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
-        marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), dtype=np.bool_)
+        marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), np.bool_)
         marks[np.repeat(np.arange(len(marks)), np.diff(self.server_ptr)), self.server] = True
         return np.packbits(marks, axis=1, bitorder="little").view(np.uint64)
 
@@ -113,7 +113,7 @@ class RampTopology:
     def coordinates(self) -> Ints:
         """(num_servers, 3) group, rack and position of each server."""
         grid = np.indices((self.groups, self.racks, self.servers)).reshape(3, -1).T
-        return np.ascontiguousarray(grid, dtype=np.int64)
+        return np.ascontiguousarray(grid, np.int64)
 
     def block_shapes(self, size: int) -> tuple[tuple[int, int, int], ...]:
         """Return the shapes (groups, racks, positions) of blocks of `size` servers, in the order
@@ -161,7 +161,7 @@ class RampTopology:
                     rows.append([self.index(*map(int, server)) for server in cells + corner])
             pointer.append(len(rows))
         server_ptr, server = csr(rows)
-        return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server)
+        return Blocks(np.array(pointer, np.int64), server_ptr, server)
 
     def require_degree(self, degree: int, what: str = "degree") -> int:
         """Return the index of `degree` among `degrees`.

@@ -157,7 +157,7 @@ def starts_of_orders(
     InputError
         If the orders wait for each other in a circle or miss an instance.
     """
-    start = np.full((micro_batches, problem.num_blocks), -1, dtype=np.int64)
+    start = np.full((micro_batches, problem.num_blocks), -1, np.int64)
     waits = [problem.predecessors_of(i) for i in range(problem.num_blocks)]
     span = problem.span.tolist()
     queues = [deque(order) for order in orders]

@@ -148,7 +148,7 @@ class Hanayo(KnownSchedule):
     ) -> list[list[Instance]]:
         """Return the orders of the greedy execution backwards in time."""
         free = problem.with_capacity(UNLIMITED)
-        forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64)
+        forward = np.array([kind == "F" for kind in problem.kind], np.int64)
         scale = 1 + int(problem.heads.max())
         turn = np.arange(micro_batches, dtype=np.int64)[:, None] * scale
         first = dispatch(

@@ -83,7 +83,7 @@ class OneForwardOneBackwardPlus(KnownSchedule):
         kept = dispatch(rest, ranks(rest, micro_batches))
         if kept is None:
             raise self.refuse(problem, "admits too few micro-batches to go on")
-        wanted = np.zeros((micro_batches, problem.num_blocks), dtype=np.int64)
+        wanted = np.zeros((micro_batches, problem.num_blocks), np.int64)
         wanted[:, own] = kept
         return compact(problem, with_shared(problem, set(own), wanted))
 
@@ -156,7 +156,7 @@ def reduced(
 
 def ranks(problem: PipelineProblem, micro_batches: int) -> Ints:
     """Return the priorities of 1F1B: backward passes first, then the oldest micro-batch."""
-    forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64)
+    forward = np.array([kind == "F" for kind in problem.kind], np.int64)
     return forward[None, :] * micro_batches + np.arange(micro_batches, dtype=np.int64)[:, None]
 
 

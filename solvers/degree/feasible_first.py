@@ -130,7 +130,7 @@ def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> Ints:
         If the topology lacks a degree.
     """
     topology = problem.jobs.topology
-    order = np.full((len(rows), len(topology.degrees)), -1, dtype=np.int64)
+    order = np.full((len(rows), len(topology.degrees)), -1, np.int64)
     for m, row in enumerate(rows):
         for i, degree in enumerate(row):
             order[m, i] = topology.require_degree(degree)

@@ -371,7 +371,7 @@ class ValueNetwork:
             layer.astype(np.float32) for layer in (*self.outer, *self.layers[2:])
         )
         units = np.maximum(states @ hidden.T + bias, 0)
-        return np.asarray(units @ output + states @ linear, dtype=np.float64)
+        return np.asarray(units @ output + states @ linear, np.float64)
 
     def bins(self, to_come: Ints) -> Ints:
         """Return the place in `offset` for each number of jobs to come."""
@@ -481,7 +481,7 @@ def trace_returns(rewards: Floats, values: Floats, discount: float, trace: float
     R. S. Sutton, "Learning to predict by the methods of temporal differences", Machine Learning 3
     (1988).
     """
-    returns = np.array(values, dtype=np.float64)
+    returns = np.array(values, np.float64)
     for t in range(returns.shape[-1] - 2, -1, -1):
         ahead = (1 - trace) * values[..., t + 1] + trace * returns[..., t + 1]
         returns[..., t] = rewards[..., t + 1] + discount * ahead

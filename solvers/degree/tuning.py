@@ -104,7 +104,7 @@ def blocked_per_stream(
     """Return the blocked jobs of a policy on every stream; counts the episodes."""
     episodes = simulate_many(streams, policy, seed=seed)
     tracker.count(len(episodes))
-    return np.array([episode.blocked for episode in episodes], dtype=np.int64)
+    return np.array([episode.blocked for episode in episodes], np.int64)
 
 
 def clearly_better(candidate: Ints, incumbent: Ints) -> bool:

@@ -167,7 +167,7 @@ def favourite_children(
     )
     count = len(child)
     if count == 0:
-        return np.full(n, -1, dtype=np.int64)
+        return np.full(n, -1, np.int64)
     scale = max(1.0, float(context.mean_compute.max()), float(context.mean_transfer.max()))
     work, delay = context.mean_compute / scale, context.mean_transfer[tensor] / scale
     edge, op = np.arange(count), np.arange(n)
@@ -230,8 +230,8 @@ def greedy_children(context: Context) -> Ints:
 
 
 def _match(n: int, parent: Ints, child: Ints) -> Ints:
-    favourite = np.full(n, -1, dtype=np.int64)
-    taken = np.zeros(n, dtype=np.bool_)
+    favourite = np.full(n, -1, np.int64)
+    taken = np.zeros(n, np.bool_)
     for i, j in zip(parent.tolist(), child.tolist(), strict=True):
         if favourite[i] < 0 and not taken[j]:
             favourite[i], taken[j] = j, True

@@ -42,7 +42,7 @@ class SingleDevice(Heuristic):
             )
         first = {twin: group[0] for group in problem.identical_devices for twin in group}
         for device in range(problem.num_devices):
-            wanted = np.full(problem.num_ops, device, dtype=np.int64)
+            wanted = np.full(problem.num_ops, device, np.int64)
             fits = everywhere[device] and context.units.bytes.sum() <= problem.capacity[device]
             if fits:
                 if first[device] == device:  # its twins are neither better nor worse
@@ -73,7 +73,7 @@ class RoundRobin(Heuristic):
         chunks = problem.num_devices if self.chunks is None else self.chunks
         middle = (np.cumsum(work) - work / 2) / work.sum()
         chunk = np.minimum((middle * chunks).astype(np.int64), chunks - 1)
-        device = np.empty(problem.num_ops, dtype=np.int64)
+        device = np.empty(problem.num_ops, np.int64)
         device[order] = chunk % problem.num_devices
         yield context.repaired(device)
 
@@ -132,7 +132,7 @@ def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iter
 
 
 def _fits(context: Context, home: Ints) -> bool:
-    used = np.zeros(context.problem.num_devices, dtype=np.int64)
+    used = np.zeros(context.problem.num_devices, np.int64)
     np.add.at(used, home, context.units.bytes)
     return bool((used <= context.units.capacity).all())
 
@@ -142,7 +142,7 @@ def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:
     space.
     """
     units = context.units
-    home = np.zeros(len(units.bytes), dtype=np.int64)
+    home = np.zeros(len(units.bytes), np.int64)
     free = units.capacity.copy()
     weight = units.bytes.astype(np.float64) / max(1, int(units.bytes.max()))
     for unit in np.argsort(rng.random(len(home)) - weight, kind="stable"):

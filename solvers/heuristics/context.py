@@ -65,7 +65,7 @@ class Context:
     def op_bytes(self) -> Ints:
         """Bytes charged for each op, shape (num_ops,)."""
         problem = self.problem
-        held = np.zeros(problem.num_ops, dtype=np.int64)
+        held = np.zeros(problem.num_ops, np.int64)
         if self.inflation > 0 and problem.num_tensors:
             np.add.at(held, problem.producer, problem.tensor_bytes)
             np.add.at(held, problem.consumer, problem.tensor_bytes[problem.edge_tensor])
@@ -101,7 +101,7 @@ class Context:
     @cached_property
     def unpinned(self) -> Ints:
         """No unit is fixed beforehand, shape (num_units,)."""
-        return np.full(len(self.units.bytes), -1, dtype=np.int64)
+        return np.full(len(self.units.bytes), -1, np.int64)
 
     @cached_property
     def contended(self) -> bool:
@@ -123,7 +123,7 @@ class Context:
     @staticmethod
     def inverse(order: Ints) -> Ints:
         """Position of each op in `order`."""
-        position = np.empty(len(order), dtype=np.int64)
+        position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
         return position
 

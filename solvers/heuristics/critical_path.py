@@ -52,7 +52,7 @@ def critical_path_plans(
     """Yield the schedule of each tie-breaking, that by index first."""
     n, k = context.problem.num_ops, context.problem.num_devices
     level, _ = context.upward_rank()
-    tie, turn = context.position, np.zeros(n, dtype=np.int64)
+    tie, turn = context.position, np.zeros(n, np.int64)
     for _ in range(runs):
         position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
         sequence = ranks.priority_list(context.graph, position)

@@ -57,7 +57,7 @@ class Enumerative(Heuristic):
 def depths(context: Context, label: Ints | None = None) -> Ints:
     """Edges on the longest path to each op; with `label`, only edges inside one label count."""
     problem = context.problem
-    depth = np.zeros(problem.num_ops, dtype=np.int64)
+    depth = np.zeros(problem.num_ops, np.int64)
     pointer, source, _ = problem.predecessors
     for op in problem.topological_order:
         inputs = source[pointer[op] : pointer[op + 1]]
@@ -80,12 +80,12 @@ def groups(context: Context, *, labelled: bool) -> list[Ints]:
         level = depths(context, label)
     else:
         types = {kind: i for i, kind in enumerate(sorted(set(problem.op_types)))}
-        label = np.array([types[kind] for kind in problem.op_types], dtype=np.int64)
+        label = np.array([types[kind] for kind in problem.op_types], np.int64)
         level = depths(context)
     members: dict[tuple[int, int], list[int]] = {}
     for op in problem.topological_order.tolist():
         members.setdefault((int(label[op]), int(level[op])), []).append(op)
-    return [np.array(ops, dtype=np.int64) for ops in members.values()]
+    return [np.array(ops, np.int64) for ops in members.values()]
 
 
 def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
@@ -94,7 +94,7 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
 
     problem, units = context.problem, context.units
     k = problem.num_devices
-    device = np.full(problem.num_ops, -1, dtype=np.int64)
+    device = np.full(problem.num_ops, -1, np.int64)
     home = context.unpinned.copy()
     free = units.capacity.copy()
     load = np.zeros(k)

@@ -71,7 +71,7 @@ def critical_path(context: Context, priority: Floats, following: Ints) -> Ints:
     while following[op] >= 0:
         op = int(following[op])
         path.append(op)
-    return np.array(path, dtype=np.int64)
+    return np.array(path, np.int64)
 
 
 def pin_path(context: Context, path: Ints) -> Ints:

@@ -52,7 +52,7 @@ def pack(units: Units) -> tuple[Ints | None, bool]:
 
 def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
-    used = np.zeros(len(units.capacity), dtype=np.int64)
+    used = np.zeros(len(units.capacity), np.int64)
     np.add.at(used, home, units.bytes)
     free = units.capacity - used
     for device in range(len(free)):
@@ -82,9 +82,9 @@ def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
 def _best_fit(units: Units) -> Ints | None:
     """Best fit decreasing: fewest options first, then largest first."""
     num_units = len(units.bytes)
-    for options in (units.allowed.sum(axis=1), np.zeros(num_units, dtype=np.int64)):
+    for options in (units.allowed.sum(axis=1), np.zeros(num_units, np.int64)):
         free = units.capacity.copy()
-        home = np.full(num_units, -1, dtype=np.int64)
+        home = np.full(num_units, -1, np.int64)
         for unit in np.lexsort((np.arange(num_units), -units.bytes, options)):
             there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
             if not len(there):
@@ -121,7 +121,7 @@ def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     if answer.x is None:
         return None, answer.status == 2
     home = answer.x.reshape(num_units, k).argmax(axis=1).astype(np.int64)
-    used = np.zeros(k, dtype=np.int64)
+    used = np.zeros(k, np.int64)
     np.add.at(used, home, units.bytes)
     fits = bool((used <= units.capacity).all() and units.allowed[np.arange(num_units), home].all())
     return (home if fits else None), False

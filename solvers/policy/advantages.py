@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def discounted_returns(rewards: Floats, discount: float) -> Floats:
     """Return G_t = sum_k discount^k r_(t+k) along the last axis."""
-    returns = np.array(rewards, dtype=np.float64)
+    returns = np.array(rewards, np.float64)
     for t in range(returns.shape[-1] - 2, -1, -1):
         returns[..., t] += discount * returns[..., t + 1]
     return returns

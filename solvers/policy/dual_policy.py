@@ -507,7 +507,7 @@ class DualLearner:
         self.label = (
             residual_groups(ordered, config.score_groups)
             if self.residual
-            else np.zeros(0, dtype=np.int64)
+            else np.zeros(0, np.int64)
         )
         rows = int(self.label.max()) + 1 if self.residual else 0
         arrays = {name: np.array(getattr(self.first, name)) for name in ARRAYS}
@@ -619,12 +619,7 @@ class DualLearner:
         )
 
     def gradient(
-        self,
-        weights: Weights,
-        episodes: Episodes,
-        advantage: Floats,
-        *,
-        everywhere: bool = False,
+        self, weights: Weights, episodes: Episodes, advantage: Floats, *, everywhere: bool = False
     ) -> dict[str, Floats]:
         """Return sum of credit times score function, for each group of parameters.
 
@@ -772,12 +767,7 @@ class Chain:
         return grow_windows(self.graph, now.start, now.finish, seeds, sizes, kinds, random), choices
 
     def move(
-        self,
-        episodes: Episodes,
-        values: Ints,
-        choices: Ints,
-        heat: float,
-        rng: np.random.Generator,
+        self, episodes: Episodes, values: Ints, choices: Ints, heat: float, rng: np.random.Generator
     ) -> None:
         """Go to the best of some local steps, or stay.
 

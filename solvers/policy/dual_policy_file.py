@@ -71,7 +71,7 @@ class DualPolicyModel(PolicyFile):
             raise InputError(f"dual policy: temperature must be > 0, received {self.temperature}")
 
     def _keep(self, name: str, shape: tuple[int, ...]) -> None:
-        array = np.array(getattr(self, name), dtype=np.float64)
+        array = np.array(getattr(self, name), np.float64)
         if array.size == 0 and 0 in shape:
             array = np.zeros(shape)
         if array.shape != shape or not np.isfinite(array).all():
@@ -172,7 +172,7 @@ def _rounded(array: Floats) -> Any:
 
 def _array(rows: Any, where: str, path: str | Path) -> Floats:
     try:
-        return np.array(rows, dtype=np.float64)
+        return np.array(rows, np.float64)
     except (TypeError, ValueError):
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 

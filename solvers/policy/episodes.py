@@ -108,10 +108,7 @@ class OrderedProblem:
 
 
 def _ready_op_features(
-    problem: PlacementProblem,
-    level: Floats,
-    mean: Floats,
-    delay: Floats,
+    problem: PlacementProblem, level: Floats, mean: Floats, delay: Floats
 ) -> Floats:
     """Return SEL's features of every op over their maxima; the others are filled in by the
     episode.
@@ -127,10 +124,7 @@ def _ready_op_features(
 
 
 def _own_features(
-    problem: PlacementProblem,
-    view: Context,
-    static: Floats,
-    cluster: Ints,
+    problem: PlacementProblem, view: Context, static: Floats, cluster: Ints
 ) -> Floats:
     """Return the features named in `message_passing.OWN`."""
     fastest = problem.min_compute.astype(np.float64)

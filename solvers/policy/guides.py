@@ -118,12 +118,7 @@ def _delay(graph: Graph, device: Ints, u: int, v: int, e: int) -> float:
 
 @uncounted
 def _mark(
-    graph: Graph,
-    device: Ints,
-    order: Ints,
-    start: Floats,
-    finish: Floats,
-    critical: Flags,
+    graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats, critical: Flags
 ) -> None:
     """Mark the ops of the chains that end last: whatever an op of a chain waited for longest is on
     it, too.

@@ -85,9 +85,9 @@ def facts_of(context: Context) -> ListFacts:
     )
     return ListFacts(
         np.ascontiguousarray(np.stack([np.broadcast_to(x, n) for x in columns], axis=1)),
-        np.asarray(ranks.optimistic_cost(graph, context.costs, weight), dtype=np.float64),
-        np.ascontiguousarray(weight, dtype=np.float64),
-        np.ascontiguousarray(mean, dtype=np.float64),
+        np.asarray(ranks.optimistic_cost(graph, context.costs, weight), np.float64),
+        np.ascontiguousarray(weight, np.float64),
+        np.ascontiguousarray(mean, np.float64),
         np.array([unit, max(1e-9, work / k)]),
     )
 
@@ -147,7 +147,7 @@ class ListPolicy(PolicyFile):
         plan: ListSchedule = learned_schedule(
             self._task(context, facts),
             np.zeros(2) if random is None else np.array(self.heats),
-            np.array([random or 0], dtype=np.uint64),
+            np.array([random or 0], np.uint64),
             context.unpinned,
             Lesson(NO_CREDIT, _empty(1)),
         )
@@ -165,7 +165,7 @@ class ListPolicy(PolicyFile):
         learned_schedule(
             self._task(context, facts),
             np.array(self.heats),
-            np.array([random], dtype=np.uint64),
+            np.array([random], np.uint64),
             context.unpinned,
             Lesson(credit, grad),
         )
@@ -198,7 +198,7 @@ class ListPolicy(PolicyFile):
         try:
             hidden = len(data["out"])
             arrays = {
-                name: np.array(data[name], dtype=np.float64).reshape(shape)
+                name: np.array(data[name], np.float64).reshape(shape)
                 for name, shape in shapes(hidden).items()
             }
             first, second = (float(x) for x in data["heats"])

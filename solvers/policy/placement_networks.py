@@ -45,12 +45,7 @@ class Nodes(NamedTuple):
     prior: Tensor  # (m, k) logits that the first placement is given ahead
 
 
-def describe(
-    problem: PlacementProblem,
-    label: Ints,
-    first: Ints | None,
-    lead: float,
-) -> Nodes:
+def describe(problem: PlacementProblem, label: Ints, first: Ints | None, lead: float) -> Nodes:
     """Return the groups of `label` with mean features of their ops, their shares of time and
     memory, and their edges.
 

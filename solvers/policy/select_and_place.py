@@ -32,14 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.arrays import Flags, Floats
-    from placeopt.solvers.policy.episode_arrays import (
-        Gradient,
-        Graph,
-        Guide,
-        Rows,
-        State,
-        Weights,
-    )
+    from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Guide, Rows, State, Weights
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
@@ -272,12 +265,7 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
 
 @pasted
 def _describe(
-    graph: Graph,
-    guide: Guide,
-    state: State,
-    device: NDArray[np.int32],
-    window: Flags,
-    v: int,
+    graph: Graph, guide: Guide, state: State, device: NDArray[np.int32], window: Flags, v: int
 ) -> int:
     """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
     the only candidate.

@@ -124,7 +124,7 @@ class Tuner:
     def offer(self, plans: list[ListSchedule]) -> Ints:
         """Return the values of schedules, counted, the best one offered."""
         placements = [self.context.fitted(plan) for plan in plans]
-        values = np.full(len(plans), 2**62, dtype=np.int64)
+        values = np.full(len(plans), 2**62, np.int64)
         for i, placement in enumerate(placements):
             if placement is not None:
                 values[i] = self.evaluator.value_of(placement)
