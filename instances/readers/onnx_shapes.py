@@ -7,8 +7,8 @@ puts the results in as constants, until nothing new is found.
 Shape arithmetic: the content of small integer tensors, computed from known shapes.
 
 Exporters write `Reshape(x, Concat(Slice(Shape(x)), ...))`. Once a shape is known, such chains are
-constants. Only the ops below are evaluated, by the reference evaluator of the onnx package, on at most 4096
-elements.
+constants. Only the ops below are evaluated, by the reference evaluator of the onnx package, on at
+most 4096 elements.
 """
 
 from __future__ import annotations
@@ -376,13 +376,14 @@ def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Ar
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
+    evaluator: Any = ReferenceEvaluator
     ends = (map(helper.make_empty_tensor_value_info, names) for names in (inputs, node.output))
     graph = helper.make_graph([node], node.op_type, *ends)
     try:
         with np.errstate(all="raise"):
             if _ELEMENTS.get(node.op_type, lambda *_: 0)(*inputs.values()) > MAX_ELEMENTS:
                 return None
-            result = ReferenceEvaluator(graph, opsets={"": version}).run(None, inputs)
+            result = evaluator(graph, opsets={"": version}).run(None, inputs)
     except Exception:  # the package raises anything: left to the inference to report as unknown
         return None
     arrays = [np.asarray(array) for array in result]
