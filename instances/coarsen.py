@@ -20,7 +20,7 @@ need not be convex.
 Grouping: the state of a coarsening while groups grow, and the kernels that make them grow:
 matching along heavy edges, admission to labelled groups, cutting an order.
 
-Two invariants are kept by every kernel.
+Two invariants are kept by every
 
 Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
 ops that share a device are a union-find (`Classes`) with, for each class, the devices that all
@@ -55,7 +55,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from placeopt.instances import coarsen as kernel
 from placeopt.instances.quotient import quotient
 from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, int_array
 from placeopt.model.compiled import entry
@@ -335,10 +334,10 @@ class Grouping:
         self.ops, self.acyclic = ops, acyclic
         model = ops.model
         n = model.num_ops
-        self.classes = kernel.Classes(
+        self.classes = Classes(
             np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64), ops.work.copy()
         )
-        kernel.join_colocated(self.classes, model.colocation)
+        join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
         self._link_tensor = model.edge_tensor
         self._link_source = model.producer[self._link_tensor]
@@ -349,14 +348,14 @@ class Grouping:
             np.searchsorted(self.edges[:, 0], np.arange(n + 1)),
             np.ascontiguousarray(self.edges[:, 1]),
         )
-        self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
+        self._start = earliest_starts(model.topological_order, *self.successor, ops.work)
         if not acyclic:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, np.bool_)
 
     def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
-        result: Ints = kernel.roots(self.classes.parent)
+        result: Ints = roots(self.classes.parent)
         return result
 
     def ordered_labels(self) -> Ints:
@@ -425,7 +424,7 @@ class Grouping:
             if unknown:
                 raise InputError(f"types: '{unknown[0]}' is no op type of '{self.ops.model.name}'")
             cheap = np.isin(kinds, list(types))
-        unlimited = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        unlimited = Limits(np.inf, np.inf, self.ops.capacity)
         idle = 0
         for direction in range(10_000):
             before = self.count
@@ -442,33 +441,29 @@ class Grouping:
         source, target, _ = self._quotient()
         pointer = np.searchsorted(source, np.arange(self.count + 1))
         order = (
-            kernel.depth_first_order(self.count, pointer, target)
-            if self.acyclic
-            else self._loose_order()
+            depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
         )
-        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        limits = Limits(np.inf, np.inf, self.ops.capacity)
         if self.acyclic and (self.ops.model.colocation >= 0).any():
             limits = self._limits(groups)
         self._relabel(
-            kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
+            cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
         )
 
     def _loose_order(self) -> Ints:
         """Order groups that need not be convex by their first op in a depth-first topological
         order.
         """
-        order = kernel.depth_first_order(len(self.label), *self.successor)
+        order = depth_first_order(len(self.label), *self.successor)
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
         return np.argsort(first, kind="stable")
 
     def _admit(self, label: Ints) -> None:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        limits = Limits(np.inf, np.inf, self.ops.capacity)
         order = self.ops.model.topological_order
-        group = kernel.admit(
-            order, label, int(label.max()) + 1, self.backward, self.classes, limits
-        )
+        group = admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
         self._relabel(group if self.acyclic else self.roots())
 
     def _convex(self, label: Ints) -> Ints:
@@ -484,7 +479,7 @@ class Grouping:
         component = connected_components(graph, directed=True, connection="strong")[1][
             label
         ].astype(np.int64)
-        stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
+        stage = stages(self.ops.model.topological_order, *self.successor, label, component)
         result: Ints = label * (int(stage.max()) + 1) + stage
         return result
 
@@ -505,19 +500,19 @@ class Grouping:
         if self.count > groups:
             self.cut(groups)
 
-    def _limits(self, groups: int) -> kernel.Limits:
+    def _limits(self, groups: int) -> Limits:
         """Return what a group may grow to if there are to be `groups` of them.
 
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
         cap = BALANCE * float(self.ops.work.sum()) / groups
-        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
+        return Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
     def _match(
         self,
         groups: int,
-        limits: kernel.Limits,
+        limits: Limits,
         *,
         reverse: bool,
         heavy: Flags | None = None,
@@ -530,7 +525,7 @@ class Grouping:
             return
         pointer = np.searchsorted(source, np.arange(count + 1))
         nodes = self._nodes(heavy)
-        level = kernel.levels(count, pointer, target) if self.acyclic else np.zeros(count, np.int64)
+        level = levels(count, pointer, target) if self.acyclic else np.zeros(count, np.int64)
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
         rating = (traffic + 1e-3) ** 2 / (
@@ -540,7 +535,7 @@ class Grouping:
         # unrolled graphs
         rating = rating * self._sequential(nodes.weight, source, target) ** 4
         ranked = np.argsort(-rating, kind="stable")
-        mate = kernel.match_edges(
+        mate = match_edges(
             ranked,
             source,
             target,
@@ -555,7 +550,7 @@ class Grouping:
         merges = int((mate >= 0).sum()) // 2
         if siblings and merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
-            kernel.match_siblings(
+            match_siblings(
                 np.argsort(key, kind="stable"),
                 key,
                 mate,
@@ -582,13 +577,13 @@ class Grouping:
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
 
-    def _nodes(self, heavy: Flags | None = None) -> kernel.Nodes:
+    def _nodes(self, heavy: Flags | None = None) -> Nodes:
         count = self.count
         member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
         weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
         flags = np.zeros(count, np.bool_) if heavy is None else heavy
-        return kernel.Nodes(member, weight, self.backward[member], flags)
+        return Nodes(member, weight, self.backward[member], flags)
 
     def _quotient(self, reverse: bool = False) -> tuple[Ints, Ints, Floats]:
         """Return edges between groups sorted by source, and their traffic; a tensor counts once per

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import MEAN_TICKS, task_graph
+from placeopt.instances.generators.random_dags import MEAN_TICKS, task_graph
 from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 

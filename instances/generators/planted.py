@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS
+from placeopt.instances.generators.random_dags import BYTES_PER_TICK, MEAN_TICKS
 from placeopt.instances.generators.table import MAX_EDGES, check_count, generator
 from placeopt.model.errors import InputError
 

@@ -3,6 +3,9 @@
 Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges
 and bad numbers are refused here, once for all formats, with the place in the file: a text, or the
 number of a line. Everything is kept by column, so that a million ops fit.
+
+Lists of objects in the JSON of other tools: taken with a check, and one line for what is
+wrong.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
 
 INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
 FLAG_COLUMNS = ("backward", "unshaped")
@@ -421,3 +425,23 @@ __all__ = [
     "ticks",
     "whole",
 ]
+
+
+def entry(row: dict[str, Any], key: str, where: str) -> Any:
+    """Return an entry that must be there."""
+    if key not in row:
+        raise InputError(f'{where}: "{key}" is missing')
+    return row[key]
+
+
+def rows(
+    table: dict[str, Any], key: str, where: str, *, optional: bool = False
+) -> list[dict[str, Any]]:
+    """Return a list of objects; an optional one may be absent."""
+    found = table.get(key, [] if optional else None)
+    if not isinstance(found, list):
+        raise InputError(f'{where}: "{key}": expected a list of objects, received {found!r:.40}')
+    for i, row in enumerate(found):
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
+    return found

@@ -376,14 +376,14 @@ def _evaluate_node(node: Any, inputs: dict[str, Array], version: int) -> list[Ar
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    evaluator: Any = ReferenceEvaluator
     ends = (map(helper.make_empty_tensor_value_info, names) for names in (inputs, node.output))
     graph = helper.make_graph([node], node.op_type, *ends)
+    elements = _ELEMENTS.get(node.op_type)
     try:
         with np.errstate(all="raise"):
-            if _ELEMENTS.get(node.op_type, lambda *_: 0)(*inputs.values()) > MAX_ELEMENTS:
+            if elements and elements(*inputs.values()) > MAX_ELEMENTS:
                 return None
-            result = evaluator(graph, opsets={"": version}).run(None, inputs)
+            result = ReferenceEvaluator(graph, opsets={"": version}).run(None, inputs)
     except Exception:  # the package raises anything: left to the inference to report as unknown
         return None
     arrays = [np.asarray(array) for array in result]

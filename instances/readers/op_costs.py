@@ -7,8 +7,10 @@ it keeps (gather, slice) or only renames (reshape).
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Cost
 from placeopt.model.errors import InputError
@@ -19,6 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node, Value
+
+
+def vocabulary(name: str) -> dict[str, Any]:
+    """Return what op_tables.json says of the ops of "onnx", "openvino" or "torch".
+
+    `rule`: the cost rule by op type; a type that is not there costs 1 flop per output element.
+    `attributes`: what the rules must know of a type, such as the input that is its weight, its bias
+    or its buffers (99 for none), or the kind of affine map. `dtypes`: element types.
+    """
+    data: dict[str, Any] = json.loads(Path(__file__).with_name("op_tables.json").read_text("utf-8"))
+    ops: dict[str, Any] = data[name]
+    ops["rule"] = {op: rule for rule, listed in ops["rules"].items() for op in listed.split()}
+    return ops
 
 
 class Shapes:

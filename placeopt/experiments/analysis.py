@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.experiments.consistency import check_consistent
+from placeopt.experiments.store import check_consistent
 from placeopt.model.objective import objective_names
 
 if TYPE_CHECKING:

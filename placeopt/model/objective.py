@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from placeopt.model.arrays import Ints
-    from placeopt.model.witness import Witness
+    from placeopt.model.bound import Witness
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""

@@ -23,7 +23,7 @@ import numpy as np
 from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
-from placeopt.streams.episode_arrays import JobArrays, StreamArrays
+from placeopt.streams.episode_loop import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts
 from placeopt.streams.topology import RampTopology

@@ -22,7 +22,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.instances.readers.pipedream_parser import PipedreamProfile
+    from placeopt.instances.readers.pipedream import PipedreamProfile
     from placeopt.model.cluster import Device
     from placeopt.model.graph import OpGraph
 
@@ -253,7 +253,7 @@ def load_profiles(
     InputError
         If the folder or a model does not exist, or a file cannot be read.
     """
-    from placeopt.instances.readers.pipedream_parser import read_pipedream
+    from placeopt.instances.readers.pipedream import read_pipedream
 
     if folder is not None and not Path(folder).is_dir():
         raise InputError(

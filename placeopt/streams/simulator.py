@@ -21,15 +21,17 @@ import numpy as np
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.streams import episode_loop as loop
-from placeopt.streams.episode_arrays import (
+from placeopt.streams.episode_loop import (
+    CAUSES,
+    COMPLETED,
     LOOKS_AHEAD,
     PACKED_AHEAD,
     Outcome,
     PolicyArrays,
     make_scratch,
     num_features,
+    run_episode,
 )
-from placeopt.streams.episode_loop import CAUSES, COMPLETED, run_episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -390,32 +392,13 @@ def confidence_interval(values: Floats) -> tuple[float, float]:
     """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a
     single value.
     """
+    from scipy.special import stdtrit
+
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
-    half = _student(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return max(0.0, mean - half), min(1.0, mean + half)
-
-
-def _student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few
-    degrees).
-    """
-    exact = {
-        1: 12.7062,
-        2: 4.3027,
-        3: 3.1824,
-        4: 2.7764,
-        5: 2.5706,
-        6: 2.4469,
-        7: 2.3646,
-        8: 2.3060,
-        9: 2.2622,
-    }
-    if freedom in exact:
-        return exact[freedom]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def record_episode(

@@ -59,10 +59,9 @@ from placeopt.solvers.degree.tuning import (
     spent,
     training_streams,
 )
-from placeopt.solvers.policy.adam import Adam
+from placeopt.solvers.policy.advantages import Adam
 from placeopt.solving.options import option
-from placeopt.streams.episode_arrays import LOOKS_AHEAD, num_features
-from placeopt.streams.episode_loop import COMPLETED
+from placeopt.streams.episode_loop import COMPLETED, LOOKS_AHEAD, num_features
 from placeopt.streams.simulator import DegreePolicy, Episode, record_episode
 
 if TYPE_CHECKING:

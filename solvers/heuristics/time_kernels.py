@@ -15,10 +15,9 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inlined, uncounted
 from placeopt.model.heaps import pop, push
-from placeopt.solvers.heuristics.data_ready import data_ready
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Ints

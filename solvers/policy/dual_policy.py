@@ -66,8 +66,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.advantages import Parameters, rank_utilities
 from placeopt.solvers.policy.dual_policy_file import ARRAYS, DualPolicyModel
 from placeopt.solvers.policy.episodes import (
     Episodes,

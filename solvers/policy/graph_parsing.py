@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.threads import torch_threads
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.advantages import Parameters, rank_utilities
 from placeopt.solvers.policy.group_and_place import (
     ParsedSamples,
     Parser,

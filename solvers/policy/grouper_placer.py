@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import MovingBaseline, square_root_rewards
+from placeopt.solvers.policy.advantages import MovingBaseline, Parameters, square_root_rewards
 from placeopt.solvers.policy.group_and_place import (
     AssignedSamples,
     Place,
