@@ -1,23 +1,62 @@
 """The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it
 can start as, its file.
+
+Policies as files: JSON that says what it is, which version wrote it, and what the policy was
+trained on.
 """
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, write_text
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS
-from placeopt.solvers.policy.policy_file import PolicyFile
+from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from placeopt.model.arrays import Floats
+
+
+class PolicyFile(ABC):
+    """A policy that is saved and loaded; `format` and `version` are those of its file."""
+
+    format: ClassVar[str]
+    version: ClassVar[int]
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """Return the policy as plain JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_content(cls, data: Any, path: str | Path) -> Self:
+        """Return the policy of a file's JSON.
+
+        Raises
+        ------
+        InputError
+            If it is not a policy file, or what it names is not what this version knows.
+        """
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy as JSON, what is learned in six digits."""
+        head = {"format": self.format, "version": self.version, "placeopt": __version__}
+        return write_text(path, json.dumps(head | self.content(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a policy file; raises InputError as `from_content` does."""
+        return cls.from_content(read_json(path), path)
+
 
 SEL_FEATURES, PLC_FEATURES = (
     tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)

@@ -45,6 +45,7 @@ from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.policy.advantages import Adam, rank_utilities
+from placeopt.solvers.policy.dual_policy_file import PolicyFile
 from placeopt.solvers.policy.learned_placer import spent
 from placeopt.solvers.policy.list_kernels import (
     DEVICE,
@@ -56,7 +57,6 @@ from placeopt.solvers.policy.list_kernels import (
     ListWeights,
     learned_schedule,
 )
-from placeopt.solvers.policy.policy_file import PolicyFile
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
