@@ -413,20 +413,6 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
 
 
-__all__ = [
-    "DEFAULTS",
-    "UNKNOWN",
-    "UNSUPPORTED",
-    "Draft",
-    "Place",
-    "all_ticks",
-    "number",
-    "place",
-    "ticks",
-    "whole",
-]
-
-
 def entry(row: dict[str, Any], key: str, where: str) -> Any:
     """Return an entry that must be there."""
     if key not in row:
@@ -445,3 +431,19 @@ def rows(
         if not isinstance(row, dict):
             raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
     return found
+
+
+__all__ = [
+    "DEFAULTS",
+    "UNKNOWN",
+    "UNSUPPORTED",
+    "Draft",
+    "Place",
+    "all_ticks",
+    "entry",
+    "number",
+    "place",
+    "rows",
+    "ticks",
+    "whole",
+]
