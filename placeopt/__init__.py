@@ -27,7 +27,7 @@ _EXPORTS = {
     "Link": "model.cluster",
     "PlacementProblem": "model.problem",
     "Placement": "model.placement",
-    "Schedule": "model.schedule",
+    "Schedule": "model.placement",
     "Budget": "model.budget",
     "Result": "model.result",
     "TracePoint": "model.result",

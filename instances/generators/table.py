@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
@@ -31,11 +29,61 @@ class Entry(NamedTuple):
     summary: str
 
 
-_TABLE = {
-    name: Entry(*row)
-    for name, row in json.loads(
-        Path(__file__).with_name("generators.json").read_text("utf-8")
-    ).items()
+_TABLE: dict[str, Entry] = {
+    "resnet50": Entry("convolutional:resnet", {"depth": 50}, "ResNet-50 on images"),
+    "resnet101": Entry("convolutional:resnet", {"depth": 101}, "ResNet-101 on images"),
+    "resnet152": Entry("convolutional:resnet", {"depth": 152}, "ResNet-152 on images"),
+    "vgg16": Entry("convolutional:vgg16", {}, "VGG-16 on images"),
+    "alexnet": Entry("convolutional:alexnet", {}, "AlexNet on images"),
+    "squeezenet": Entry("convolutional:squeezenet", {}, "SqueezeNet 1.0 on images"),
+    "inception-v3": Entry(
+        "convolutional:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
+    ),
+    "densenet121": Entry("convolutional:densenet121", {}, "DenseNet-121 on images"),
+    "nasnet-cell": Entry(
+        "convolutional:nasnet", {}, "stack of NASNet-A normal and reduction cells"
+    ),
+    "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
+    "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
+    "bert-large": Entry(
+        "transformer:bert", {"layers": 24, "hidden": 1024, "heads": 16}, "BERT-large, 24 layers"
+    ),
+    "gpt2": Entry("transformer:gpt", {}, "GPT-2 small, 12 layers; any GPT through the options"),
+    "gpt3": Entry(
+        "transformer:gpt",
+        {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
+        "GPT-3 175B, 96 layers",
+    ),
+    "llama": Entry("transformer:llama", {}, "Llama decoder of any size"),
+    "llama-7b": Entry("transformer:llama", {}, "Llama-7B, 32 layers"),
+    "mt5": Entry("transformer:mt5", {}, "mT5 encoder-decoder, the small size by default"),
+    "flava": Entry("transformer:flava", {}, "two-branch vision-language model (FLAVA-like)"),
+    "moe": Entry("transformer:moe", {}, "mixture-of-experts decoder layers (Mixtral-like)"),
+    "nmt": Entry(
+        "recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"
+    ),
+    "gnmt": Entry(
+        "recurrent:gnmt", {}, "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"
+    ),
+    "rnn-lm": Entry("recurrent:rnn_lm", {}, "LSTM language model, steps unrolled"),
+    "chain-mm": Entry("sharded:chain_mm", {}, "sharded chain of matrix products (A B) + (C (D E))"),
+    "ffnn": Entry("sharded:ffnn", {}, "sharded feed-forward network"),
+    "llama-block": Entry("sharded:llama_block", {}, "sharded Llama attention block"),
+    "llama-layer": Entry(
+        "sharded:llama_layer", {}, "sharded Llama layer: attention and feed-forward"
+    ),
+    "layered": Entry("random_dags:layered", {}, "random layered DAG"),
+    "fork-join": Entry("random_dags:fork_join", {}, "stages of parallel branches that join"),
+    "series-parallel": Entry("random_dags:series_parallel", {}, "random series-parallel DAG"),
+    "in-tree": Entry("random_dags:in_tree", {}, "complete tree towards one sink"),
+    "out-tree": Entry("random_dags:out_tree", {}, "complete tree from one source"),
+    "cholesky": Entry("numeric_dags:cholesky", {}, "tiled Cholesky factorisation"),
+    "lu": Entry("numeric_dags:lu", {}, "tiled LU factorisation without pivoting"),
+    "fft": Entry("numeric_dags:fft", {}, "butterfly of a fast Fourier transform"),
+    "stencil": Entry("numeric_dags:stencil", {}, "tiles of a stencil swept over time steps"),
+    "planted": Entry(
+        "planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"
+    ),
 }
 
 MAX_SIZE = 10**9
