@@ -20,7 +20,7 @@ need not be convex.
 Grouping: the state of a coarsening while groups grow, and the kernels that make them grow:
 matching along heavy edges, admission to labelled groups, cutting an order.
 
-Two invariants are kept by every kernel.
+Two invariants are kept by every
 
 Sharing. Ops of one group, and ops with one colocation id, must run on one device. The classes of
 ops that share a device are a union-find (`Classes`) with, for each class, the devices that all
@@ -55,9 +55,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from placeopt.instances import coarsen as kernel
 from placeopt.instances.quotient import quotient
-from placeopt.model.arrays import UNLIMITED, int_array
+from placeopt.model.arrays import UNLIMITED, Flags, Floats, Ints, int_array
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -68,7 +67,7 @@ from placeopt.model.union_find import root as find_root
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 
 METHODS = ("chain", "type", "layer", "meta", "heavy-edge", "topological")
@@ -88,7 +87,7 @@ class Coarsening(Generic[ModelT]):
 
     fine: ModelT
     coarse: ModelT
-    group: NDArray[np.int64]  # (num_fine_ops,)
+    group: Ints  # (num_fine_ops,)
 
     def expand(self, placement: Placement, start: ArrayLike | None = None) -> Placement:
         """Return the placement of the fine ops that a placement of the coarse ops stands for.
@@ -111,9 +110,9 @@ class Coarsening(Generic[ModelT]):
         coarse_rank = _coarse_rank(self.coarse, placement, start)
         if coarse_rank is None:
             return Placement(device)
-        position = np.empty(self.fine.num_ops, dtype=np.int64)
+        position = np.empty(self.fine.num_ops, np.int64)
         position[self.fine.topological_order] = np.arange(self.fine.num_ops)
-        rank = np.empty(self.fine.num_ops, dtype=np.int64)
+        rank = np.empty(self.fine.num_ops, np.int64)
         rank[np.lexsort((position, coarse_rank[self.group]))] = np.arange(self.fine.num_ops)
         return Placement(device, rank)
 
@@ -129,20 +128,20 @@ class Coarsening(Generic[ModelT]):
             raise InputError(
                 f"placement: expected {n} devices, one per op, received {len(placement.device)}"
             )
-        votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), dtype=np.int64)
+        votes = np.zeros((self.coarse.num_ops, int(placement.device.max()) + 1), np.int64)
         np.add.at(votes, (self.group, placement.device), 1)
         rank = None
         if placement.priority is not None:
             first = np.full(self.coarse.num_ops, np.iinfo(np.int64).max)
             np.minimum.at(first, self.group, placement.priority)
-            rank = np.empty(self.coarse.num_ops, dtype=np.int64)
+            rank = np.empty(self.coarse.num_ops, np.int64)
             rank[np.argsort(first, kind="stable")] = np.arange(self.coarse.num_ops)
         return Placement(votes.argmax(axis=1), rank)
 
 
 def _coarse_rank(
     coarse: OpGraph | PlacementProblem, placement: Placement, start: ArrayLike | None
-) -> NDArray[np.int64] | None:
+) -> Ints | None:
     """Rank of every coarse op, all different; None for first in, first out."""
     count = coarse.num_ops
     if start is not None:
@@ -150,7 +149,7 @@ def _coarse_rank(
         return Placement.from_starts(placement.device, times, coarse.topological_order).priority
     if placement.priority is None:
         return None
-    rank = np.empty(count, dtype=np.int64)
+    rank = np.empty(count, np.int64)
     rank[np.argsort(placement.priority, kind="stable")] = np.arange(count)
     return rank
 
@@ -200,7 +199,7 @@ def group_labels(
     *,
     depth: int | None = None,
     types: Sequence[str] | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return a group 0..G-1 for every op, with G at most `num_groups` unless constraints forbid it.
 
     The groups only say which ops share a device: they need not be convex, ops of one colocation id
@@ -253,12 +252,12 @@ class GroupableOps:
     """What grouping needs to know of a graph or a problem."""
 
     model: OpGraph | PlacementProblem
-    work: NDArray[np.float64]  # (num_ops,)
-    traffic: NDArray[np.float64]  # (num_tensors,)
-    compatible: NDArray[np.bool_]  # (num_ops, num_devices or kinds of device)
+    work: Floats  # (num_ops,)
+    traffic: Floats  # (num_tensors,)
+    compatible: Flags  # (num_ops, num_devices or kinds of device)
     capacity: float  # bytes of the largest device
 
-    def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
+    def layer_labels(self, depth: int | None, groups: int | None) -> Ints:
         """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
         all levels).
         """
@@ -280,9 +279,9 @@ class GroupableOps:
             if depth is not None or groups is None or level == 1 or len(set(keys)) <= groups:
                 break
         number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
-        return np.array([number[key] for key in keys], dtype=np.int64)
+        return np.array([number[key] for key in keys], np.int64)
 
-    def meta_labels(self) -> NDArray[np.int64]:
+    def meta_labels(self) -> Ints:
         """Label ops by meta label; an op without one is alone."""
         meta = self.model.meta
         if not (meta >= 0).any():
@@ -318,7 +317,7 @@ def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
     )
 
 
-def _traffic(ticks: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+def _traffic(ticks: Ints, size: Ints) -> Floats:
     return (ticks if len(ticks) and (ticks >= 0).all() else size).astype(np.float64)
 
 
@@ -335,10 +334,10 @@ class Grouping:
         self.ops, self.acyclic = ops, acyclic
         model = ops.model
         n = model.num_ops
-        self.classes = kernel.Classes(
+        self.classes = Classes(
             np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64), ops.work.copy()
         )
-        kernel.join_colocated(self.classes, model.colocation)
+        join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
         self._link_tensor = model.edge_tensor
         self._link_source = model.producer[self._link_tensor]
@@ -349,22 +348,22 @@ class Grouping:
             np.searchsorted(self.edges[:, 0], np.arange(n + 1)),
             np.ascontiguousarray(self.edges[:, 1]),
         )
-        self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
+        self._start = earliest_starts(model.topological_order, *self.successor, ops.work)
         if not acyclic:
             self._relabel(self.roots())
-        self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
+        self.backward = model.backward if acyclic else np.zeros(n, np.bool_)
 
-    def roots(self) -> NDArray[np.int64]:
+    def roots(self) -> Ints:
         """Return a representative of the ops that share a device with each op."""
-        result: NDArray[np.int64] = kernel.roots(self.classes.parent)
+        result: Ints = roots(self.classes.parent)
         return result
 
-    def ordered_labels(self) -> NDArray[np.int64]:
+    def ordered_labels(self) -> Ints:
         """Return the groups, numbered by their first op in topological order."""
         order = self.ops.model.topological_order
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
-        number = np.empty(self.count, dtype=np.int64)
+        number = np.empty(self.count, np.int64)
         number[np.argsort(first, kind="stable")] = np.arange(self.count)
         return number[self.label]
 
@@ -373,8 +372,8 @@ class Grouping:
         """Number of groups."""
         return int(self.label.max()) + 1
 
-    def _relabel(self, label: NDArray[np.int64]) -> None:
-        used = np.zeros(int(label.max()) + 1, dtype=np.bool_)
+    def _relabel(self, label: Ints) -> None:
+        used = np.zeros(int(label.max()) + 1, np.bool_)
         used[label] = True
         self.label = (np.cumsum(used) - 1)[label]
 
@@ -396,7 +395,7 @@ class Grouping:
             head = further
         self._admit(head)
 
-    def by_label(self, label: NDArray[np.int64]) -> None:
+    def by_label(self, label: Ints) -> None:
         """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
         label = label * 2 + self.backward
         if self.acyclic:
@@ -425,13 +424,13 @@ class Grouping:
             if unknown:
                 raise InputError(f"types: '{unknown[0]}' is no op type of '{self.ops.model.name}'")
             cheap = np.isin(kinds, list(types))
-        unlimited = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        unlimited = Limits(np.inf, np.inf, self.ops.capacity)
         idle = 0
         for direction in range(10_000):
             before = self.count
             if before <= groups or idle == 2:
                 return
-            heavy = np.zeros(before, dtype=np.bool_)
+            heavy = np.zeros(before, np.bool_)
             heavy[self.label[~cheap]] = True
             self._match(groups, unlimited, reverse=bool(direction % 2), heavy=heavy, siblings=False)
             idle = idle + 1 if self.count == before else 0
@@ -442,36 +441,32 @@ class Grouping:
         source, target, _ = self._quotient()
         pointer = np.searchsorted(source, np.arange(self.count + 1))
         order = (
-            kernel.depth_first_order(self.count, pointer, target)
-            if self.acyclic
-            else self._loose_order()
+            depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
         )
-        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        limits = Limits(np.inf, np.inf, self.ops.capacity)
         if self.acyclic and (self.ops.model.colocation >= 0).any():
             limits = self._limits(groups)
         self._relabel(
-            kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
+            cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label]
         )
 
-    def _loose_order(self) -> NDArray[np.int64]:
+    def _loose_order(self) -> Ints:
         """Order groups that need not be convex by their first op in a depth-first topological
         order.
         """
-        order = kernel.depth_first_order(len(self.label), *self.successor)
+        order = depth_first_order(len(self.label), *self.successor)
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
         return np.argsort(first, kind="stable")
 
-    def _admit(self, label: NDArray[np.int64]) -> None:
+    def _admit(self, label: Ints) -> None:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        limits = Limits(np.inf, np.inf, self.ops.capacity)
         order = self.ops.model.topological_order
-        group = kernel.admit(
-            order, label, int(label.max()) + 1, self.backward, self.classes, limits
-        )
+        group = admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
         self._relabel(group if self.acyclic else self.roots())
 
-    def _convex(self, label: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _convex(self, label: Ints) -> Ints:
         """Split labels so that the contracted graph has no cycle."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
@@ -479,13 +474,13 @@ class Grouping:
         count = int(label.max()) + 1
         ends = label[self.edges]
         graph = coo_array(
-            (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
+            (np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
         ).tocsr()
         component = connected_components(graph, directed=True, connection="strong")[1][
             label
         ].astype(np.int64)
-        stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
-        result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
+        stage = stages(self.ops.model.topological_order, *self.successor, label, component)
+        result: Ints = label * (int(stage.max()) + 1) + stage
         return result
 
     # --- merging
@@ -505,22 +500,22 @@ class Grouping:
         if self.count > groups:
             self.cut(groups)
 
-    def _limits(self, groups: int) -> kernel.Limits:
+    def _limits(self, groups: int) -> Limits:
         """Return what a group may grow to if there are to be `groups` of them.
 
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
         cap = BALANCE * float(self.ops.work.sum()) / groups
-        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
+        return Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
     def _match(
         self,
         groups: int,
-        limits: kernel.Limits,
+        limits: Limits,
         *,
         reverse: bool,
-        heavy: NDArray[np.bool_] | None = None,
+        heavy: Flags | None = None,
         siblings: bool,
     ) -> None:
         """Merge groups in pairs, once."""
@@ -530,11 +525,7 @@ class Grouping:
             return
         pointer = np.searchsorted(source, np.arange(count + 1))
         nodes = self._nodes(heavy)
-        level = (
-            kernel.levels(count, pointer, target)
-            if self.acyclic
-            else np.zeros(count, dtype=np.int64)
-        )
+        level = levels(count, pointer, target) if self.acyclic else np.zeros(count, np.int64)
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
         rating = (traffic + 1e-3) ** 2 / (
@@ -544,7 +535,7 @@ class Grouping:
         # unrolled graphs
         rating = rating * self._sequential(nodes.weight, source, target) ** 4
         ranked = np.argsort(-rating, kind="stable")
-        mate = kernel.match_edges(
+        mate = match_edges(
             ranked,
             source,
             target,
@@ -559,7 +550,7 @@ class Grouping:
         merges = int((mate >= 0).sum()) // 2
         if siblings and merges < min(0.2 * count, count - groups):
             key = _sibling_keys(count, source, target, traffic, level)
-            kernel.match_siblings(
+            match_siblings(
                 np.argsort(key, kind="stable"),
                 key,
                 mate,
@@ -572,9 +563,7 @@ class Grouping:
         pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
         self._relabel(pair[self.label])
 
-    def _sequential(
-        self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+    def _sequential(self, weight: Floats, source: Ints, target: Ints) -> Floats:
         """Return how much of the work of two groups could not run in parallel anyway, 0..1.
 
         1 if the work fits into the time from the earliest start to the latest end of the union,
@@ -588,17 +577,15 @@ class Grouping:
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
 
-    def _nodes(self, heavy: NDArray[np.bool_] | None = None) -> kernel.Nodes:
+    def _nodes(self, heavy: Flags | None = None) -> Nodes:
         count = self.count
-        member = np.empty(count, dtype=np.int64)
+        member = np.empty(count, np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
         weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
-        flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
-        return kernel.Nodes(member, weight, self.backward[member], flags)
+        flags = np.zeros(count, np.bool_) if heavy is None else heavy
+        return Nodes(member, weight, self.backward[member], flags)
 
-    def _quotient(
-        self, reverse: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def _quotient(self, reverse: bool = False) -> tuple[Ints, Ints, Floats]:
         """Return edges between groups sorted by source, and their traffic; a tensor counts once per
         pair.
         """
@@ -621,7 +608,7 @@ class Grouping:
         return key[starts] // count, key[starts] % count, traffic
 
 
-def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
+def _op_pairs(model: OpGraph | PlacementProblem) -> Ints:
     """Return the distinct (producer, consumer) pairs of ops, sorted."""
     n = model.num_ops
     key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
@@ -629,7 +616,7 @@ def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
     return np.stack([key // n, key % n], axis=1)
 
 
-def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_of_equal(key: Ints) -> Ints:
     """Return the index of the first occurrence of every value, sorted by value (np.unique hashes:
     slower).
     """
@@ -637,13 +624,7 @@ def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
     return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
 
 
-def _sibling_keys(
-    count: int,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
-    traffic: NDArray[np.float64],
-    level: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _sibling_keys(count: int, source: Ints, target: Ints, traffic: Floats, level: Ints) -> Ints:
     """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without
     edges.
     """
@@ -651,7 +632,7 @@ def _sibling_keys(
     neighbour = np.concatenate([source, target + count])
     order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))
     first = order[np.unique(node[order], return_index=True)[1]]
-    key = np.full(count, -1, dtype=np.int64)
+    key = np.full(count, -1, np.int64)
     key[node[first]] = neighbour[first] * (int(level.max()) + 1) + level[node[first]]
     return key
 
@@ -659,10 +640,10 @@ def _sibling_keys(
 class Classes(NamedTuple):
     """Union-find of ops that share a device; the arrays of a class are at its root."""
 
-    parent: NDArray[np.int64]  # (num_ops,)
-    compatible: NDArray[np.bool_]  # (num_ops, num_devices) devices that every member supports
-    resident: NDArray[np.float64]  # (num_ops,) bytes
-    weight: NDArray[np.float64]  # (num_ops,) work
+    parent: Ints  # (num_ops,)
+    compatible: Flags  # (num_ops, num_devices) devices that every member supports
+    resident: Floats  # (num_ops,) bytes
+    weight: Floats  # (num_ops,) work
 
 
 class Limits(NamedTuple):
@@ -676,10 +657,10 @@ class Limits(NamedTuple):
 class Nodes(NamedTuple):
     """The nodes of a contracted graph."""
 
-    member: NDArray[np.int64]  # (num_nodes,) any op of the node
-    weight: NDArray[np.float64]  # (num_nodes,) work
-    backward: NDArray[np.bool_]  # (num_nodes,)
-    heavy: NDArray[np.bool_]  # (num_nodes,) two heavy nodes are never matched
+    member: Ints  # (num_nodes,) any op of the node
+    weight: Floats  # (num_nodes,) work
+    backward: Flags  # (num_nodes,)
+    heavy: Flags  # (num_nodes,) two heavy nodes are never matched
 
 
 @entry
@@ -716,7 +697,7 @@ def share(classes: Any, a: int, b: int) -> None:
 @entry
 def roots(parent: Any) -> Any:
     """Return the root of every op."""
-    result = np.empty(len(parent), dtype=np.int64)
+    result = np.empty(len(parent), np.int64)
     for op in range(len(parent)):
         result[op] = find_root(parent, op)
     return result
@@ -727,7 +708,7 @@ def join_colocated(classes: Any, colocation: Any) -> None:
     """Join the classes of ops with the same non-negative colocation id, whatever the limits."""
     if len(colocation) == 0:
         return
-    first = np.full(colocation.max() + 2, -1, dtype=np.int64)
+    first = np.full(colocation.max() + 2, -1, np.int64)
     for op in range(len(colocation)):
         group = colocation[op]
         if group >= 0:
@@ -741,13 +722,13 @@ def join_colocated(classes: Any, colocation: Any) -> None:
 def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
     waiting = np.bincount(target, minlength=num_nodes)
-    queue = np.empty(num_nodes, dtype=np.int64)
+    queue = np.empty(num_nodes, np.int64)
     tail = 0
     for node in range(num_nodes):
         if waiting[node] == 0:
             queue[tail] = node
             tail += 1
-    level = np.zeros(num_nodes, dtype=np.int64)
+    level = np.zeros(num_nodes, np.int64)
     head = 0
     while head < tail:
         node = queue[head]
@@ -780,13 +761,13 @@ def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
 def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return a topological order that follows one branch to its end before the next."""
     waiting = np.bincount(target, minlength=num_nodes)
-    stack = np.empty(num_nodes, dtype=np.int64)
+    stack = np.empty(num_nodes, np.int64)
     top = 0
     for node in range(num_nodes - 1, -1, -1):
         if waiting[node] == 0:
             stack[top] = node
             top += 1
-    order = np.empty(num_nodes, dtype=np.int64)
+    order = np.empty(num_nodes, np.int64)
     done = 0
     while top:
         top -= 1
@@ -828,8 +809,8 @@ def match_edges(
     The partner of every node, -1 for none.
     """
     count = len(nodes.weight)
-    mate = np.full(count, -1, dtype=np.int64)
-    upper = np.zeros(count, dtype=np.bool_)
+    mate = np.full(count, -1, np.int64)
+    upper = np.zeros(count, np.bool_)
     merges = 0
     for edge in ranked:
         if merges >= max_merges:
@@ -905,8 +886,8 @@ def admit(order: Any, label: Any, num_labels: int, backward: Any, classes: Any, 
 
     Cutting a group along a topological order keeps an acyclic contraction acyclic.
     """
-    group = np.full(len(label), -1, dtype=np.int64)
-    latest = np.full(num_labels, -1, dtype=np.int64)  # last op that opened a group, by label
+    group = np.full(len(label), -1, np.int64)
+    latest = np.full(num_labels, -1, np.int64)  # last op that opened a group, by label
     count = 0
     for op in order:
         first = latest[label[op]]
@@ -925,7 +906,7 @@ def cut_order(
     order: Any, num_groups: int, nodes: Any, classes: Any, limits: Any, keep_direction: bool
 ) -> Any:
     """Cut a sequence of nodes into about `num_groups` runs of equal work."""
-    group = np.full(len(order), -1, dtype=np.int64)
+    group = np.full(len(order), -1, np.int64)
     left = nodes.weight.sum()
     count, size = 0, 0.0
     first = -1
@@ -955,7 +936,7 @@ def stages(order: Any, pointer: Any, target: Any, label: Any, component: Any) ->
     Splitting labels by this number makes the contraction acyclic: it never falls along an edge
     inside a component, and rises where the label changes.
     """
-    stage = np.zeros(len(order), dtype=np.int64)
+    stage = np.zeros(len(order), np.int64)
     for op in order:
         for edge in range(pointer[op], pointer[op + 1]):
             other = target[edge]

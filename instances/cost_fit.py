@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, frozen, to_ticks
+from placeopt.model.arrays import UNLIMITED, Flags, Floats, frozen, to_ticks
 from placeopt.model.cluster import Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN
@@ -32,7 +32,7 @@ from placeopt.model.graph import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from placeopt.model.graph import OpGraph
 
@@ -55,8 +55,8 @@ class FitReport:
     message : one line about what is not known; usually empty.
     """
 
-    residual: NDArray[np.float64]  # (num_measurements,)
-    outlier: NDArray[np.bool_]  # (num_measurements,)
+    residual: Floats  # (num_measurements,)
+    outlier: Flags  # (num_measurements,)
     median_error: float
     p90_error: float
     standard_error: dict[str, float]
@@ -109,7 +109,7 @@ def fit_device(
             f"bytes_moved: expected {len(f)} values, one per measurement, received {len(b)}"
         )
 
-    def parts(log_constants: NDArray[np.float64]) -> NDArray[np.float64]:
+    def parts(log_constants: Floats) -> Floats:
         peak, bandwidth, overhead = np.exp(log_constants)
         compute, move = f / peak, b / bandwidth
         return np.stack(
@@ -160,7 +160,7 @@ def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> Li
     b = _column(size, "size")
     t = _times(seconds, len(b), least=3)
 
-    def parts(log_constants: NDArray[np.float64]) -> NDArray[np.float64]:
+    def parts(log_constants: Floats) -> Floats:
         latency, bandwidth = np.exp(log_constants)
         return np.stack([np.full(len(b), latency), b / bandwidth])
 
@@ -205,11 +205,8 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
 
 
 def _fit(
-    parts: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    starts: list[NDArray[np.float64]],
-    t: NDArray[np.float64],
-    names: tuple[str, ...],
-) -> tuple[NDArray[np.float64], FitReport]:
+    parts: Callable[[Floats], Floats], starts: list[Floats], t: Floats, names: tuple[str, ...]
+) -> tuple[Floats, FitReport]:
     """Minimise the robust squared logarithm of predicted over measured time.
 
     `parts` returns the contribution of every constant to every predicted time, which is their sum.
@@ -218,7 +215,7 @@ def _fit(
 
     log_t = np.log(t)
 
-    def residual(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residual(x: Floats) -> Floats:
         return np.log(np.maximum(parts(x).sum(axis=0), 1e-300)) - log_t
 
     first = min(
@@ -249,10 +246,7 @@ def _fit(
 
 
 def _standard_errors(
-    residual: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    x: NDArray[np.float64],
-    used: NDArray[np.bool_],
-    known: list[bool],
+    residual: Callable[[Floats], Floats], x: Floats, used: Flags, known: list[bool]
 ) -> list[float]:
     """Relative standard errors from the curvature at the optimum, without the outliers."""
     step = 1e-5
@@ -273,13 +267,13 @@ def _standard_errors(
     return errors
 
 
-def _rate(amount: NDArray[np.float64], t: NDArray[np.float64]) -> float:
+def _rate(amount: Floats, t: Floats) -> float:
     """Return the largest amount per second seen; 1 where nothing was moved."""
     return float((amount / t).max()) or 1.0
 
 
-def _column(values: ArrayLike, what: str) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
+def _column(values: ArrayLike, what: str) -> Floats:
+    array = np.asarray(values, np.float64)
     if array.ndim != 1:
         raise InputError(f"{what}: expected a list of numbers, received {array.ndim} dimensions")
     if not np.isfinite(array).all() or (array < 0).any():
@@ -287,7 +281,7 @@ def _column(values: ArrayLike, what: str) -> NDArray[np.float64]:
     return array
 
 
-def _times(values: ArrayLike, count: int, least: int) -> NDArray[np.float64]:
+def _times(values: ArrayLike, count: int, least: int) -> Floats:
     array = _column(values, "seconds")
     if len(array) != count:
         raise InputError(

@@ -28,8 +28,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
 
 WORDS = ("none", "layer", "block")
@@ -152,10 +151,10 @@ def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
     tied = [
         (first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0
     ]
-    ends = np.array([*pairs, *tied], dtype=np.int64).reshape(-1, 2)
-    ones = np.ones(len(ends), dtype=np.int8)
+    ends = np.array([*pairs, *tied], np.int64).reshape(-1, 2)
+    ones = np.ones(len(ends), np.int8)
     table = coo_array(
         (ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)
     ).tocsr()
-    label: NDArray[np.int64] = connected_components(table, directed=False)[1].astype(np.int64)
+    label: Ints = connected_components(table, directed=False)[1].astype(np.int64)
     return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))

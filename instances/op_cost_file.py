@@ -33,8 +33,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import parse_json, read_text, write_text
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
@@ -91,7 +90,7 @@ def costs_of(
     return OpCosts(graph.name, kind, family, device, seconds, how)
 
 
-def rooflines(graph: OpGraph, device: Device) -> NDArray[np.float64]:
+def rooflines(graph: OpGraph, device: Device) -> Floats:
     """Seconds of every op without overhead; ops of no known work have 1 byte, so that only
     bandwidths are compared.
     """

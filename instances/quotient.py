@@ -10,12 +10,12 @@ from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
 
-def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -> ModelT:
+def quotient(model: ModelT, label: Ints, root: Ints) -> ModelT:
     """Return the graph or problem whose ops are the groups 0..max(label).
 
     Parameters
@@ -28,12 +28,10 @@ def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -
     return _coarse_problem(model, label, root)
 
 
-def _coarse_problem(
-    problem: PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64]
-) -> PlacementProblem:
+def _coarse_problem(problem: PlacementProblem, label: Ints, root: Ints) -> PlacementProblem:
     count = int(label.max()) + 1
     compute = _sum(problem.compute, label, count)
-    blocked = np.zeros(compute.shape, dtype=np.int64)
+    blocked = np.zeros(compute.shape, np.int64)
     np.add.at(blocked, label, problem.compute == INCOMPATIBLE)
     compute[blocked > 0] = INCOMPATIBLE
     work = problem.min_compute
@@ -48,14 +46,14 @@ def _coarse_problem(
     )
 
 
-def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int64]) -> OpGraph:
+def _coarse_graph(graph: OpGraph, label: Ints, root: Ints) -> OpGraph:
     count = int(label.max()) + 1
     measured = _sum(np.maximum(graph.measured, 0), label, count)
     for value in (
         UNKNOWN,
         UNSUPPORTED,
     ):  # one unknown part makes the sum unknown, an unsupported one forbids it
-        hit = np.zeros(measured.shape, dtype=np.int64)
+        hit = np.zeros(measured.shape, np.int64)
         np.add.at(hit, label, graph.measured == value)
         measured[hit > 0] = value
     kept, tensors = _tensors(graph, label)
@@ -63,7 +61,7 @@ def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int
     members: list[list[int]] = [[] for _ in range(count)]
     for op, group in enumerate(label.tolist()):
         members[group].append(op)
-    unshaped = np.zeros(count, dtype=np.bool_)
+    unshaped = np.zeros(count, np.bool_)
     unshaped[label[graph.unshaped]] = True
     return OpGraph(
         name=graph.name,
@@ -84,15 +82,13 @@ def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int
     )
 
 
-def _sum(values: NDArray[np.int64], label: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    total = np.zeros((count, *values.shape[1:]), dtype=np.int64)
+def _sum(values: Ints, label: Ints, count: int) -> Ints:
+    total = np.zeros((count, *values.shape[1:]), np.int64)
     np.add.at(total, label, values)
     return total
 
 
-def _tensors(
-    model: OpGraph | PlacementProblem, label: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], dict[str, Any]]:
+def _tensors(model: OpGraph | PlacementProblem, label: Ints) -> tuple[Ints, dict[str, Any]]:
     """Return the tensors that some other group reads, and the coarse producer and consumer
     arrays.
     """
@@ -110,24 +106,20 @@ def _tensors(
 
 
 def _common(
-    model: OpGraph | PlacementProblem,
-    label: NDArray[np.int64],
-    root: NDArray[np.int64],
-    work: NDArray[np.int64],
-    count: int,
+    model: OpGraph | PlacementProblem, label: Ints, root: Ints, work: Ints, count: int
 ) -> dict[str, Any]:
     """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
     # the heaviest member gives a group its name and type: names of members are distinct
     order = np.lexsort((-np.arange(len(label)), work, label))
     last = np.concatenate((np.flatnonzero(np.diff(label[order])), [len(label) - 1]))
     heaviest = order[last].tolist()
-    backward = np.zeros(count, dtype=np.bool_)
+    backward = np.zeros(count, np.bool_)
     backward[label[model.backward]] = True
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(low, label, model.meta)
     np.maximum.at(high, label, model.meta)
     # groups of one class share a device: an id where several groups, or an old id, are in it
-    first_root = np.full(count, -1, dtype=np.int64)
+    first_root = np.full(count, -1, np.int64)
     first_root[label[::-1]] = root[::-1]
     _, class_of, size = np.unique(first_root, return_inverse=True, return_counts=True)
     colocation = np.where(size[class_of] > 1, class_of, -1)

@@ -27,7 +27,7 @@ _EXPORTS = {
     "Link": "model.cluster",
     "PlacementProblem": "model.problem",
     "Placement": "model.placement",
-    "Schedule": "model.schedule",
+    "Schedule": "model.placement",
     "Budget": "model.budget",
     "Result": "model.result",
     "TracePoint": "model.result",
@@ -97,10 +97,9 @@ if TYPE_CHECKING:
     )
     from placeopt.model.graph import OpGraph
     from placeopt.model.objective import Objective, register_objective
-    from placeopt.model.placement import Placement
+    from placeopt.model.placement import Placement, Schedule
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result, TracePoint
-    from placeopt.model.schedule import Schedule
     from placeopt.planning import plan
     from placeopt.plans.plan import TrainingPlan
     from placeopt.schedules.problem import PipelineProblem

@@ -92,14 +92,14 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "zb-h1",
-        "known.zero_bubble:ZeroBubbleH1",
+        "known.linear:ZeroBubbleH1",
         "zero bubble with the memory of 1F1B",
         ZERO_BUBBLE,
         "backward split into inputs and weights",
     ),
     _spec(
         "zb-h2",
-        "known.zero_bubble:ZeroBubbleH2",
+        "known.linear:ZeroBubbleH2",
         "zero bubble with twice the memory of 1F1B",
         ZERO_BUBBLE,
         "backward split, memory to spare",

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
 from placeopt.schedules.placed_model import ALL, FORWARD, INPUTS, piece_of_op, quotient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from placeopt.schedules.placed_model import Piece, PlacedModel
 
@@ -133,11 +131,11 @@ def lags(model: PlacedModel, pieces: Sequence[Piece]) -> dict[tuple[int, int], i
 
 def activations(
     model: PlacedModel, pieces: Sequence[Piece], rank: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Ints, Ints]:
     """Return (change of memory per piece and device, bytes set aside per device)."""
     problem = model.problem
-    memory = np.zeros((len(pieces), problem.num_devices), dtype=np.int64)
-    reserve = np.zeros(problem.num_devices, dtype=np.int64)
+    memory = np.zeros((len(pieces), problem.num_devices), np.int64)
+    reserve = np.zeros(problem.num_devices, np.int64)
     if not model.training:
         return memory, reserve
     pointer, piece_of = problem.consumer_ptr.tolist(), piece_of_op(model, pieces)
@@ -169,7 +167,7 @@ def activations(
     return memory, reserve
 
 
-def capacities(model: PlacedModel, reserve: NDArray[np.int64]) -> list[int]:
+def capacities(model: PlacedModel, reserve: Ints) -> list[int]:
     """Return the bytes that weights and set-aside room leave on each device.
 
     Raises

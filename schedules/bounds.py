@@ -30,8 +30,7 @@ from scipy.sparse import csr_array
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -51,10 +50,10 @@ class Relaxation:
 
     problem: PipelineProblem
     shared: int
-    span: NDArray[np.int64]  # (num_blocks,) ticks, 0 for what is left out
+    span: Ints  # (num_blocks,) ticks, 0 for what is left out
     edges: tuple[tuple[int, int, int], ...]
-    head: NDArray[np.int64]  # (num_blocks,) ticks
-    tail: NDArray[np.int64]  # (num_blocks,) ticks
+    head: Ints  # (num_blocks,) ticks
+    tail: Ints  # (num_blocks,) ticks
     occupied: dict[int, int]
 
 
@@ -65,13 +64,13 @@ def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
     """
     used = sum(bool(here) for here in problem.on_device)
     everywhere = np.diff(problem.device_ptr) == used
-    plain = _relaxation(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
+    plain = _relaxation(problem, np.zeros(problem.num_blocks, np.bool_))
     if used == 1 or not everywhere.any():
         return (plain,)
     return plain, _relaxation(problem, everywhere)
 
 
-def _relaxation(problem: PipelineProblem, left_out: NDArray[np.bool_]) -> Relaxation:
+def _relaxation(problem: PipelineProblem, left_out: Flags) -> Relaxation:
     span = np.where(left_out, 0, problem.span)
     lags = not left_out.any()
     edges = tuple((u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges)
@@ -124,14 +123,14 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
     return max(found, default=Fraction(0))
 
 
-def freed_while_running(memory: NDArray[np.int64], span: NDArray[np.int64]) -> int:
+def freed_while_running(memory: Ints, span: Ints) -> int:
     """Unit-ticks that one micro-batch's blocks have freed on a device while they still run
     there.
     """
     return sum(-m * ticks for m, ticks in zip(memory.tolist(), span.tolist(), strict=True) if m < 0)
 
 
-def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int], ...]) -> int:
+def _least_residence(memory: Ints, edges: tuple[tuple[int, int, int], ...]) -> int:
     """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in
     whole numbers.
 
@@ -223,7 +222,7 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     for relaxed in relaxations(problem):
         ticks = int((relaxed.head + relaxed.span).max())
         for d, blocks in enumerate(problem.on_device):
-            here = np.array(blocks, dtype=np.int64)
+            here = np.array(blocks, np.int64)
             if here.size:
                 busy = n * int(relaxed.span[here].sum())
                 ticks = max(
@@ -243,14 +242,14 @@ def work_between_ends(relaxed: Relaxation, micro_batches: int) -> int:
     """
     found = [0]
     for here in relaxed.problem.on_device:
-        blocks = np.array(here, dtype=np.int64)
+        blocks = np.array(here, np.int64)
         if blocks.size:
             ends = int(relaxed.head[blocks].min()) + int(relaxed.tail[blocks].min())
             found.append(ends + micro_batches * int(relaxed.span[blocks].sum()))
     return max(found)
 
 
-def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int) -> int:
+def _inner_sets(relaxed: Relaxation, here: Ints, micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the
     largest counts.
     """
@@ -288,9 +287,7 @@ def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> i
     return max(front, waits) + max(back, drains)
 
 
-def _most_work(
-    span: NDArray[np.int64], need: NDArray[np.int64], micro_batches: int, capacity: int
-) -> int:
+def _most_work(span: Ints, need: Ints, micro_batches: int, capacity: int) -> int:
     """Most ticks of blocks with need >= 0 that fit into a capacity: the relaxed knapsack, rounded
     up.
     """

@@ -28,9 +28,7 @@ from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.solution import Repetend
 
 
@@ -48,7 +46,7 @@ def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: flo
 
 def complete(
     problem: PipelineProblem, repetend: Repetend, micro_batches: int, seconds: float = float("inf")
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the starts of `micro_batches` micro-batches, shape (micro_batches, num_blocks) ticks.
 
     Without the time for the greedy variants, the pattern is unrolled and shifted left.
@@ -65,9 +63,7 @@ def complete(
     return best - best.min()
 
 
-def justify(
-    problem: PipelineProblem, start: NDArray[np.int64], rounds: int = 2
-) -> NDArray[np.int64]:
+def justify(problem: PipelineProblem, start: Ints, rounds: int = 2) -> Ints:
     """Improve a schedule by rebuilding it greedily from the end and from the start in turn.
 
     Forward-backward improvement: the ranks of each pass are the times of the previous one. The

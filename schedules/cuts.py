@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.sources import load
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Flags, Ints
 from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
@@ -44,8 +44,6 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 PIPELINES = ("V", "wave", "X", "M", "K")
@@ -71,8 +69,8 @@ class Cut:
     stages: int
     replicas: int
     placed: PlacementProblem
-    device: NDArray[np.int64]  # (num_ops,) device, or ALL
-    parts: NDArray[np.int64] | None = None
+    device: Ints  # (num_ops,) device, or ALL
+    parts: Ints | None = None
     sync: float = 0.0
 
     def problem(self, *, mode: str, recompute: bool, split: bool = False) -> PipelineProblem:
@@ -161,7 +159,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut
     return Cut("wave", d, 1, _placed(graph, cluster), device, stage)
 
 
-def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ranked(graph: OpGraph, stage: Ints) -> Ints:
     """Renumber stages in the order in which the forward pass goes through them."""
     forward = [v for v in graph.topological_order.tolist() if not graph.backward[v]]
     position = {v: i for i, v in enumerate(forward)}
@@ -171,7 +169,7 @@ def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
         for s in names
     }
     order = sorted(names, key=lambda s: (middle[s], s))
-    return np.array([order.index(s) for s in stage.tolist()], dtype=np.int64)
+    return np.array([order.index(s) for s in stage.tolist()], np.int64)
 
 
 def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
@@ -181,15 +179,13 @@ def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
 
 
 def both_directions(
-    one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]
+    one: PipelineProblem, placed: PlacementProblem, device: Ints
 ) -> PipelineProblem:
     """Return `one` together with its mirror image; a micro-batch of it is one of the model in each
     direction.
     """
     d = one.num_devices
-    held = np.array(
-        [int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64
-    )
+    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], np.int64)
     aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
     capacity = np.where(
         placed.capacity < UNLIMITED,
@@ -234,7 +230,7 @@ def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
         raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
     rest, kept = subgraph(graph, ~spread)
     inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
-    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    device = np.full(graph.num_ops, ALL, np.int64)
     device[kept] = inner
     return Cut("M", cluster.num_devices, 1, _placed(graph, cluster), device)
 
@@ -247,7 +243,7 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     spread = ~(parts[0] | parts[1])
     per_device = -(-int(graph.resident[spread].sum()) // cluster.num_devices)
     small = _smaller(first_devices(cluster, half), share, per_device * half)
-    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    device = np.full(graph.num_ops, ALL, np.int64)
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
@@ -260,7 +256,7 @@ def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
         cluster.num_devices,
         1,
         _placed(graph, cluster),
-        np.full(graph.num_ops, ALL, dtype=np.int64),
+        np.full(graph.num_ops, ALL, np.int64),
     )
 
 
@@ -271,7 +267,7 @@ _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
 # -----------------------------------------------------------------------
 
 
-def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
+def outsized_ops(graph: OpGraph, num_devices: int) -> Flags:
     """Mark ops (with their backward ops) that have more than half of a device's fair share of time
     or weights.
 
@@ -290,7 +286,7 @@ def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
         if large[producer] and is_table(graph.tensor_bytes[t], graph.resident[producer]):
             large[family[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]] = True
     if 4 * np.count_nonzero(large & (weights > 0)) > np.count_nonzero(weights):
-        return np.zeros(graph.num_ops, dtype=np.bool_)
+        return np.zeros(graph.num_ops, np.bool_)
     return np.asarray(large[family])
 
 
@@ -301,7 +297,7 @@ def is_table(tensor_bytes: int, resident: int) -> bool:
     return 0 < resident <= tensor_bytes
 
 
-def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+def branches(graph: OpGraph) -> tuple[Flags, Flags] | None:
     """Return the ops of the two largest top-level layers that do not depend on each other, or None.
 
     Each must do at least a tenth of all work.
@@ -326,7 +322,7 @@ def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | No
     return None
 
 
-def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _descendants(graph: OpGraph, start: Flags) -> Flags:
     reached = start.copy()
     after: list[list[int]] = [[] for _ in range(graph.num_ops)]
     for u, v in graph.edges.tolist():
@@ -337,12 +333,12 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return reached
 
 
-def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
+def subgraph(graph: OpGraph, keep: Flags) -> tuple[OpGraph, Ints]:
     """Return the graph of some ops, and their indices; tensors to and from the others are
     dropped.
     """
     kept = np.flatnonzero(keep)
-    new = np.full(graph.num_ops, -1, dtype=np.int64)
+    new = np.full(graph.num_ops, -1, np.int64)
     new[kept] = np.arange(len(kept))
     tensors = []
     columns = []
@@ -394,18 +390,18 @@ def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
     return load(graph, cluster, objective="period")
 
 
-def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
+def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> Ints:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
     problem = _placed(graph, cluster)
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
-        return np.zeros(problem.num_ops, dtype=np.int64)
+        return np.zeros(problem.num_ops, np.int64)
     result = run_step(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(
             f"'{problem.name}' cannot be cut into stages: {result.message or result.status}"
         )
-    return np.asarray(result.solution.device, dtype=np.int64)
+    return np.asarray(result.solution.device, np.int64)
 
 
 def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:

@@ -58,8 +58,7 @@ from placeopt.schedules.bounds import freed_while_running
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -376,8 +375,8 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
     weight = np.array([w for _, _, w, _ in arcs])
     height = np.array([h for _, _, _, h in arcs])
 
-    def potentials(candidate: int) -> NDArray[np.int64] | None:
-        value = np.zeros(b * size, dtype=np.int64)
+    def potentials(candidate: int) -> Ints | None:
+        value = np.zeros(b * size, np.int64)
         length = weight - candidate * height
         for _ in range(b * size + 1):
             reached = value.copy()

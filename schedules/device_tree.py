@@ -53,8 +53,7 @@ from placeopt.model.compiled import entry
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.schedules.problem import PipelineProblem
 
 PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
@@ -97,7 +96,7 @@ class DeviceTree:
         self.home = np.tile(problem.device, size)
         graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
         graph.add_nodes_from(range(b * size))
-        self.part = np.zeros(b * size, dtype=np.int64)
+        self.part = np.zeros(b * size, np.int64)
         for c, part in enumerate(nx.weakly_connected_components(graph)):
             self.part[sorted(part)] = c
         self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
@@ -120,10 +119,10 @@ class DeviceTree:
         self.applies = all(turn is not None for turn in turns)
         self.turns = dict(zip(used, turns, strict=True))
 
-    def _distances(self) -> NDArray[np.int64]:
+    def _distances(self) -> Ints:
         """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
         n = len(self.span)
-        found = np.full((n, n), -UNBOUNDED, dtype=np.int64)
+        found = np.full((n, n), -UNBOUNDED, np.int64)
         np.fill_diagonal(found, 0)
         for v in self.order:
             for u, to, lag in self.edges:
@@ -165,9 +164,7 @@ class DeviceTree:
     # --- local patterns
     # -----------------------------------------------------------------------------------
 
-    def local_patterns(
-        self, device: int, period: int, limit: int = MAX_PATTERNS
-    ) -> NDArray[np.int64] | None:
+    def local_patterns(self, device: int, period: int, limit: int = MAX_PATTERNS) -> Ints | None:
         """Return the starts of a device's blocks in all its local patterns, one a row.
 
         None if more than `limit` rows are needed on the way.
@@ -175,7 +172,7 @@ class DeviceTree:
         here = self.blocks[device]
         n, idle = len(here), period - int(self.span[here].sum())
         if idle < 0:
-            return np.zeros((0, n), dtype=np.int64)
+            return np.zeros((0, n), np.int64)
         if factorial(n - 1) * comb(idle + n - 1, n - 1) > limit:
             return None
         starts = self._cyclic_orders(here, idle)
@@ -208,28 +205,24 @@ class DeviceTree:
             ]
         return starts
 
-    def _fit(
-        self, starts: NDArray[np.int64], blocks: list[int], device: int, period: int
-    ) -> NDArray[np.bool_]:
+    def _fit(self, starts: Ints, blocks: list[int], device: int, period: int) -> Flags:
         """Whether the blocks in these columns stay within the device's capacity, for each row."""
-        delta, fits = self.memory[blocks, device], np.ones(len(starts), dtype=np.bool_)
+        delta, fits = self.memory[blocks, device], np.ones(len(starts), np.bool_)
         for c in np.flatnonzero(delta > 0).tolist():
             begun = (starts[:, c : c + 1] - starts) // period + 1
             fits &= begun @ delta <= self.problem.capacity[device]
         return fits
 
-    def _cyclic_orders(self, here: list[int], idle: int) -> NDArray[np.int64]:
+    def _cyclic_orders(self, here: list[int], idle: int) -> Ints:
         """Starts within one period of all orders and idle gaps, the first block at 0."""
         n, span = len(here), self.span[here]
-        bars = np.array(
-            list(itertools.combinations(range(idle + n - 1), n - 1)), dtype=np.int64
-        ).reshape(-1, n - 1)
-        waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
-        order = np.array(list(itertools.permutations(range(1, n))), dtype=np.int64).reshape(
+        bars = np.array(list(itertools.combinations(range(idle + n - 1), n - 1)), np.int64).reshape(
             -1, n - 1
         )
+        waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
+        order = np.array(list(itertools.permutations(range(1, n))), np.int64).reshape(-1, n - 1)
         busy = span[order].cumsum(axis=1) - span[order] + span[0]
-        starts = np.zeros((len(order), len(bars), n), dtype=np.int64)
+        starts = np.zeros((len(order), len(bars), n), np.int64)
         np.put_along_axis(starts, order[:, None, :], busy[:, None, :] + waited[None, :, :], axis=2)
         return starts.reshape(-1, n)
 
@@ -248,7 +241,7 @@ class DeviceTree:
             min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)),
             seconds * PAIRS_PER_SECOND,
         )
-        patterns: dict[int, NDArray[np.int64]] = {}
+        patterns: dict[int, Ints] = {}
         for device in self.leaves_first:
             listed = self.local_patterns(device, period, rows)
             if listed is None:
@@ -257,7 +250,7 @@ class DeviceTree:
                 return False, None
             patterns[device] = listed
             rows -= len(listed)
-        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        partner: dict[int, tuple[Ints, Ints]] = {}
         for device in self.leaves_first:
             above = self.parent.get(device)
             if above is None:
@@ -278,7 +271,7 @@ class DeviceTree:
             partner[device] = (which[alive], shift[alive])
         return True, self._assemble(patterns, partner, period)
 
-    def _links(self, above: int, below: int) -> NDArray[np.int64]:
+    def _links(self, above: int, below: int) -> Ints:
         """Return the precedences between a device and its child: part, block above, block below, 1
         if upwards, ticks.
         """
@@ -298,16 +291,13 @@ class DeviceTree:
             for u, v, lag in self.edges
             if u in bottom and v in top
         ]
-        return np.array(rows, dtype=np.int64)
+        return np.array(rows, np.int64)
 
     def _assemble(
-        self,
-        patterns: dict[int, NDArray[np.int64]],
-        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]],
-        period: int,
+        self, patterns: dict[int, Ints], partner: dict[int, tuple[Ints, Ints]], period: int
     ) -> Repetend:
         """Follow the partners from the roots down and put the local patterns together."""
-        start = np.zeros(len(self.span), dtype=np.int64)
+        start = np.zeros(len(self.span), np.int64)
         row: dict[int, int] = {}
         for device in self.leaves_first[::-1]:
             here, above = self.blocks[device], self.parent.get(device)
@@ -337,7 +327,7 @@ class DeviceTree:
         return Repetend(period, _numbered(start, self.part, period).reshape(self.size, -1))
 
 
-def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+def _numbered(start: Ints, part: Ints, period: int) -> Ints:
     """Number the micro-batches of every part such that it begins in the first repetition."""
     start = start.copy()
     for c in range(int(part.max()) + 1):
@@ -346,16 +336,14 @@ def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) ->
     return start
 
 
-def undominated(
-    patterns: NDArray[np.int64], links: NDArray[np.int64], period: int
-) -> NDArray[np.int64]:
+def undominated(patterns: Ints, links: Ints, period: int) -> Ints:
     """Return the rows that agree with whatever any row agrees with.
 
     Of two patterns whose linked blocks run at the same points of the period, one is no worse if it
     runs those that the device above waits for no more turns later, and those that wait for the
     device above no fewer.
     """
-    waits, waited_for = np.zeros((2, patterns.shape[1]), dtype=np.bool_)
+    waits, waited_for = np.zeros((2, patterns.shape[1]), np.bool_)
     waits[links[links[:, 3] == 0, 2]] = True
     waited_for[links[links[:, 3] == 1, 2]] = True
     both = waits & waited_for
@@ -369,11 +357,11 @@ def undominated(
 
 
 @entry
-def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
+def _undominated_of_groups(cost: Ints, group: Ints) -> Ints:
     """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a
     row comes before it.
     """
-    kept = np.empty(len(cost), dtype=np.int64)
+    kept = np.empty(len(cost), np.int64)
     count = 0
     for g in range(len(group) - 1):
         first = count
@@ -390,16 +378,14 @@ def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) ->
 
 
 @entry
-def agree(
-    above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def agree(above: Ints, below: Ints, links: Ints, period: int) -> tuple[Ints, Ints]:
     """Return for every pattern above the first pattern below that agrees with it, or -1, and the
     shift rho.
     """
-    which = np.full(len(above), -1, dtype=np.int64)
-    shift = np.zeros(len(above), dtype=np.int64)
+    which = np.full(len(above), -1, np.int64)
+    shift = np.zeros(len(above), np.int64)
     num_parts = links[:, 0].max() + 1
-    lo, hi = np.empty(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
+    lo, hi = np.empty(num_parts, np.int64), np.empty(num_parts, np.int64)
     for a in range(len(above)):
         for b in range(len(below)):
             lo[:] = -UNBOUNDED

@@ -25,6 +25,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 NEVER = np.int64(2**62)
@@ -33,16 +34,16 @@ NEVER = np.int64(2**62)
 class PipelineArrays(NamedTuple):
     """What the kernels read of a problem."""
 
-    span: NDArray[np.int64]
-    device_ptr: NDArray[np.int64]
-    device: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    pred_ptr: NDArray[np.int64]
-    pred: NDArray[np.int64]
-    lag: NDArray[np.int64]
-    succ_ptr: NDArray[np.int64]
-    succ: NDArray[np.int64]
-    capacity: NDArray[np.int64]
+    span: Ints
+    device_ptr: Ints
+    device: Ints
+    memory: Ints
+    pred_ptr: Ints
+    pred: Ints
+    lag: Ints
+    succ_ptr: Ints
+    succ: Ints
+    capacity: Ints
 
 
 def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
@@ -65,13 +66,11 @@ def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
 
 
 @entry
-def _compact(
-    arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int
-) -> NDArray[np.int64]:
+def _compact(arrays: PipelineArrays, order: Ints, num_devices: int) -> Ints:
     """Start every instance, in `order`, as early as its devices and predecessors allow."""
     b = len(arrays.span)
-    start = np.full(len(order), -1, dtype=np.int64)
-    free = np.zeros(num_devices, dtype=np.int64)
+    start = np.full(len(order), -1, np.int64)
+    free = np.zeros(num_devices, np.int64)
     for instance in order:
         block = instance % b
         base = instance - block
@@ -92,20 +91,20 @@ def _compact(
 class Dispatch(NamedTuple):
     """What list scheduling keeps of instances (flat index) and devices."""
 
-    start: NDArray[np.int64]  # -1 until it starts
-    waiting: NDArray[np.int64]  # predecessors that have not started
-    release: NDArray[np.int64]  # when the last predecessor delivers
+    start: Ints  # -1 until it starts
+    waiting: Ints  # predecessors that have not started
+    release: Ints  # when the last predecessor delivers
     ready: NDArray[
         np.int64
     ]  # instances that wait for no predecessor, in no order; the first `num_ready` count
-    free: NDArray[np.int64]  # when each device is free
-    held: NDArray[np.int64]  # memory that each device holds
+    free: Ints  # when each device is free
+    held: Ints  # memory that each device holds
 
 
 @entry
 def _dispatch(
-    arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
-) -> tuple[NDArray[np.int64], np.int64]:
+    arrays: PipelineArrays, rank: Ints, num_micro_batches: int, num_devices: int
+) -> tuple[Ints, np.int64]:
     """List scheduling: at each time start the ready instances by rank, where devices are idle and
     memory suffices.
 
@@ -115,12 +114,12 @@ def _dispatch(
     b = len(arrays.span)
     total = b * num_micro_batches
     state = Dispatch(
-        np.full(total, -1, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.zeros(total, dtype=np.int64),
-        np.empty(total, dtype=np.int64),
-        np.zeros(num_devices, dtype=np.int64),
-        np.zeros(num_devices, dtype=np.int64),
+        np.full(total, -1, np.int64),
+        np.empty(total, np.int64),
+        np.zeros(total, np.int64),
+        np.empty(total, np.int64),
+        np.zeros(num_devices, np.int64),
+        np.zeros(num_devices, np.int64),
     )
     num_ready = 0
     for instance in range(total):
@@ -149,7 +148,7 @@ def _dispatch(
 
 @entry
 def _best_ready(
-    arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
+    arrays: PipelineArrays, state: Dispatch, rank: Ints, num_ready: int, now: int
 ) -> tuple[int, np.int64]:
     """Return the position of the ready instance of smallest rank that can start now, or -1, and
     when another can.
@@ -203,7 +202,7 @@ def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num
     return num_ready
 
 
-def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.int64]:
+def compact(problem: PipelineProblem, start: Ints) -> Ints:
     """Shift every instance as early as the order of `start` on each device allows.
 
     Parameters
@@ -222,8 +221,8 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
     InputError
         If the order puts a block before its predecessor.
     """
-    wanted = np.asarray(start, dtype=np.int64)
-    position = np.empty(problem.num_blocks, dtype=np.int64)
+    wanted = np.asarray(start, np.int64)
+    position = np.empty(problem.num_blocks, np.int64)
     position[problem.topological_order] = np.arange(problem.num_blocks)
     flat_position = np.tile(position, wanted.shape[0])
     micro_batch = np.repeat(np.arange(wanted.shape[0]), problem.num_blocks)
@@ -239,7 +238,7 @@ def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.in
     return shifted.reshape(wanted.shape)
 
 
-def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def dispatch(problem: PipelineProblem, rank: Ints) -> Ints | None:
     """Schedule greedily: whenever a device is idle, the ready instance of smallest rank that fits
     in memory.
 
@@ -251,21 +250,19 @@ def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.in
     -------
     starts of the same shape, or None if the memory limit blocks every ready instance for good.
     """
-    table = np.asarray(rank, dtype=np.int64)
+    table = np.asarray(rank, np.int64)
     start, done = _dispatch(
         pipeline_arrays(problem), table.ravel(), table.shape[0], problem.num_devices
     )
     return start.reshape(table.shape) if done == table.size else None
 
 
-def makespan(problem: PipelineProblem, start: NDArray[np.int64]) -> int:
+def makespan(problem: PipelineProblem, start: Ints) -> int:
     """Return the end of the last instance minus the start of the first, in ticks."""
     return int((start + problem.span).max() - start.min())
 
 
-def memory_profile(
-    problem: PipelineProblem, start: NDArray[np.int64], device: int
-) -> NDArray[np.int64]:
+def memory_profile(problem: PipelineProblem, start: Ints, device: int) -> Ints:
     """Return (time, memory held from then on) rows of one device, shape (num_changes, 2)."""
     blocks = np.flatnonzero(problem.memory[:, device])
     times = start[:, blocks].ravel()
@@ -278,7 +275,7 @@ def memory_profile(
     )
 
 
-def peak_memory(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:
+def peak_memory(problem: PipelineProblem, start: Ints) -> list[int]:
     """Return the most memory that each device ever holds."""
     peaks = []
     for device in range(problem.num_devices):

@@ -32,14 +32,15 @@ from placeopt.schedules.problem import Block, PipelineProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
     from placeopt.schedules.placed_model import Piece
 
 
-def families(graph: OpGraph) -> NDArray[np.int64]:
+def families(graph: OpGraph) -> Ints:
     """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape
     (num_ops,).
     """
@@ -118,8 +119,8 @@ def pipeline_of_placement(
         If weights do not fit, an op cannot run on its device, or recomputation would need a stage
         in pieces.
     """
-    where = np.asarray(device, dtype=np.int64)
-    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    where = np.asarray(device, np.int64)
+    apart = where if parts is None else np.asarray(parts, np.int64)
     model = PlacedModel(problem, where, apart, split, recompute, mode)
     pieces = pieces_of(model)
     edges = lags(model, pieces)
@@ -155,14 +156,14 @@ def pipeline_of_placement(
 
 def stage_of_ops(
     problem: PlacementProblem, device: ArrayLike, parts: ArrayLike | None = None
-) -> tuple[NDArray[np.int64], list[int]]:
+) -> tuple[Ints, list[int]]:
     """Return the stage of every op, counted as the blocks of `pipeline_of_placement` are, and the
     device of every stage.
 
     A backward op has the stage of its forward op. -1 is an op that belongs to no stage.
     """
-    where = np.asarray(device, dtype=np.int64)
-    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    where = np.asarray(device, np.int64)
+    apart = where if parts is None else np.asarray(parts, np.int64)
     model = PlacedModel(
         problem, where, apart, False, False, "train" if problem.backward.any() else "infer"
     )
@@ -171,7 +172,7 @@ def stage_of_ops(
     ordered = sorted(
         (i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i]
     )
-    stage = np.full(problem.num_ops, -1, dtype=np.int64)
+    stage = np.full(problem.num_ops, -1, np.int64)
     for number, i in enumerate(ordered):
         stage[pieces[i].ops] = number
     for op in np.flatnonzero(problem.backward).tolist():

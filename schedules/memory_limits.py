@@ -9,8 +9,7 @@ import numpy as np
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 MOST_SECONDS = 20.0
@@ -42,7 +41,7 @@ def one_fits(problem: PipelineProblem) -> bool:
     return bool((held <= problem.capacity[None, :]).all())
 
 
-def _limits(problem: PipelineProblem, capacity: NDArray[np.int64]) -> str:
+def _limits(problem: PipelineProblem, capacity: Ints) -> str:
     """Return the limits in words: one number where they are equal."""
     distinct = set(capacity[problem.limited].tolist())
     return str(distinct.pop()) if len(distinct) == 1 else str(capacity.tolist())

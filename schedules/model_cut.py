@@ -76,7 +76,7 @@ class ModelCut:
             self.cut.one_direction(mode=mode, recompute=recompute, split=split),
         )
         stage, homes = stage_of_ops(placed, self.cut.device, self.cut.parts)
-        position = np.empty(placed.num_ops, dtype=np.int64)
+        position = np.empty(placed.num_ops, np.int64)
         position[placed.topological_order] = np.arange(placed.num_ops)
         held = np.maximum(one.memory, 0).sum(axis=1)
         forward = np.array([kind == "F" for kind in one.kind])

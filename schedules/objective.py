@@ -9,10 +9,9 @@ import time
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from placeopt.model.bound import BoundReport
+from placeopt.model.bound import BoundReport, Witness
 from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
-from placeopt.model.witness import Witness
 from placeopt.schedules.bounds import period_bounds, relaxations, work_between_ends
 from placeopt.schedules.judge import (
     makespan_of,

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
@@ -187,7 +186,7 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     then.
     """
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
-    backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
+    backward_first = np.array([kind == "F" for kind in problem.kind], np.int64) * size
     candidates = [
         dispatch(problem, rank),
         dispatch(problem, rank + backward_first[None, :]),
@@ -197,14 +196,14 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     return min(found, key=lambda pattern: pattern.period, default=None)
 
 
-def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
+def _serial(problem: PipelineProblem, size: int) -> Ints | None:
     """Return the schedule that runs one block at a time, newest ready block first, where that fits
     into memory.
     """
     waiting = np.diff(problem.pred_ptr)
     ready = np.flatnonzero(waiting == 0)[::-1].tolist()
-    start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
-    held = np.zeros(problem.num_devices, dtype=np.int64)
+    start, now = np.zeros(problem.num_blocks, np.int64), 0
+    held = np.zeros(problem.num_devices, np.int64)
     while ready:
         v = ready.pop()
         held += problem.memory[v]

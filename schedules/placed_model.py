@@ -21,8 +21,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
 
 ALL = -1
@@ -60,8 +59,8 @@ class PlacedModel:
     """
 
     problem: PlacementProblem
-    device: NDArray[np.int64]  # (num_ops,)
-    part: NDArray[np.int64]  # (num_ops,)
+    device: Ints  # (num_ops,)
+    part: Ints  # (num_ops,)
     split: bool
     recompute: bool
     mode: str
@@ -85,12 +84,12 @@ class PlacedModel:
             )
 
     @cached_property
-    def role(self) -> NDArray[np.int64]:
+    def role(self) -> Ints:
         """Role of every op."""
         return roles(self.problem, split=self.split)
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> Flags:
         """Ops that run once per micro-batch."""
         return kept_ops(self.role, self.mode)
 
@@ -119,7 +118,7 @@ class PlacedModel:
         return int(self.device[op]), int(self.part[op]), int(self.role[op])
 
 
-def roles(problem: PlacementProblem, *, split: bool) -> NDArray[np.int64]:
+def roles(problem: PlacementProblem, *, split: bool) -> Ints:
     """Return the role of every op, from its name where it is a backward op; WEIGHTS only with
     `split`.
     """
@@ -133,7 +132,7 @@ def roles(problem: PlacementProblem, *, split: bool) -> NDArray[np.int64]:
     return found
 
 
-def kept_ops(role: NDArray[np.int64], mode: str) -> NDArray[np.bool_]:
+def kept_ops(role: Ints, mode: str) -> Flags:
     """Mark the ops that run once per micro-batch."""
     return np.asarray(role == FORWARD if mode == "infer" else role != UPDATE)
 
@@ -148,7 +147,7 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
     if len(_topological(len(whole), quotient(model, whole), [0] * len(whole))) == len(whole):
         return whole
     # Cut at every change of group along a path: always acyclic. Then merge back greedily.
-    level = np.zeros(model.problem.num_ops, dtype=np.int64)
+    level = np.zeros(model.problem.num_ops, np.int64)
     pointer, source, _ = model.problem.predecessors
     for v in order:
         for u in source[pointer[v] : pointer[v + 1]].tolist():
@@ -160,9 +159,9 @@ def pieces_of(model: PlacedModel) -> list[Piece]:
     return _Merge(model, [Piece(*key[:3], ops) for key, ops in sorted(fine.items())]).run()
 
 
-def piece_of_op(model: PlacedModel, pieces: Sequence[Piece]) -> NDArray[np.int64]:
+def piece_of_op(model: PlacedModel, pieces: Sequence[Piece]) -> Ints:
     """Return the piece of every op, -1 where it is left out."""
-    found = np.full(model.problem.num_ops, -1, dtype=np.int64)
+    found = np.full(model.problem.num_ops, -1, np.int64)
     for index, piece in enumerate(pieces):
         found[piece.ops] = index
     return found

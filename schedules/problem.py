@@ -34,6 +34,8 @@ from placeopt.model.arrays import (
     MAX_SUM,
     UNLIMITED,
     ArrayHolder,
+    Flags,
+    Ints,
     arrays_digest,
     check_positive,
     csr,
@@ -47,8 +49,6 @@ from placeopt.model.graph import topological_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 
 KINDS = ("F", "B", "I", "W", "other")
@@ -90,18 +90,18 @@ class PipelineProblem(ArrayHolder):
     name: str
     block_names: tuple[str, ...]
     kind: tuple[str, ...]  # (num_blocks,) one of KINDS
-    span: NDArray[np.int64] = ints("blocks")  # ticks, >= 1
-    device_ptr: NDArray[np.int64] = ints("bounds")
-    device: NDArray[np.int64] = ints("uses")  # devices of each block, ascending
-    memory: NDArray[np.int64] = ints("blocks", "devices")  # change at the start; bytes or units
-    pred_ptr: NDArray[np.int64] = ints("bounds")
-    pred: NDArray[np.int64] = ints("edges")  # predecessors of each block
-    lag: NDArray[np.int64] = ints(  # ticks between a predecessor's end and the block's start
+    span: Ints = ints("blocks")  # ticks, >= 1
+    device_ptr: Ints = ints("bounds")
+    device: Ints = ints("uses")  # devices of each block, ascending
+    memory: Ints = ints("blocks", "devices")  # change at the start; bytes or units
+    pred_ptr: Ints = ints("bounds")
+    pred: Ints = ints("edges")  # predecessors of each block
+    lag: Ints = ints(  # ticks between a predecessor's end and the block's start
         "edges", low=0, expected="ticks >= 0"
     )
-    capacity: NDArray[np.int64] = ints("devices", default=UNLIMITED, low=0)
+    capacity: Ints = ints("devices", default=UNLIMITED, low=0)
     micro_batches: int = 8
-    stage: NDArray[np.int64] = ints("blocks", default=-1)
+    stage: Ints = ints("blocks", default=-1)
     device_names: tuple[str, ...] = names("devices", "device")
     tick_seconds: float = 1e-9
 
@@ -226,7 +226,7 @@ class PipelineProblem(ArrayHolder):
         """Number of devices, d."""
         return int(self.memory.shape[1])
 
-    def devices_of(self, block: int) -> NDArray[np.int64]:
+    def devices_of(self, block: int) -> Ints:
         """Return the devices that `block` occupies."""
         return self.device[self.device_ptr[block] : self.device_ptr[block + 1]]
 
@@ -243,7 +243,7 @@ class PipelineProblem(ArrayHolder):
         )
 
     @cached_property
-    def topological_order(self) -> NDArray[np.int64]:
+    def topological_order(self) -> Ints:
         """Block indices, every predecessor before its successors."""
         target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
         order = np.argsort(self.pred, kind="stable")
@@ -269,7 +269,7 @@ class PipelineProblem(ArrayHolder):
         return tuple(map(tuple, found))
 
     @cached_property
-    def work(self) -> NDArray[np.int64]:
+    def work(self) -> Ints:
         """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
         owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
         return frozen(
@@ -290,18 +290,18 @@ class PipelineProblem(ArrayHolder):
         return int((self.heads + self.span).max())
 
     @cached_property
-    def heads(self) -> NDArray[np.int64]:
+    def heads(self) -> Ints:
         """Earliest start of each block when nothing waits for a device, shape (num_blocks,)
         ticks.
         """
-        head = np.zeros(self.num_blocks, dtype=np.int64)
+        head = np.zeros(self.num_blocks, np.int64)
         for v in self.topological_order.tolist():
             for u, lag in self.predecessors_of(v):
                 head[v] = max(head[v], head[u] + self.span[u] + lag)
         return frozen(head)
 
     @cached_property
-    def limited(self) -> NDArray[np.bool_]:
+    def limited(self) -> Flags:
         """Devices whose capacity could ever bind: less than all allocations of one block times its
         instances.
         """
@@ -330,9 +330,9 @@ class PipelineProblem(ArrayHolder):
         device.
         """
         if capacity is None:
-            values = np.full(self.num_devices, UNLIMITED, dtype=np.int64)
+            values = np.full(self.num_devices, UNLIMITED, np.int64)
         elif isinstance(capacity, int | np.integer):
-            values = np.full(self.num_devices, capacity, dtype=np.int64)
+            values = np.full(self.num_devices, capacity, np.int64)
         else:
             values = np.asarray(capacity)
             if values.shape != (self.num_devices,):
@@ -365,7 +365,7 @@ class PipelineProblem(ArrayHolder):
         """
         index = {block.name: i for i, block in enumerate(blocks)}
         d = len(device_names)
-        memory = np.zeros((len(blocks), d), dtype=np.int64)
+        memory = np.zeros((len(blocks), d), np.int64)
         devices: list[list[int]] = []
         for i, block in enumerate(blocks):
             for place in block.devices:
@@ -408,7 +408,7 @@ class PipelineProblem(ArrayHolder):
             memory=memory,
             pred_ptr=pred_ptr,
             pred=pred,
-            lag=np.array([lag for block in blocks for _, lag in block.after], dtype=np.int64),
+            lag=np.array([lag for block in blocks for _, lag in block.after], np.int64),
             capacity=limits,  # type: ignore[arg-type]
             micro_batches=micro_batches,
             stage=np.array([block.stage for block in blocks]),
@@ -437,9 +437,7 @@ class PipelineProblem(ArrayHolder):
         return found
 
 
-def freed_too_early(
-    memory: NDArray[np.int64], ancestors: Sequence[set[int]]
-) -> tuple[int, int] | None:
+def freed_too_early(memory: Ints, ancestors: Sequence[set[int]]) -> tuple[int, int] | None:
     """Return a (block, device) that frees memory which no predecessor has surely allocated, or
     None.
 

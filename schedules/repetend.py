@@ -36,9 +36,7 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.solving.tracker import Tracker
@@ -193,5 +191,5 @@ class RepetendSolver(SearchSolver):
 
 def _completed(
     problem: PipelineProblem, pattern: Repetend, tracker: Tracker[PipelineSchedule]
-) -> NDArray[np.int64]:
+) -> Ints:
     return complete(problem, pattern, problem.micro_batches, tracker.seconds_left)

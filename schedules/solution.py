@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, frozen, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -34,10 +32,10 @@ class Repetend(ArrayHolder):
     """
 
     period: int  # ticks
-    start: NDArray[np.int64]  # (size, num_blocks) ticks, smallest is 0
+    start: Ints  # (size, num_blocks) ticks, smallest is 0
 
     def __post_init__(self) -> None:
-        start = np.asarray(self.start, dtype=np.int64)
+        start = np.asarray(self.start, np.int64)
         if start.ndim != 2 or not start.size:
             raise InputError(
                 "repetend: expected starts of shape (micro-batches, blocks), received "
@@ -61,15 +59,15 @@ class Repetend(ArrayHolder):
         return Fraction(self.period, self.size)
 
     @property
-    def index(self) -> NDArray[np.int64]:
+    def index(self) -> Ints:
         """Tessel's index: how many repetitions after its micro-batch began each block runs."""
         return self.start // self.period
 
-    def latency(self, span: NDArray[np.int64]) -> int:
+    def latency(self, span: Ints) -> int:
         """Ticks that one micro-batch spends in the pipeline (the slowest of the pattern)."""
         return int(((self.start + span).max(axis=1) - self.start.min(axis=1)).max())
 
-    def unroll(self, num_micro_batches: int) -> NDArray[np.int64]:
+    def unroll(self, num_micro_batches: int) -> Ints:
         """Return the starts of the first micro-batches, shape (num_micro_batches, num_blocks)."""
         turn, member = np.divmod(np.arange(num_micro_batches), self.size)
         return self.start[member] + (turn * self.period)[:, None]
@@ -95,7 +93,7 @@ class PipelineSchedule(ArrayHolder):
     """
 
     problem: PipelineProblem
-    start: NDArray[np.int64]  # (num_micro_batches, num_blocks) ticks
+    start: Ints  # (num_micro_batches, num_blocks) ticks
     repetend: Repetend | None = None
     makespan_bound: int = 0
     size_bound: Fraction = Fraction(0)
@@ -192,7 +190,7 @@ class PipelineSchedule(ArrayHolder):
         """Micro-batches per second over the whole schedule."""
         return self.micro_batches / (self.makespan * self.problem.tick_seconds)
 
-    def memory_profile(self, device: int) -> NDArray[np.int64]:
+    def memory_profile(self, device: int) -> Ints:
         """Return (time, memory held from then on) rows of one device."""
         return memory_profile(self.problem, self.start, device)
 
@@ -206,7 +204,7 @@ class PipelineSchedule(ArrayHolder):
         return [(j, i) for _, j, i in sorted(found)]
 
 
-def relaunch(problem: PipelineProblem, start: NDArray[np.int64]) -> Repetend:
+def relaunch(problem: PipelineProblem, start: Ints) -> Repetend:
     """Return a finite schedule as a pattern of all its micro-batches.
 
     It begins again as soon as every device is done with it; memory is back to zero by then.
@@ -214,7 +212,7 @@ def relaunch(problem: PipelineProblem, start: NDArray[np.int64]) -> Repetend:
     return Repetend(max(device_reach(problem, start)), start)
 
 
-def device_reach(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:
+def device_reach(problem: PipelineProblem, start: Ints) -> list[int]:
     """Return the ticks of each device from its first start to its last end, 0 for an unused one."""
     return [
         int((start[:, here] + problem.span[here]).max() - start[:, here].min()) if here else 0

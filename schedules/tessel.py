@@ -39,8 +39,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
@@ -94,7 +93,7 @@ class _AssignmentModel:
     constraint family.
     """
 
-    def __init__(self, problem: PipelineProblem, index: NDArray[np.int64], most: int) -> None:
+    def __init__(self, problem: PipelineProblem, index: Ints, most: int) -> None:
         self.problem, self.index = problem, index
         self.model = cp_model.CpModel()
         horizon = int(problem.span.sum() + problem.lag.sum())
@@ -153,12 +152,12 @@ class _AssignmentModel:
         return Repetend(period, (times + period * (self.index.max() - self.index))[None, :])
 
 
-def _assignments(problem: PipelineProblem, limit: int) -> Iterator[NDArray[np.int64]]:
+def _assignments(problem: PipelineProblem, limit: int) -> Iterator[Ints]:
     """Yield index assignments, those that touch fewer micro-batches first."""
     order = problem.topological_order[::-1].tolist()
-    index = np.zeros(problem.num_blocks, dtype=np.int64)
+    index = np.zeros(problem.num_blocks, np.int64)
 
-    def extend(position: int, top: int, used: list[int]) -> Iterator[NDArray[np.int64]]:
+    def extend(position: int, top: int, used: list[int]) -> Iterator[Ints]:
         if position == len(order):
             if all(used):
                 yield index.copy()
@@ -199,15 +198,13 @@ def _same_device_chains(problem: PipelineProblem) -> list[tuple[int, int, int]]:
     return found
 
 
-def _chain_bound(
-    problem: PipelineProblem, index: NDArray[np.int64], chains: list[tuple[int, int, int]]
-) -> int:
+def _chain_bound(problem: PipelineProblem, index: Ints, chains: list[tuple[int, int, int]]) -> int:
     """Smallest period that the chains allow: s_v + span_v - s_u <= P and s_v + P gap >= s_u +
     length - span_v.
     """
     return max((-(-length // (1 + int(index[u] - index[v]))) for u, v, length in chains), default=0)
 
 
-def _overfull(problem: PipelineProblem, index: NDArray[np.int64]) -> bool:
+def _overfull(problem: PipelineProblem, index: Ints) -> bool:
     """Whether the memory held at the start of a repetition already passes a capacity."""
     return bool((problem.memory.T @ index > problem.capacity).any())

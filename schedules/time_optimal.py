@@ -38,8 +38,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
 
@@ -111,16 +110,14 @@ def _model_seconds(problem: PipelineProblem, micro_batches: int) -> float:
     return micro_batches * len(problem.device) / INSTANCES_PER_SECOND + pairs / PAIRS_PER_SECOND
 
 
-def _greedy(
-    problem: PipelineProblem, micro_batches: int, seconds: float
-) -> NDArray[np.int64] | None:
+def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> Ints | None:
     """Return a schedule to start from: greedy with backward passes first, or one micro-batch after
     another.
     """
     pattern = greedy_pattern(problem, 1)
     if affordable_passes(problem, micro_batches, seconds) < 14:
         return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
-    forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * micro_batches
+    forward = np.array([kind == "F" for kind in problem.kind], np.int64) * micro_batches
     rank = np.arange(micro_batches, dtype=np.int64)[:, None]
     found = [
         dispatch(problem, rank + forward[None, :]),
@@ -149,16 +146,12 @@ class _MakespanModel:
     """
 
     def __init__(
-        self,
-        problem: PipelineProblem,
-        horizon: int,
-        bound: int,
-        hint: NDArray[np.int64] | None = None,
+        self, problem: PipelineProblem, horizon: int, bound: int, hint: Ints | None = None
     ) -> None:
         self.problem, self.n = problem, problem.micro_batches
         self.model = cp_model.CpModel()
         self.end = self.model.new_int_var(bound, horizon, "makespan")
-        self.start = np.empty((self.n, problem.num_blocks), dtype=object)
+        self.start = np.empty((self.n, problem.num_blocks), object)
         for j, i in itertools.product(range(self.n), range(problem.num_blocks)):
             latest = horizon - int(problem.span[i])
             self.start[j, i] = self.model.new_int_var(

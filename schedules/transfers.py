@@ -25,18 +25,14 @@ Schedule Search", HPCA 2024
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import check_choice
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CHANNEL, BLOCKING = "channel", "blocking"
 MODES = ("lag", CHANNEL, BLOCKING)
@@ -116,7 +112,7 @@ def executed(schedule: PipelineSchedule, mode: str) -> PipelineSchedule:
     """
     problem = schedule.problem
     there = with_transfers(problem, mode)
-    wanted: NDArray[np.int64] = schedule.start
+    wanted: Ints = schedule.start
     if there is not problem:
         ends = [wanted[:, u] + problem.span[u] for u, _ in transfers_of(problem)]
         wanted = np.column_stack([wanted, *ends])

@@ -18,7 +18,7 @@ import numpy as np
 from placeopt.certify.proof import finished
 from placeopt.io.serialize import from_dict, to_dict
 from placeopt.makespan.judge import schedule_violations
-from placeopt.model.schedule import Schedule
+from placeopt.model.placement import Schedule
 
 KINDS = ("value", "bound", "witness", "placement", "schedule", "problem", "false-claim", "record")
 

@@ -14,9 +14,8 @@ from random_problems import random_device, random_problem
 
 from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.makespan.judge import MOST_WORDS, placement_violations, schedule_violations
-from placeopt.model.placement import Placement
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.schedule import Schedule
 from placeopt.period.judge import period_violations
 
 

@@ -16,10 +16,9 @@ from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
-from placeopt.model.placement import Placement
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result, TracePoint
-from placeopt.model.schedule import Schedule
 
 
 def same(a: Any, b: Any) -> bool:

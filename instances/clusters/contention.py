@@ -14,15 +14,14 @@ from placeopt.model.cluster import CONTENTION, contention_matrix
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.cluster import Cluster
 
 MODELS = (*CONTENTION, "host", "hardware")
 """Names of the models; what the last two share depends on hosts and links."""
 
 
-def channels(cluster: Cluster, contention: str, where: str) -> NDArray[np.int64]:
+def channels(cluster: Cluster, contention: str, where: str) -> Ints:
     """Return the channel of every ordered pair of devices, -1 where transfers never wait; shape
     (num_devices, num_devices).
     """
@@ -37,7 +36,7 @@ def channels(cluster: Cluster, contention: str, where: str) -> NDArray[np.int64]
     return contention_matrix(cluster.num_devices, contention)
 
 
-def host_channels(cluster: Cluster) -> NDArray[np.int64]:
+def host_channels(cluster: Cluster) -> Ints:
     """One channel per host for everything it sends to other hosts (its network card); none inside a
     host.
     """
@@ -53,7 +52,7 @@ SHARED = ("pcie", "usb")
 """Links, by the beginning of their names, that all devices of a host share."""
 
 
-def hardware_channels(cluster: Cluster) -> NDArray[np.int64]:
+def hardware_channels(cluster: Cluster) -> Ints:
     """Share links as the hardware does.
 
     A device sends one transfer at a time into its switch (NVLink, Infinity Fabric, ICI); what

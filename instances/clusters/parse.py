@@ -147,7 +147,7 @@ def _one_host(devices: list[Device], link: str) -> Cluster:
         "",
         tuple(devices),
         (LINKS[link],),
-        np.zeros((k, k), dtype=np.int64),
+        np.zeros((k, k), np.int64),
         contention_matrix(k, "none"),
     )
 
@@ -205,7 +205,7 @@ def _cpu_and_gpus(count: int, kind: str) -> Cluster:
         *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count)),
     ]
     k = len(devices)
-    link_class = np.ones((k, k), dtype=np.int64)
+    link_class = np.ones((k, k), np.int64)
     link_class[0, :] = link_class[:, 0] = 0
     links = (LINKS[PCIE_OF[kind]], LINKS[LINK_OF[kind]])
     return Cluster("", tuple(devices), links, link_class, contention_matrix(k, "none"))

@@ -20,7 +20,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_toml
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 EXAMPLE = """\
 # A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or
@@ -127,15 +127,13 @@ def read_cluster(path: str | Path) -> Cluster:
     return replace(cluster, channel=channels(cluster, table.text("contention", "none"), where))
 
 
-def _connect(
-    rows: list[Body], devices: list[Device], links: dict[str, Link], where: str
-) -> NDArray[np.int64]:
+def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], where: str) -> Ints:
     """Return the link of every pair of devices; ready-made links that are used are added to
     `links`.
     """
     names = [device.name for device in devices]
     k = len(names)
-    link_class = np.full((k, k), -1, dtype=np.int64)
+    link_class = np.full((k, k), -1, np.int64)
     covered = 0
     for row in rows:
         ends, link = row.only(_CONNECTION_KEYS).texts("between"), row.text("link")

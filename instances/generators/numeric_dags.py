@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import MEAN_TICKS, task_graph
+from placeopt.instances.generators.random_dags import MEAN_TICKS, task_graph
 from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
@@ -55,7 +55,7 @@ class _Tasks:
         name = self.name
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
-        table = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        table = np.array(self.edges, np.int64).reshape(-1, 2)
         return task_graph(
             name,
             table[:, 0],

@@ -19,20 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.generators.measured import (
-    BYTES_PER_TICK,
-    MEAN_TICKS,
-)
-from placeopt.instances.generators.table import (
-    MAX_EDGES,
-    check_count,
-    generator,
-)
+from placeopt.instances.generators.random_dags import BYTES_PER_TICK, MEAN_TICKS
+from placeopt.instances.generators.table import MAX_EDGES, check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -43,13 +35,13 @@ class _Planted:
     """A filled schedule and the tensors that it satisfies; ops are in random order."""
 
     horizon: int  # ticks
-    device: NDArray[np.int64]  # (num_ops,)
-    start: NDArray[np.int64]  # (num_ops,) ticks
-    duration: NDArray[np.int64]  # (num_ops,) ticks
-    producer: NDArray[np.int64]  # (num_tensors,)
-    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
-    consumer: NDArray[np.int64]  # (num_edges,)
-    transfer: NDArray[np.int64]  # (num_tensors,) ticks
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,) ticks
+    duration: Ints  # (num_ops,) ticks
+    producer: Ints  # (num_tensors,)
+    consumer_ptr: Ints  # (num_tensors + 1,)
+    consumer: Ints  # (num_edges,)
+    transfer: Ints  # (num_tensors,) ticks
 
 
 @generator()
@@ -169,7 +161,7 @@ def _plant(
 
 def _fill(
     rng: np.random.Generator, ops: int, devices: int, spread: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
+) -> tuple[Ints, Ints, Ints, int]:
     """Cut [0, horizon] on every device into ops of at least one tick, without gaps."""
     counts = np.full(devices, ops // devices)
     counts[: ops % devices] += 1
@@ -180,7 +172,7 @@ def _fill(
             counts[d + 1] += moved
     horizon = max(int(counts.max()), ops * MEAN_TICKS // devices)
     device = np.repeat(np.arange(devices), counts)
-    start, duration = np.empty(ops, dtype=np.int64), np.empty(ops, dtype=np.int64)
+    start, duration = np.empty(ops, np.int64), np.empty(ops, np.int64)
     at = 0
     for count in counts.tolist():
         weights = np.cumsum(1 - spread + spread * rng.exponential(size=count))
@@ -195,13 +187,8 @@ def _fill(
 
 
 def _edges(
-    rng: np.random.Generator,
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
-    degree: float,
-    devices: int,
-) -> NDArray[np.int64]:
+    rng: np.random.Generator, start: Ints, finish: Ints, device: Ints, degree: float, devices: int
+) -> Ints:
     """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them
     close.
     """
@@ -224,14 +211,14 @@ def _edges(
 
 def _transfers(
     rng: np.random.Generator,
-    edges: NDArray[np.int64],
-    pointer: NDArray[np.int64],
-    producer: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
+    edges: Ints,
+    pointer: Ints,
+    producer: Ints,
+    start: Ints,
+    finish: Ints,
+    device: Ints,
     ccr: float,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
     wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(
         np.int64
@@ -243,23 +230,18 @@ def _transfers(
     return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))
 
 
-def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ranks(start: Ints) -> Ints:
     """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend
     on each other.
     """
-    rank = np.empty(len(start), dtype=np.int64)
+    rank = np.empty(len(start), np.int64)
     rank[np.argsort(start, kind="stable")] = np.arange(len(start))
     return rank
 
 
 def _one_at_a_time(
-    transfer: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    pointer: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
-    device: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    transfer: Ints, edges: Ints, pointer: Ints, start: Ints, finish: Ints, device: Ints
+) -> Ints:
     """Shorten transfers until each device can send its own one after the other, earliest deadline
     first.
 
@@ -291,4 +273,4 @@ def _one_at_a_time(
         begin = max(release, free)
         ticks[t] = min(ticks[t], deadline - begin)
         free = begin + ticks[t]
-    return np.array(ticks, dtype=np.int64)
+    return np.array(ticks, np.int64)

@@ -7,24 +7,22 @@ References
 ----------
 T. Tobita, H. Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling
 algorithms", Journal of Scheduling 5, 2002.
+
+Shared by the random and numeric families: a task graph with times of its own, for identical
+devices.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.generators.measured import random_times, task_graph
-from placeopt.instances.generators.table import (
-    MAX_EDGES,
-    MAX_OPS,
-    check_count,
-    generator,
-)
+from placeopt.instances.generators.table import MAX_EDGES, MAX_OPS, check_count, generator
+from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
-    from placeopt.model.graph import OpGraph
+    from placeopt.model.arrays import Ints
 
 
 @generator(layers=(1, MAX_OPS), degree=(1, 1000))
@@ -91,7 +89,7 @@ def fork_join(
                 before, op = op, op + 1
             ends.append(before)
         edges += [(end, op) for end in ends]  # the join is the next stage's fork
-    table = np.array(edges, dtype=np.int64)
+    table = np.array(edges, np.int64)
     return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
 
 
@@ -139,7 +137,7 @@ def series_parallel(
             for v in successors:
                 before[v].remove(op)
             insert([op], successors)
-    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], dtype=np.int64)
+    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], np.int64)
     return task_graph(
         name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr
     )
@@ -186,4 +184,60 @@ def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, in
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+MEAN_TICKS = 1000
+"""Mean time of an op in the random families: fine enough for integer costs, coarse enough to
+read."""
+
+BYTES_PER_TICK = 16
+"""Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
+
+
+def random_times(rng: np.random.Generator, count: int, spread: float) -> Ints:
+    """Draw times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
+    low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
+    return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
+
+
+def random_transfers(rng: np.random.Generator, compute: Ints, count: int, ccr: float) -> Ints:
+    """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to
+    1.5.
+    """
+    mean = ccr * float(compute.mean())
+    return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
+
+
+def task_graph(
+    name: str,
+    source: Ints,
+    target: Ints,
+    compute: Ints,
+    rng: np.random.Generator,
+    ccr: float,
+    **fields: Any,
+) -> OpGraph:
+    """Build a graph from edges between ops; all out-edges of an op are one tensor.
+
+    Parameters
+    ----------
+    source, target : ops of each edge; repeated edges are merged.
+    compute : ticks of every op on any device.
+    """
+    n = len(compute)
+    pairs = np.unique(np.stack([source, target], axis=1).astype(np.int64), axis=0)
+    producer, degree = np.unique(pairs[:, 0], return_counts=True)
+    transfer = random_transfers(rng, compute, len(producer), ccr)
+    fields.setdefault("op_names", tuple(f"op{i}" for i in range(n)))
+    return OpGraph(
+        name=name,
+        producer=producer,
+        tensor_bytes=transfer * BYTES_PER_TICK,
+        consumer_ptr=np.concatenate(([0], np.cumsum(degree))),
+        consumer=pairs[:, 1],
+        measured_kinds=("*",),
+        measured=compute.reshape(n, 1),
+        measured_transfer=transfer,
+        **fields,
+    )

@@ -13,6 +13,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,8 @@ from placeopt.instances.generators.table import generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.model.graph import OpGraph
 
 
@@ -58,28 +61,32 @@ class Sharder:
 
     def matmul(self, x: Blocks, y: Blocks, name: str) -> Blocks:
         """Product of two blocked matrices; x.columns must equal y.rows."""
-        b, meta = self.b, self.new_meta()
-        cells = []
-        with b.layer(name):
-            for row in range(x.rows):
-                for column in range(y.columns):
-                    parts = []
-                    for inner in range(x.columns):
-                        left, right = x.at(row, inner), y.at(inner, column)
-                        shape = (left.shape[0], right.shape[1])
-                        flops = 2 * shape[0] * shape[1] * left.shape[1]
-                        parts.append(
-                            b.op(
-                                "matmul",
-                                (left, right),
-                                shape,
-                                name=f"{row}.{inner}.{column}",
-                                flops=flops,
-                                meta=meta,
-                            )
-                        )
-                    cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
-        return Blocks(x.rows, y.columns, tuple(cells))
+        meta = self.new_meta()
+
+        def part(row: int, inner: int, column: int) -> Tensor:
+            left, right = x.at(row, inner), y.at(inner, column)
+            shape = (left.shape[0], right.shape[1])
+            flops = 2 * shape[0] * shape[1] * left.shape[1]
+            place = f"{row}.{inner}.{column}"
+            return self.b.op("matmul", (left, right), shape, name=place, flops=flops, meta=meta)
+
+        with self.b.layer(name):
+            return self._product(x, y.columns, part, meta)
+
+    def _product(
+        self, x: Blocks, columns: int, part: Callable[[int, int, int], Tensor], meta: int
+    ) -> Blocks:
+        """Return x times a matrix of so many columns, of which `part` makes a product of two
+        blocks.
+        """
+        cells = [
+            self.reduce(
+                [part(row, inner, column) for inner in range(x.columns)], f"sum{row}.{column}", meta
+            )
+            for row in range(x.rows)
+            for column in range(columns)
+        ]
+        return Blocks(x.rows, columns, tuple(cells))
 
     def linear(self, x: Blocks, width: int, columns: int, name: str) -> Blocks:
         """Product with a learned matrix.
@@ -91,43 +98,38 @@ class Sharder:
         """
         b, meta = self.b, self.new_meta()
         out = -(-width // columns)
-        cells, variables = [], {}
+        variables: dict[tuple[int, int], Tensor] = {}
+
+        def part(row: int, inner: int, column: int) -> Tensor:
+            left = x.at(row, inner)
+            weights = left.shape[1] * out
+            return b.op(
+                "matmul",
+                [left] + ([variables[inner, column]] if variables else []),
+                (left.shape[0], out),
+                name=f"{row}.{inner}.{column}",
+                flops=2 * left.size * out,
+                parameters=weights if row == 0 and not variables else 0,
+                buffers=weights if row and not variables else 0,
+                moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
+                meta=meta,
+            )
+
         with b.layer(name):
-            if self.training:
-                height = x.cells[0].shape[1]
-                for inner in range(x.columns):
-                    for column in range(columns):
-                        variables[inner, column] = b.op(
-                            "variable",
-                            (),
-                            (height, out),
-                            name=f"weights{inner}.{column}",
-                            parameters=height * out,
-                            moved=0,
-                            meta=meta,
-                        )
-            for row in range(x.rows):
-                for column in range(columns):
-                    parts = []
-                    for inner in range(x.columns):
-                        left = x.at(row, inner)
-                        operands = [left] + ([variables[inner, column]] if variables else [])
-                        weights = left.shape[1] * out
-                        parts.append(
-                            b.op(
-                                "matmul",
-                                operands,
-                                (left.shape[0], out),
-                                name=f"{row}.{inner}.{column}",
-                                flops=2 * left.size * out,
-                                parameters=weights if row == 0 and not variables else 0,
-                                buffers=weights if row and not variables else 0,
-                                moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
-                                meta=meta,
-                            )
-                        )
-                    cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
-        return Blocks(x.rows, columns, tuple(cells))
+            height = x.cells[0].shape[1]
+            for place in itertools.product(
+                range(x.columns if self.training else 0), range(columns)
+            ):
+                variables[place] = b.op(
+                    "variable",
+                    (),
+                    (height, out),
+                    name="weights{}.{}".format(*place),
+                    parameters=height * out,
+                    moved=0,
+                    meta=meta,
+                )
+            return self._product(x, columns, part, meta)
 
     def reduce(self, parts: list[Tensor], name: str, meta: int) -> Tensor:
         """Reduce the partial results of a block."""

@@ -56,8 +56,8 @@ _TABLE: dict[str, Entry] = {
     ),
     "llama": Entry("transformer:llama", {}, "Llama decoder of any size"),
     "llama-7b": Entry("transformer:llama", {}, "Llama-7B, 32 layers"),
-    "mt5": Entry("encoder_decoder:mt5", {}, "mT5 encoder-decoder, the small size by default"),
-    "flava": Entry("encoder_decoder:flava", {}, "two-branch vision-language model (FLAVA-like)"),
+    "mt5": Entry("transformer:mt5", {}, "mT5 encoder-decoder, the small size by default"),
+    "flava": Entry("transformer:flava", {}, "two-branch vision-language model (FLAVA-like)"),
     "moe": Entry("transformer:moe", {}, "mixture-of-experts decoder layers (Mixtral-like)"),
     "nmt": Entry(
         "recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"

@@ -191,7 +191,7 @@ def locate(
     if text.startswith("onnx:"):
         if format not in (None, "onnx"):
             raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
-        return _function("onnx_zoo:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
+        return _function("onnx_file:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
     if text.startswith("gen:"):
         raise InputError(
             f"{text} names a generator, not a file: use placeopt.generate or placeopt.load"

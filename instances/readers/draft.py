@@ -3,6 +3,9 @@
 Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges
 and bad numbers are refused here, once for all formats, with the place in the file: a text, or the
 number of a line. Everything is kept by column, so that a million ops fit.
+
+Lists of objects in the JSON of other tools: taken with a check, and one line for what is
+wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM
+from placeopt.model.arrays import MAX_SUM, Ints
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
 
 INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
 FLAG_COLUMNS = ("backward", "unshaped")
@@ -231,7 +235,7 @@ class Draft:
         InputError
             If there is no op, an edge dangles or is there twice, or the graph has a cycle.
         """
-        tensor = np.array(self._edge_tensor, dtype=np.int64)
+        tensor = np.array(self._edge_tensor, np.int64)
         num_tensors = len(self._producer)
         first = np.full(num_tensors, len(tensor))
         np.minimum.at(first, tensor, np.arange(len(tensor)))
@@ -245,7 +249,7 @@ class Draft:
             ([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors)))
         )
         kinds = tuple(self._times)
-        measured = np.full((len(self.names), len(kinds)), UNKNOWN, dtype=np.int64)
+        measured = np.full((len(self.names), len(kinds)), UNKNOWN, np.int64)
         for column, (ops, values) in enumerate(self._times.values()):
             measured[np.array(ops), column] = values
         columns: dict[str, Any] = {key: self._array(key, np.int64) for key in INT_COLUMNS}
@@ -255,33 +259,31 @@ class Draft:
             name=self.name,
             op_names=tuple(self.names),
             producer=producer,
-            tensor_bytes=np.array(self._size, dtype=np.int64),
+            tensor_bytes=np.array(self._size, np.int64),
             consumer_ptr=pointer.astype(np.int64),
             consumer=target[order],
             op_types=self._words("type"),
             layer=self._words("layer"),
             measured_kinds=kinds,
             measured=measured,
-            measured_transfer=np.array(self._ticks, dtype=np.int64),
+            measured_transfer=np.array(self._ticks, np.int64),
             shapes=shapes if len(shapes) == num_tensors else (),
             tick_seconds=self.tick_seconds,
             **columns,
             **fields,
         )
 
-    def _find_all(self, keys: Sequence[Any], edge: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _find_all(self, keys: Sequence[Any], edge: Ints) -> Ints:
         """Return the indices of ops; `edge` says which edge names each."""
         try:
-            return np.fromiter(map(self.index.__getitem__, keys), dtype=np.int64, count=len(keys))
+            return np.fromiter(map(self.index.__getitem__, keys), np.int64, count=len(keys))
         except KeyError:
             found = [
                 self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)
             ]
-            return np.array(found, dtype=np.int64)
+            return np.array(found, np.int64)
 
-    def _repeated(
-        self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _repeated(self, tensor: Ints, producer: Ints, target: Ints) -> Ints:
         """Return the edges that are there a second time and are merged; refuse them where that is
         asked for.
         """
@@ -289,8 +291,8 @@ class Draft:
         if (
             self.repeated != "parallel"
         ):  # edges that are tensors of their own count as one group by source
-            own = np.ones(len(producer), dtype=np.bool_)
-            own[np.fromiter(self._tensor.values(), dtype=np.int64, count=len(self._tensor))] = False
+            own = np.ones(len(producer), np.bool_)
+            own[np.fromiter(self._tensor.values(), np.int64, count=len(self._tensor))] = False
             group = np.where(own[tensor], len(producer) + producer[tensor], group)
         order = np.lexsort((target, group))
         same = (np.diff(group[order]) == 0) & (np.diff(target[order]) == 0)
@@ -308,9 +310,9 @@ class Draft:
 
     def _array(self, key: str, dtype: Any) -> NDArray[Any]:
         values = self._columns[key]
-        result = np.full(len(self.names), DEFAULTS[key], dtype=dtype)
+        result = np.full(len(self.names), DEFAULTS[key], dtype)
         if values:
-            result[np.fromiter(values, dtype=np.int64, count=len(values))] = list(values.values())
+            result[np.fromiter(values, np.int64, count=len(values))] = list(values.values())
         return result
 
     def _words(self, key: str) -> tuple[str, ...]:
@@ -411,6 +413,26 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
 
 
+def entry(row: dict[str, Any], key: str, where: str) -> Any:
+    """Return an entry that must be there."""
+    if key not in row:
+        raise InputError(f'{where}: "{key}" is missing')
+    return row[key]
+
+
+def rows(
+    table: dict[str, Any], key: str, where: str, *, optional: bool = False
+) -> list[dict[str, Any]]:
+    """Return a list of objects; an optional one may be absent."""
+    found = table.get(key, [] if optional else None)
+    if not isinstance(found, list):
+        raise InputError(f'{where}: "{key}": expected a list of objects, received {found!r:.40}')
+    for i, row in enumerate(found):
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
+    return found
+
+
 __all__ = [
     "DEFAULTS",
     "UNKNOWN",
@@ -418,8 +440,10 @@ __all__ = [
     "Draft",
     "Place",
     "all_ticks",
+    "entry",
     "number",
     "place",
+    "rows",
     "ticks",
     "whole",
 ]

@@ -101,7 +101,7 @@ class Node:
     Attributes
     ----------
     type : the name of the op in its own format.
-    rule : the cost rule, a key of `op_costs.RULES`.
+    rule : the cost rule, as `op_costs` names it.
     inputs, outputs : names of values; "" for an absent optional one.
     attrs : attributes that cost rules and passes use.
     scale, shift : parameters that fused remnants (batch norm, per-channel constants) brought along;

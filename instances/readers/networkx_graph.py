@@ -13,8 +13,7 @@ from placeopt.instances.readers.attributes import (
     edge_attributes,
     op_attributes,
 )
-from placeopt.instances.readers.draft import number
-from placeopt.instances.readers.json_rows import rows
+from placeopt.instances.readers.draft import number, rows
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 

@@ -7,8 +7,10 @@ it keeps (gather, slice) or only renames (reshape).
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Cost
 from placeopt.model.errors import InputError
@@ -19,6 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node, Value
+
+
+def vocabulary(name: str) -> dict[str, Any]:
+    """Return what op_tables.json says of the ops of "onnx", "openvino" or "torch".
+
+    `rule`: the cost rule by op type; a type that is not there costs 1 flop per output element.
+    `attributes`: what the rules must know of a type, such as the input that is its weight, its bias
+    or its buffers (99 for none), or the kind of affine map. `dtypes`: element types.
+    """
+    ops: dict[str, Any] = _tables()[name]
+    ops["rule"] = {op: rule for rule, listed in ops["rules"].items() for op in listed.split()}
+    return ops
+
+
+def _tables() -> Any:
+    return json.loads(Path(__file__).with_name("op_tables.json").read_text("utf-8"))
 
 
 class Shapes:
@@ -97,8 +115,8 @@ def charge_bodies(node: Node, bodies: Sequence[Cost], times: int) -> None:
 def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     """Return the cost of a node whose tensors all have a known rank."""
     s = Shapes(node, values)
-    rule = node.rule if node.rule in RULES else "elementwise"
-    flops = int(RULES[rule](s))
+    rule = node.rule
+    flops = RULES[rule](s) if rule in RULES else PER_ELEMENT.get(rule, 1) * s.out
     read = sum(
         {name: values[values[name].root or name].bytes for name in node.inputs if name}.values()
     )
@@ -197,10 +215,6 @@ def _lrn(s: Shapes) -> int:
     return s.out * (2 * int(s.node.attrs.get("size", 5)) + 2)
 
 
-def _per_element(flops: int) -> Callable[[Shapes], int]:
-    return lambda s: flops * s.out
-
-
 def _sort(s: Shapes) -> int:
     return int(s.all_in * max(1.0, math.log2(max(2, s.dims(0)[-1] if s.dims(0) else 2))))
 
@@ -220,29 +234,14 @@ RULES: dict[str, Callable[[Shapes], int]] = {
     "pool": _pool,
     "reduce": lambda s: s.all_in,
     "nary": lambda s: max(1, len([x for x in s.inputs if x is not None]) - 1) * s.out,
-    "elementwise": _per_element(1),
-    "sigmoid": _per_element(4),
-    "gelu": _per_element(8),
-    "softmax": _per_element(5),
-    "batch_norm": _per_element(2),
-    "layer_norm": _per_element(8),
-    "rms_norm": _per_element(4),
     "lrn": _lrn,
-    "resize": _per_element(7),
     "sort": _sort,
     "fft": _fft,
-    "move": _per_element(0),
-    "layout": _per_element(0),
-    "gather": _per_element(0),
-    "pick": _per_element(0),
-    "view": _per_element(0),
-    "shape": _per_element(0),
-    "fill": _per_element(0),
-    "identity": _per_element(0),
-    "dequantize": _per_element(1),
-    "control": _per_element(0),
 }
-"""Flops by rule; an unknown rule counts as elementwise."""
+"""Flops by rule; the others take a fixed number of flops per element of their output."""
+
+PER_ELEMENT = _tables()["per_element"]
+"""That number by rule; one flop for a rule that is not there."""
 
 WEIGHT_RULES = frozenset(
     {"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather"}

@@ -1,25 +1,31 @@
 """PipeDream profiles: measured times and sizes of the layers of a network, as text.
 
-The notation is described in `pipedream_parser`; times are milliseconds per minibatch, sizes bytes.
+The notation is described below; times are milliseconds per minibatch, sizes bytes.
 
 References
 ----------
 Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
+
+The text format of PipeDream profiles, parsed into plain records.
+
+Node lines: ``nodeK -- Desc(args) -- forward_compute_time=F, backward_compute_time=B,
+activation_size=A, parameter_size=P[ -- stage_id=n]``; edge lines begin with a tab: ``nodeU --
+nodeV``. Times are milliseconds per minibatch, sizes bytes; A may be a list ``[a; b; c]``, which is
+summed. Ids are 1..V in any order.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placeopt.instances.readers.draft import Draft, ticks
-from placeopt.instances.readers.pipedream_parser import parse_pipedream
+from placeopt.instances.readers.draft import Draft, number, ticks, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from placeopt.instances.readers.pipedream_parser import PipedreamProfile
     from placeopt.model.graph import OpGraph
 
 
@@ -109,3 +115,153 @@ def _mirror(draft: Draft, profile: PipedreamProfile, size_of: dict[int, int], un
     draft.edge(
         last, last + 1, "join of forward and backward", tensor="activation", size=size_of[last]
     )
+
+
+_FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_ID = re.compile(r"node([0-9]{1,18})$")
+
+
+@dataclass(frozen=True)
+class PipedreamNode:
+    """One op of a profile.
+
+    Attributes
+    ----------
+    description : the layer as printed, such as ``Conv2d(64, 128, kernel_size=(3, 3))``.
+    forward, backward : milliseconds per minibatch.
+    activation, parameters : bytes.
+    stage : pipeline stage assigned by PipeDream's optimiser, None where absent.
+    """
+
+    node_id: int
+    description: str
+    forward: float  # milliseconds
+    backward: float  # milliseconds
+    activation: float  # bytes
+    parameters: float  # bytes
+    stage: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The layer's type: the description up to the first bracket."""
+        return self.description.split("(", 1)[0].strip()
+
+
+@dataclass(frozen=True)
+class PipedreamProfile:
+    """A parsed profile: nodes by ascending id, edges as pairs of ids in file order.
+
+    `file_order` lists the ids as the node lines come: splitting ops in that order is what a
+    published simulator does, and its results depend on it.
+    """
+
+    name: str
+    nodes: tuple[PipedreamNode, ...]
+    edges: tuple[tuple[int, int], ...]
+    file_order: tuple[int, ...] = ()
+
+
+def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
+    """Parse the text of a PipeDream profile.
+
+    Parameters
+    ----------
+    text : contents of the file.
+    name : used in messages and as the name of the profile.
+
+    Raises
+    ------
+    InputError
+        With the line number, if a line is not understood, a number is negative or not finite, an id
+        occurs twice, an edge names an unknown node, or an edge is repeated.
+    """
+    nodes: dict[int, PipedreamNode] = {}
+    edges: list[tuple[int, int, int]] = []
+    for at, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {at}"
+        if line[0] in "\t ":
+            edges.append((*_edge(line, where), at))
+        else:
+            node = _node(line, where)
+            if node.node_id in nodes:
+                raise InputError(
+                    f"{where}: node{node.node_id} occurs twice; node ids must be distinct"
+                )
+            nodes[node.node_id] = node
+    if not nodes:
+        raise InputError(
+            f"{name}: expected lines like 'node1 -- Input0 -- forward_compute_time=...', found none"
+        )
+    seen: set[tuple[int, int]] = set()
+    for source, target, at in edges:
+        for node_id in (source, target):
+            if node_id not in nodes:
+                raise InputError(
+                    f"{name}, line {at}: edge names node{node_id}, which has no node line"
+                )
+        if (source, target) in seen:
+            raise InputError(f"{name}, line {at}: edge node{source} -- node{target} occurs twice")
+        seen.add((source, target))
+    ordered = tuple(nodes[key] for key in sorted(nodes))
+    return PipedreamProfile(
+        name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes)
+    )
+
+
+def read_pipedream(path: str | Path) -> PipedreamProfile:
+    """Read and parse a profile file; the profile is named after the file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or parsed.
+    """
+    return parse_pipedream(read_text(path, what="profile"), Path(path).stem)
+
+
+def _node(line: str, where: str) -> PipedreamNode:
+    parts = line.strip().split(" -- ")
+    match = _ID.match(parts[0].strip())
+    if match is None or len(parts) not in (3, 4):
+        raise InputError(
+            f"{where}: expected 'nodeK -- description -- forward_compute_time=..., ...', received "
+            f"'{line.strip()[:60]}'"
+        )
+    values: dict[str, float] = {}
+    for item in parts[2].split(", "):
+        key, _, value = item.partition("=")
+        if key.strip() in values:
+            raise InputError(f"{where}: {key.strip()} is there twice; keep one")
+        values[key.strip()] = _sum(value, where, key.strip())
+    for key in _FIELDS:
+        if key not in values:
+            raise InputError(f"{where}: {key} is missing; a node line has {', '.join(_FIELDS)}")
+    stage = None
+    if len(parts) == 4:
+        key, _, value = parts[3].partition("=")
+        if key.strip() != "stage_id":
+            raise InputError(f"{where}: expected 'stage_id=n', received '{parts[3].strip()}'")
+        stage = whole(value, where, "stage_id")
+    forward, backward, activation, parameters = (values[key] for key in _FIELDS)
+    return PipedreamNode(
+        int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage
+    )
+
+
+def _sum(text: str, where: str, what: str) -> float:
+    """Return a number, or the sum of a bracketed list of numbers like [1.0; 2.0]."""
+    text = text.strip()
+    items = text[1:-1].split(";") if text.startswith("[") and text.endswith("]") else [text]
+    total = sum(number(item, where, what) for item in items if item.strip())
+    return number(total, where, what)
+
+
+def _edge(line: str, where: str) -> tuple[int, int]:
+    ends = [_ID.match(part.strip()) for part in line.strip().split(" -- ")]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        raise InputError(
+            f"{where}: expected an edge 'nodeU -- nodeV', received '{line.strip()[:60]}'"
+        )
+    return int(ends[0].group(1)), int(ends[1].group(1))

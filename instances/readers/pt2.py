@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.model_ir import Model, Value
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
-from placeopt.instances.readers.torch_ops import Ref, base_name, make_node, module_path
+from placeopt.instances.readers.torch_ops import OPS, Ref, base_name, make_node, module_path
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
 
@@ -30,24 +30,7 @@ MIN_UNPACKED = 8 * 2**20
 """A program may unpack to this many bytes, or to so many times the size of the archive where that
 is more."""
 
-DTYPES = {
-    1: "uint8",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "float16",
-    7: "float32",
-    8: "float64",
-    9: "float32",
-    10: "complex64",
-    11: "complex128",
-    12: "bool",
-    13: "bfloat16",
-    28: "uint16",
-    29: "float8",
-    30: "float8",
-}
+DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 """Element types by their number in the schema of torch.export."""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Node
+from placeopt.instances.readers.op_costs import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,70 +24,8 @@ class Ref(str):
     __slots__ = ()
 
 
-_GROUPS: dict[str, str] = {
-    "conv": "conv1d conv2d conv3d convolution _convolution",
-    "conv_transpose": "conv_transpose1d conv_transpose2d conv_transpose3d",
-    "matmul": "linear matmul mm bmm mv dot addmm baddbmm addbmm addmv _int_mm _scaled_mm "
-    "_grouped_mm grouped_mm grouped_mm_fallback",
-    "einsum": "einsum",
-    "rnn": "lstm gru rnn_tanh rnn_relu",
-    "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention_for_cpu "
-    "_scaled_dot_product_cudnn_attention _scaled_dot_product_attention_math",
-    "pool": "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
-    "max_pool2d_with_indices "
-    "max_pool3d_with_indices",
-    "reduce": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d "
-    "adaptive_max_pool2d sum "
-    "mean amax amin max min prod norm var std var_mean argmax argmin any all logsumexp "
-    "linalg_vector_norm cumsum",
-    "softmax": "softmax log_softmax _softmax _log_softmax _safe_softmax cross_entropy_loss "
-    "nll_loss",
-    "layer_norm": "layer_norm native_layer_norm group_norm native_group_norm instance_norm",
-    "rms_norm": "rms_norm _fused_rms_norm",
-    "batch_norm": "batch_norm _native_batch_norm_legit_no_training native_batch_norm "
-    "cudnn_batch_norm "
-    "_native_batch_norm_legit",
-    "sigmoid": "sigmoid tanh exp log erf softplus elu selu celu silu mish hardswish sin cos tan "
-    "logsigmoid expm1 log1p",
-    "gelu": "gelu",
-    "resize": "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d grid_sampler "
-    "grid_sampler_2d "
-    "_upsample_bilinear2d_aa upsample_nearest1d upsample_nearest3d",
-    "sort": "topk sort argsort",
-    "fft": "_fft_r2c _fft_c2c _fft_c2r fft_rfft fft_irfft fft_fft fft_ifft",
-    "layout": "clone contiguous to _to_copy type_as float half bfloat16",
-    "move": "cat stack concat copy repeat repeat_interleave roll flip constant_pad_nd pad scatter "
-    "scatter_add index_put "
-    "slice_scatter select_scatter pixel_shuffle pixel_unshuffle zeros_like ones_like full_like "
-    "empty_like rand_like "
-    "randn_like new_zeros new_ones new_full new_empty masked_fill one_hot tril triu unfold im2col",
-    "gather": "embedding",
-    "pick": "index index_select gather take take_along_dim masked_select embedding_bag",
-    "view": "view reshape flatten unflatten unsqueeze squeeze expand expand_as permute transpose t "
-    "numpy_T slice select "
-    "split split_with_sizes chunk unbind narrow view_as _unsafe_view movedim swapaxes tensor_split "
-    "unsafe_split "
-    "unsafe_chunk as_strided real imag view_as_real view_as_complex",
-    "identity": "dropout alias detach lift_fresh_copy lift_fresh native_dropout feature_dropout "
-    "alpha_dropout positive",
-    "fill": "arange zeros ones full scalar_tensor empty rand randn eye linspace tensor randperm "
-    "randint",
-}
-
-RULE = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
-"""Cost rule by ATen name; a name that is not here costs 1 flop per output element."""
-
-_EXTRA: dict[str, dict[str, Any]] = {
-    "linear": {"bias": 2, "trans_b": True},
-    "addmm": {"bias": 0, "left": 1},
-    "addmv": {"bias": 0, "left": 1},
-    "baddbmm": {"bias": 0, "left": 1},
-    "add": {"affine": "shift"},
-    "sub": {"affine": "shift", "ordered": True},
-    "mul": {"affine": "scale"},
-    "div": {"affine": "scale", "ordered": True},
-}
+OPS = vocabulary("torch")
+"""Cost rules and attributes by ATen name, element types by the number of a schema."""
 
 
 def base_name(target: str) -> str:
@@ -112,8 +51,8 @@ def make_node(
     positions tell a weight from a bias.
     """
     kind = base_name(target)
-    rule = RULE.get(kind, "elementwise")
-    attrs = dict(_EXTRA.get(kind, {}))
+    rule = OPS["rule"].get(kind, "elementwise")
+    attrs = dict(OPS["attributes"].get(kind, {}))
     inputs = list(_tensors([*args, *kwargs.values()]))
     if rule == "pool":
         kernel = args[1] if len(args) > 1 else kwargs.get("kernel_size", ())

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import Draft, number, ticks, whole
-from placeopt.instances.readers.json_rows import rows
+from placeopt.instances.readers.draft import Draft, number, rows, ticks, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 

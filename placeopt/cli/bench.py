@@ -12,7 +12,7 @@ from placeopt.cli import common, interrupt
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.experiments.progress import StudySummary
+    from placeopt.experiments.runner import StudySummary
 
 
 def bench_command(
@@ -49,8 +49,7 @@ def bench_command(
 
     Example: `placeopt bench results/heuristics/study.toml --jobs 2`
     """
-    from placeopt.experiments.progress import LiveReporter, PlainReporter
-    from placeopt.experiments.runner import run_study
+    from placeopt.experiments.runner import LiveReporter, PlainReporter, run_study
     from placeopt.experiments.study import expand, load_study
 
     grid = load_study(study)

@@ -15,16 +15,12 @@ from placeopt.model.errors import InputError
 def convert_command(
     source: common.Source,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[OUT]", help="The same as --out.", show_default=False),
+        Path | None, typer.Argument(metavar="[OUT]", help="The same as --out.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            "-o",
-            help="File to write; its suffix chooses the format.",
-            show_default=False,
+            "--out", "-o", help="File to write; its suffix chooses the format.", show_default=False
         ),
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="json, dot, graphml, csv or stg.")] = None,

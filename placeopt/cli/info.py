@@ -101,7 +101,7 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
 
 def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str, Any]]:
     """Return the bytes of training by precision."""
-    from placeopt.instances.training_memory import training_memory
+    from placeopt.instances.training import training_memory
 
     return [
         {

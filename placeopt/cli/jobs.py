@@ -137,11 +137,7 @@ class _PolicyComparison:
         ]
 
     def add(
-        self,
-        name: str,
-        seconds: float | None,
-        show: Callable[[str], None],
-        on_progress: OnProgress,
+        self, name: str, seconds: float | None, show: Callable[[str], None], on_progress: OnProgress
     ) -> None:
         """Tune a policy and judge it on every stream; Ctrl-C keeps the episodes so far."""
         from placeopt.solvers.degree.policy_names import tuned_result

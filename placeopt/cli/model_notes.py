@@ -147,7 +147,7 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     """Say what the device that holds most holds under the best placement, by what it is, and the
     others' sums; in GiB.
     """
-    from placeopt.instances.training_memory import resident_parts
+    from placeopt.instances.training import resident_parts
     from placeopt.makespan.evaluate import evaluate
 
     if result is None or result.solution is None:

@@ -197,12 +197,7 @@ def plan_command(
     with common.search_progress(problem, json) as (announce, show):
         announce("plan")
         planned = plan(
-            problem,
-            cluster,
-            batch,
-            seconds=seconds,
-            runner_ups=runner_ups,
-            on_progress=show,
+            problem, cluster, batch, seconds=seconds, runner_ups=runner_ups, on_progress=show
         )
     after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)
     if folder is not None and planned.plan is not None:

@@ -143,7 +143,7 @@ class ProblemOptions:
         """Return a solution's file, read once, or the placement in it where only the source can
         tell what it says.
         """
-        from placeopt.instances.readers.dnn_split import is_split, read_split
+        from placeopt.instances.readers.dnn_partitioning import is_split, read_split
         from placeopt.io.placement_file import open_placement
         from placeopt.model.objective import objective_of
 

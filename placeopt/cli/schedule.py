@@ -16,7 +16,7 @@ import typer
 
 from placeopt.cli import common, interrupt
 from placeopt.instances.sources import load_graph
-from placeopt.instances.training_memory import resident_parts
+from placeopt.instances.training import resident_parts
 from placeopt.io import serialize
 from placeopt.io.result_codecs import result_object
 from placeopt.model.arrays import UNLIMITED

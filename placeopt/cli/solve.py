@@ -105,11 +105,7 @@ def solve_command(
         )
     comparison = SolverComparison(problem, failures=broken)
     report = SolveReport(
-        folder,
-        single=len(names) == 1,
-        json=json,
-        own=is_own_model(options.source),
-        explain=explain,
+        folder, single=len(names) == 1, json=json, own=is_own_model(options.source), explain=explain
     )
     with (
         interrupt.rescued_by(lambda: report.write_and_print(comparison.snapshot(), pictures=False)),

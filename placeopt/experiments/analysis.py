@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.experiments.consistency import check_consistent
+from placeopt.experiments.store import check_consistent
 from placeopt.model.objective import objective_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class SolverTable:
 
     instances: tuple[str, ...]
     solvers: tuple[str, ...]
-    median: NDArray[np.float64]
-    best: NDArray[np.float64]
-    runtime: NDArray[np.float64]
-    lower_bound: NDArray[np.float64]  # (instances,)
-    runs: NDArray[np.int64]
-    failures: NDArray[np.int64]
+    median: Floats
+    best: Floats
+    runtime: Floats
+    lower_bound: Floats  # (instances,)
+    runs: Ints
+    failures: Ints
 
 
 USUAL = objective_names("placement")[:1]
@@ -157,13 +157,13 @@ def compare(rows: Iterable[dict[str, Any]]) -> SolverTable:
         median,
         best,
         runtime,
-        np.array([bounds[name] for name in names], dtype=np.float64),
+        np.array([bounds[name] for name in names], np.float64),
         np.array([runs[label] for label in labels]),
         np.array([failures[label] for label in labels]),
     )
 
 
-def mean_gaps(table: SolverTable) -> NDArray[np.float64]:
+def mean_gaps(table: SolverTable) -> Floats:
     """Return each solver's mean gap to the bound over the instances it solved, NaN where none;
     shape (solvers,).
     """
@@ -174,7 +174,7 @@ def mean_gaps(table: SolverTable) -> NDArray[np.float64]:
     return np.where(counts > 0, np.nansum(gaps, axis=0) / np.maximum(counts, 1), np.nan)
 
 
-def wins(table: SolverTable) -> NDArray[np.int64]:
+def wins(table: SolverTable) -> Ints:
     """Return on how many instances each solver's median is the best (ties count for all); shape
     (solvers,).
     """
@@ -183,7 +183,7 @@ def wins(table: SolverTable) -> NDArray[np.int64]:
     return ((winner == top) & np.isfinite(winner)).sum(axis=0)
 
 
-def profile(table: SolverTable, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+def profile(table: SolverTable, ratios: Floats) -> Floats:
     """Return the share of instances solved within a ratio of the best median (Dolan and More 2002).
 
     Shape (solvers, ratios).
@@ -232,7 +232,7 @@ def to_target(
 
 def convergence(
     rows: Iterable[dict[str, Any]], points: int = 60
-) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
+) -> dict[str, dict[str, tuple[Floats, Floats]]]:
     """Return, per instance and solver, (evaluations, quartiles of the incumbent over seeds).
 
     Evaluations are spaced evenly on a logarithmic scale; the quartiles have the shape (3, points).
@@ -244,7 +244,7 @@ def convergence(
             # The run went on after its last improvement: its end is part of the curve.
             last = [row["runtime"], max(row["evaluations"], steps[-1][1]), steps[-1][2], 0]
             traces[instance_name(row), row["label"]].append([*steps, last])
-    found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = defaultdict(dict)
+    found: dict[str, dict[str, tuple[Floats, Floats]]] = defaultdict(dict)
     for (name, label), runs in traces.items():
         end = max(run[-1][1] for run in runs)
         start = max(1, min(run[0][1] for run in runs))
@@ -254,7 +254,7 @@ def convergence(
         values = np.full((len(runs), points), np.nan)
         for i, run in enumerate(runs):
             at = np.searchsorted([p[1] for p in run], grid, side="right") - 1
-            values[i, at >= 0] = np.array([p[2] for p in run], dtype=np.float64)[at[at >= 0]]
+            values[i, at >= 0] = np.array([p[2] for p in run], np.float64)[at[at >= 0]]
         seen = ~np.isnan(values).any(axis=0)
         if seen.any():
             found[name][label] = (grid[seen], np.percentile(values[:, seen], [25, 50, 75], axis=0))

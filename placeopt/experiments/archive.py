@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import unpack_placement
-from placeopt.experiments.consistency import check_consistent
+from placeopt.experiments.store import check_consistent
 from placeopt.experiments.study import load_cell_problem
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text

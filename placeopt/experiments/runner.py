@@ -1,28 +1,186 @@
-"""Run the cells of a study in parallel; survive solvers that raise, hang or are killed."""
+"""Run the cells of a study in parallel; survive solvers that raise, hang or are killed.
+
+Run one cell in a process of its own: whatever it does, it ends with the cell's limit and takes
+nobody along.
+
+`python -m placeopt.experiments.runner` is that process: it reads the cell from stdin and writes the
+row to stdout.
+
+Tell a person how a study is going: one live view on a terminal, plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import pickle
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from placeopt.experiments.alone import run_alone
 from placeopt.experiments.cell import failure, prepare, run_cell
-from placeopt.experiments.consistency import contradiction
-from placeopt.experiments.progress import Reporter, StudySummary
-from placeopt.experiments.store import RunStore, latest
+from placeopt.experiments.store import RunStore, contradiction, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from placeopt.experiments.study import Cell
+
+
+@dataclass
+class StudySummary:
+    """What a run of a study did.
+
+    Attributes
+    ----------
+    skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
+    contradiction : two rows of the store of which at least one is false, in words; empty where
+    there are none.
+    """
+
+    total: int = 0
+    skipped: int = 0
+    done: int = 0
+    failed: int = 0
+    unsaved: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    contradiction: str = ""
+
+    def count(self, row: dict[str, Any]) -> None:
+        """Count a cell that has just ended."""
+        if row["status"] != "failed":
+            self.done += 1
+            return
+        self.failed += 1
+        self.errors.append(
+            f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}"
+        )
+
+
+class Reporter(Protocol):
+    """Told when a study begins and about every finished cell."""
+
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+        """Learn how many cells there are, and the rows that are known already."""
+        ...
+
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+        """Learn about one more row."""
+        ...
+
+
+class PlainReporter:
+    """A line now and then: for logs."""
+
+    def __init__(self, every: float = 10.0) -> None:
+        self.every = every
+        self._last = self._start = time.perf_counter()
+
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+        """Print what there is to do."""
+        self._last = self._start = time.perf_counter()
+        print(
+            f"{summary.total} cells, {summary.skipped} finished before", file=sys.stderr, flush=True
+        )
+
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+        """Print a line every few seconds, and one for every failure."""
+        if row["status"] == "failed":
+            print(
+                f"failed: {row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}",
+                file=sys.stderr,
+                flush=True,
+            )
+        now = time.perf_counter()
+        count = summary.done + summary.failed
+        left = summary.total - summary.skipped - count
+        if now - self._last >= self.every or left == 0:
+            self._last = now
+            rate = count / max(1e-9, now - self._start)
+            print(
+                f"{summary.done} done, {summary.failed} failed, {left} left, {rate:.2g} cells/s, "
+                f"{left / rate:.0f} s to go",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+class LiveReporter:
+    """One live view on a terminal: a bar, the throughput, the best gaps so far."""
+
+    def __init__(self, rows: int = 8) -> None:
+        self.rows = rows
+        self.best: dict[str, tuple[float, str]] = {}
+        self._live: Any = None
+        self._bar: Any = None
+        self._task: Any = None
+
+    def begin(self, summary: StudySummary, known: list[dict[str, Any]]) -> None:
+        """Start the view."""
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        self._task = self._bar.add_task("cells", total=summary.total - summary.skipped)
+        for row in known:
+            self._note(row)
+        self._live = Live(self._view(), console=Console(stderr=True), refresh_per_second=4)
+        self._live.start()
+
+    def finished(self, summary: StudySummary, row: dict[str, Any]) -> None:
+        """Advance the view."""
+        self._note(row)
+        rate = (summary.done + summary.failed) / max(1e-9, self._bar.tasks[0].elapsed or 1e-9)
+        words = f"{summary.done} done, {summary.failed} failed, {rate:.3g} cells/s"
+        self._bar.update(self._task, advance=1, description=words)
+        self._live.update(self._view())
+
+    def close(self) -> None:
+        """End the view."""
+        if self._live is not None:
+            self._live.stop()
+
+    def _note(self, row: dict[str, Any]) -> None:
+        if row.get("gap") is not None:
+            where = f"{row['instance']} on {row['cluster'] or 'its devices'}"
+            if where not in self.best or row["gap"] < self.best[where][0]:
+                self.best[where] = (row["gap"], row["label"])
+
+    def _view(self) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table("largest of the best gaps", "gap", "solver", box=None, pad_edge=False)
+        for where, (gap, label) in sorted(self.best.items(), key=lambda item: -item[1][0])[
+            : self.rows
+        ]:
+            table.add_row(where, f"{100 * gap:.2f} %", label)
+        return Group(self._bar, table)
+
 
 BACKENDS = ("loky", "threading", "dask")
 
@@ -233,3 +391,90 @@ def _suspects(running: Path, waiting: dict[str, Cell]) -> list[tuple[Cell, float
         if data["key"] in waiting:
             found.append((waiting[data["key"]], time.time() - data["started"]))
     return found
+
+
+START_UP = 30.0
+"""Seconds that a fresh process may take before its cell begins."""
+
+
+def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
+    """Run a cell in a process of its own; if that dies, the cell is to blame.
+
+    Parameters
+    ----------
+    reason : why it runs alone, for the message.
+    """
+    started = time.time()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "placeopt.experiments.runner"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    limit = None if cell.hard_timeout is None else cell.hard_timeout + START_UP
+    timer = threading.Timer(limit or 0.0, process.kill)
+    try:
+        if limit is not None:
+            timer.start()
+        data = pickle.dumps(cell)
+        process.stdin.write(len(data).to_bytes(8, "big") + data)
+        process.stdin.flush()  # left open: the process ends when it closes
+        output = process.stdout.read()
+        process.wait()
+    except BrokenPipeError:
+        output = b""
+        process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdin.close()
+        process.stdout.close()
+    if output:
+        row: dict[str, Any] = json.loads(output)
+        return row
+    return failure(
+        cell, _cause(cell, process.returncode, time.time() - started, reason), time.time() - started
+    )
+
+
+def _cause(cell: Cell, code: int, age: float, reason: str) -> str:
+    """Say why a process ended without a row."""
+    limit = cell.hard_timeout
+    if limit is not None and (
+        age >= limit + START_UP if code < 0 else code == 1 and age >= 0.95 * limit
+    ):
+        return f"hard timeout: not finished after {limit:g} s, worker ended"
+    if code < 0:
+        return f"worker killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+    return f"worker ended with exit code {code}" + (f" ({reason})" if reason else "")
+
+
+def _main() -> None:
+    """Read a cell, run it, write its row."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # what a solver prints is no row
+    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    cell = pickle.loads(sys.stdin.buffer.read(size))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    row = run_cell(cell)
+    with os.fdopen(output, "wb") as stream:
+        stream.write(json.dumps(row).encode())
+    os._exit(0)  # taking numba and CP-SAT down takes longer than many a cell
+
+
+def _end_with_parent() -> None:
+    """End this process when whoever started it is gone."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _main()

@@ -3,24 +3,281 @@
 A torn last line (a kill in the middle of a write) is cut off when the store is opened. A lock keeps
 a second process out. When the disk is full, rows wait in memory and are written as soon as there is
 room.
+
+What a row of a study must look like before it is compared with others: types, ranges, and what
+follows from its own value and bound.
+
+Whether the rows of a study can all be true: no proven bound above a value, no two optima, no
+solution of the infeasible.
+
+Rows speak of one problem where hash and objective are the same. A row that is "optimal" claims its
+value as a bound.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import re
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.experiments.consistency import check_consistent
-from placeopt.experiments.row_checks import false_column, wrong_column
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
+from placeopt.model.result import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
+
+    Row = dict[str, Any]
+    from collections.abc import Iterable
+
+    Number = int | float | Fraction
+
+
+ROUNDING = 1e-9
+"""Relative error that two numbers may differ by where one of them was rounded to a float."""
+
+
+CLAIMS = (
+    "problem_hash",
+    "objective",
+    "instance",
+    "label",
+    "seed",
+    "status",
+    "value",
+    "lower_bound",
+    "bound_method",
+)
+"""What a row must have to claim anything."""
+
+
+def check_consistent(rows: Iterable[Row], where: str | Path = "these runs") -> None:
+    """Refuse rows that contradict one another.
+
+    Raises
+    ------
+    InputError
+        Naming two rows of which at least one is false.
+    """
+    words = contradiction(rows)
+    if words:
+        raise InputError(
+            f"{where}: {words}: one of them is false, remove it and its cell will run again"
+        )
+
+
+def contradiction(rows: Iterable[Row]) -> str:
+    """Say in words which two rows contradict each other first; empty where none do. Rows that lack
+    a column say nothing.
+    """
+    problems: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if all(key in row for key in CLAIMS):
+            problems.setdefault((row["problem_hash"], row["objective"]), []).append(row)
+    for same in problems.values():
+        words = _bound_above_value(same) or _solution_of_infeasible(same) or _other_units(same)
+        if words:
+            where = (
+                f"{same[0]['instance']} on {same[0]['cluster']}"
+                if same[0].get("cluster")
+                else same[0]["instance"]
+            )
+            return (
+                f"{one_line(where)} ({same[0]['objective']}): results contradict each other; "
+                f"{words}"
+            )
+    return ""
+
+
+def number_of(row: Row, key: str) -> Number | None:
+    """Return a value or bound of a row, exactly where the row says it exactly."""
+    shown: Number | None = row[key]
+    exact = row.get(f"{key}_exact")
+    if shown is None or not isinstance(exact, str):
+        return shown
+    try:
+        fraction = Fraction(exact)
+        return fraction if float(fraction) == shown else shown
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return shown
+
+
+def is_above(a: Number, b: Number) -> bool:
+    """Whether a number is above another one, by more than rounding where one is a float; numbers
+    that are none are.
+    """
+    if isinstance(a, float) or isinstance(b, float):
+        return not float(a) <= float(b) + ROUNDING * max(1.0, abs(float(a)), abs(float(b)))
+    return a > b
+
+
+def _bound_above_value(rows: list[Row]) -> str:
+    """Compare the best value of any row with the largest bound of any row, and with the value of
+    every optimal one.
+    """
+    values = [(value, row) for row in rows if (value := number_of(row, "value")) is not None]
+    proofs = [(claimed, row) for row in rows if (claimed := _claimed(row)) is not None]
+    if not values or not proofs:
+        return ""
+    best = min(values, key=lambda found: found[0])
+    proof = max(proofs, key=lambda found: found[0])
+    if not is_above(proof[0], best[0]):
+        return ""
+    claim = f"lower bound {proof[0]} by '{proof[1]['bound_method']}'"
+    if proof[0] == number_of(proof[1], "value") and proof[1]["status"] == "optimal":
+        claim = f"optimal value {proof[0]}"
+    return f"value {best[0]} of {_name(best[1])} is below the {claim} of {_name(proof[1])}"
+
+
+def _claimed(row: Row) -> Number | None:
+    """Return what a row says no value can be below: its bound, or its value where that is
+    optimal.
+    """
+    value, bound = number_of(row, "value"), number_of(row, "lower_bound")
+    if row["status"] != "optimal" or value is None:
+        return bound
+    return value if bound is None or is_above(value, bound) else bound
+
+
+def _solution_of_infeasible(rows: list[Row]) -> str:
+    """Look for a row that says infeasible beside one with a solution."""
+    without = next((row for row in rows if row["status"] == "infeasible"), None)
+    solved = next((row for row in rows if row["value"] is not None), None)
+    if without is None or solved is None:
+        return ""
+    return (
+        f"value {number_of(solved, 'value')} of {_name(solved)}, but infeasible says "
+        f"{_name(without)}"
+    )
+
+
+def _other_units(rows: list[Row]) -> str:
+    """Look for rows whose ticks are not as long as those of others."""
+    known = [row for row in rows if row.get("tick_seconds") is not None]
+    other = next((row for row in known if row["tick_seconds"] != known[0]["tick_seconds"]), None)
+    if other is None:
+        return ""
+    return (
+        f"ticks of {known[0]['tick_seconds']} s of {_name(known[0])}, but of "
+        f"{other['tick_seconds']} s of {_name(other)}"
+    )
+
+
+def _name(row: Row) -> str:
+    """Name a row for people: solver, seed, cell."""
+    return (
+        f"solver '{one_line(str(row['label']))}', seed {row['seed']} (row "
+        f"'{one_line(str(row.get('key', '?')), 60)}')"
+    )
+
+
+MOST = 2**63
+"""Below which all numbers of a row are, as 64-bit integers are."""
+
+_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+_FRACTION = re.compile(r"[0-9]{1,19}/[1-9][0-9]{0,18}")
+
+
+def _text(value: Any) -> bool:
+    """A text of one line, without escape codes."""
+    return isinstance(value, str) and _TEXT.fullmatch(value) is not None
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < MOST
+
+
+def _fraction(value: Any) -> bool:
+    return isinstance(value, str) and _FRACTION.fullmatch(value) is not None
+
+
+def _point(value: Any) -> bool:
+    """Seconds, evaluations, incumbent or None, lower bound."""
+    if not isinstance(value, list) or len(value) != 4:
+        return False
+    seconds, evaluations, incumbent, bound = value
+    return (
+        _number(seconds)
+        and _whole(evaluations)
+        and (incumbent is None or _number(incumbent))
+        and _number(bound)
+    )
+
+
+NEEDED: dict[str, Callable[[Any], bool]] = {
+    "key": _text,
+    "instance": _text,
+    "objective": _text,
+    "problem_hash": _text,
+    "label": _text,
+    "seed": _whole,
+    "status": lambda x: x in (*STATUSES, "failed") if isinstance(x, str) else False,
+    "value": lambda x: x is None or _number(x),
+    "lower_bound": _number,
+    "bound_method": _text,
+    "evaluations": _whole,
+    "runtime": _number,
+    "trace": lambda x: isinstance(x, list) and all(map(_point, x)),
+}
+"""Columns that every row has."""
+
+OPTIONAL: dict[str, Callable[[Any], bool]] = {
+    "cluster": lambda x: x is None or _text(x),
+    "version": _text,
+    "queue": _text,
+    "message": _text,
+    "error": lambda x: x is None or _text(x),
+    "tick_seconds": lambda x: _number(x) and x > 0,
+    "value_exact": _fraction,
+    "lower_bound_exact": _fraction,
+    "gap": lambda x: x is None or (_number(x) and x <= 1),
+}
+"""Columns that a row may have."""
+
+
+def wrong_column(row: Row) -> str:
+    """Return the first column of a row that is missing, of another type or out of range; empty
+    where all are right.
+    """
+    for column, right in NEEDED.items():
+        if column not in row or not right(row[column]):
+            return column
+    for column, right in OPTIONAL.items():
+        if column in row and not right(row[column]):
+            return column
+    return ""
+
+
+def false_column(row: Row) -> str:
+    """Return the first column of a row that does not follow from its value and bound; empty where
+    all do.
+    """
+    for column in ("value", "lower_bound"):
+        exact = row.get(f"{column}_exact")
+        if exact is not None and row[column] != float(Fraction(exact)):
+            return f"{column}_exact"
+    value, bound = number_of(row, "value"), number_of(row, "lower_bound")
+    if value is None:
+        return "" if row["status"] in ("infeasible", "unknown", "failed") else "status"
+    assert bound is not None
+    optimal = () if is_above(value, bound) else ("optimal",)
+    if row["status"] not in ("feasible", *optimal):
+        return "status"
+    if any(point[2] is not None and is_above(value, point[2]) for point in row["trace"]):
+        return "trace"
+    gap = row.get("gap")
+    right = 0.0 if value == 0 else float((value - bound) / value)
+    return "" if gap is None or math.isclose(gap, right, abs_tol=1e-9) else "gap"
 
 
 class RunStore:
@@ -142,7 +399,7 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
     ------
     InputError
         If a line is damaged, a row lacks a column or has one that is not what it should be
-        (`row_checks`), or rows contradict one another.
+        (`wrong_column`), or rows contradict one another.
     """
     rows = latest(read_rows(path))
     _check_each(path, rows, wrong_column)

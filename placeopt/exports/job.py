@@ -18,9 +18,7 @@ from placeopt.programs.torch_program import is_torch_program, torch_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -134,7 +132,7 @@ class Job:
         return load_graph(self.model, **({} if self.inputs is None else {"inputs": self.inputs}))[0]
 
     @cached_property
-    def home(self) -> NDArray[np.int64]:
+    def home(self) -> Ints:
         """Device of every call of the program, shape (num_calls,)."""
         alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
         return homes(

@@ -147,8 +147,5 @@ def _axes(mesh: Sequence[int]) -> tuple[str, ...]:
     return tuple(AXIS_NAMES[: len(mesh)])
 
 
-FILES = {
-    "dtensor": ("dtensor_plan.py", dtensor_file),
-    "jax": ("jax_shardings.py", jax_file),
-}
+FILES = {"dtensor": ("dtensor_plan.py", dtensor_file), "jax": ("jax_shardings.py", jax_file)}
 """File and how to write it, by the word of --to."""

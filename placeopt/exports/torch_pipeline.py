@@ -42,9 +42,8 @@ from placeopt.schedules.torch_csv import ranks_of_stages, read_torch_csv, torch_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from placeopt.exports.job import Job
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.stages import Stage
 
@@ -170,7 +169,7 @@ class _Run:
         )
 
 
-def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
+def _together(problem: PlacementProblem, device: Ints) -> Ints:
     """Return the devices with every backward op on that of its forward op, where autograd runs
     it.
     """
@@ -181,14 +180,14 @@ def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[n
     return found
 
 
-def _parts(job: Job, device: NDArray[np.int64]) -> NDArray[np.int64]:
+def _parts(job: Job, device: Ints) -> Ints:
     """Return the labels that tell the stages of a device apart: those of the cut's file, else there
     are none.
     """
     given = job.options.get("stage")
     if given is None:
         return device
-    parts = np.asarray(given, dtype=np.int64)
+    parts = np.asarray(given, np.int64)
     if parts.shape != device.shape:
         raise InputError(
             f"stage: expected one for each of {len(device)} ops, received {parts.shape}"
@@ -197,11 +196,7 @@ def _parts(job: Job, device: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _run(
-    job: Job,
-    device: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    homes: Sequence[int],
-    rank_of_stage: Sequence[int],
+    job: Job, device: Ints, parts: Ints, homes: Sequence[int], rank_of_stage: Sequence[int]
 ) -> _Run:
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")
@@ -253,9 +248,7 @@ def _run(
     return _Run.of(found)
 
 
-def _pipeline(
-    problem: PlacementProblem, device: NDArray[np.int64], parts: NDArray[np.int64]
-) -> PipelineProblem:
+def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineProblem:
     """Return the pipeline problem of the placement, on the devices that it uses."""
     if problem.backward.any():
         return pipeline_of_placement(problem, device, parts=parts)

@@ -18,7 +18,7 @@ from placeopt.model.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Flags, Floats, Ints
 
 
 MAX_FLOAT = sys.float_info.max
@@ -126,29 +126,29 @@ class Body:
                 raise self.wrong(f"{key}[{i}]", "a string", value)
         return tuple(values)
 
-    def integers(self, key: str) -> NDArray[np.int64]:
+    def integers(self, key: str) -> Ints:
         """Return a list of whole numbers (or a table of equally long rows) as an int64 array."""
         return int_table(self.items(key), f'{self.where}: "{key}"')
 
-    def optional_integers(self, key: str) -> NDArray[np.int64] | None:
+    def optional_integers(self, key: str) -> Ints | None:
         """Return a list of whole numbers, None where it is not there."""
         return self.integers(key) if self.has(key) else None
 
-    def numbers(self, key: str) -> NDArray[np.float64]:
+    def numbers(self, key: str) -> Floats:
         """Return a list of numbers."""
         values = self.items(key)
         for i, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self.wrong(f"{key}[{i}]", "a number", value)
-        return np.array(values, dtype=np.float64)
+        return np.array(values, np.float64)
 
-    def flags(self, key: str) -> NDArray[np.bool_]:
+    def flags(self, key: str) -> Flags:
         """Return a list of 0/1 or true/false as a mask."""
         values = self.items(key)
         for i, value in enumerate(values):
             if value not in (0, 1):
                 raise self.wrong(f"{key}[{i}]", "true or false", value)
-        return np.array(values, dtype=np.bool_)
+        return np.array(values, np.bool_)
 
     def wrong(self, key: str, expected: str, value: Any) -> InputError:
         """Return the error for an entry of the wrong type."""
@@ -161,9 +161,9 @@ _READERS: dict[str, Callable[[Body, str], Any]] = {
     "float": Body.number,
     "bool": Body.flag,
     "tuple[str, ...]": Body.texts,
-    "NDArray[np.int64]": Body.integers,
-    "NDArray[np.float64]": Body.numbers,
-    "NDArray[np.bool_]": Body.flags,
+    "Ints": Body.integers,
+    "Floats": Body.numbers,
+    "Flags": Body.flags,
 }
 """How a field is read, by its annotation."""
 
@@ -196,7 +196,7 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not missing or field.default_factory is not missing
 
 
-def int_table(values: list[Any], where: str) -> NDArray[np.int64]:
+def int_table(values: list[Any], where: str) -> Ints:
     """Convert a list of ints, or of equally long lists of ints, checking every entry."""
     rows = values if values and isinstance(values[0], list) else None
     if rows is not None:
@@ -214,7 +214,7 @@ def int_table(values: list[Any], where: str) -> NDArray[np.int64]:
         at = f"[{i}]" if rows is None else f"[{i // width}][{i % width}]"
         raise InputError(f"{where}{at}: expected a whole number, received {show(flat[i])}")
     try:
-        array = np.array(flat, dtype=np.int64)
+        array = np.array(flat, np.int64)
     except OverflowError as error:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
     return array.reshape(len(rows), width) if rows is not None else array

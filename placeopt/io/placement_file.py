@@ -293,9 +293,9 @@ class _Table:
         self.problem, self.where = problem, where
         self.op_index = {name: i for i, name in enumerate(problem.op_names)}
         self.device_index = {name: i for i, name in enumerate(problem.device_names)}
-        self.device = np.full(problem.num_ops, -1, dtype=np.int64)
-        self.priority = np.zeros(problem.num_ops, dtype=np.int64)
-        self.ranked = np.zeros(problem.num_ops, dtype=np.bool_)
+        self.device = np.full(problem.num_ops, -1, np.int64)
+        self.priority = np.zeros(problem.num_ops, np.int64)
+        self.ranked = np.zeros(problem.num_ops, np.bool_)
 
     def add(self, op: Any, device: Any, at: str) -> None:
         i = self._find(op, self.op_index, self.problem.op_names, "op", at)

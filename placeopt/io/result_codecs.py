@@ -16,9 +16,8 @@ from placeopt.io.codec import Codec, from_dict, register, to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.files import digest
-from placeopt.model.placement import Placement
+from placeopt.model.placement import Placement, Schedule
 from placeopt.model.result import Result, TacticUse, TracePoint
-from placeopt.model.schedule import Schedule
 
 if TYPE_CHECKING:
     from placeopt.io.body import Body

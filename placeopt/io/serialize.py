@@ -24,7 +24,7 @@ from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 
 __all__ = ["Body", "Codec", "from_dict", "load", "register", "result_fields", "save", "to_dict"]
@@ -52,10 +52,7 @@ def _encode_graph(graph: OpGraph) -> dict[str, Any]:
         tensors["shape"] = [list(shape) for shape in graph.shapes]
     body = {**plain(graph, "name", "tick_seconds"), "ops": ops, "tensors": tensors}
     if graph.measured_kinds:
-        body["measured"] = {
-            "kinds": list(graph.measured_kinds),
-            "ticks": graph.measured.T.tolist(),
-        }
+        body["measured"] = {"kinds": list(graph.measured_kinds), "ticks": graph.measured.T.tolist()}
     return body
 
 
@@ -103,16 +100,16 @@ def _shapes(tensors: Body) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in rows)
 
 
-def _split(pointer: NDArray[np.int64], flat: NDArray[np.int64]) -> list[list[int]]:
+def _split(pointer: Ints, flat: Ints) -> list[list[int]]:
     bounds, values = pointer.tolist(), flat.tolist()
     return [values[a:b] for a, b in itertools.pairwise(bounds)]
 
 
-def _join(rows: list[Any], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
     for i, row in enumerate(rows):
         if not isinstance(row, list):
             raise InputError(f"{where}[{i}]: expected a list of op indices, received {show(row)}")
-    pointer = np.zeros(len(rows) + 1, dtype=np.int64)
+    pointer = np.zeros(len(rows) + 1, np.int64)
     pointer[1:] = np.cumsum([len(row) for row in rows])
     return pointer, int_table([x for row in rows for x in row], where)
 

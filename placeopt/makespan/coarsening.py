@@ -29,7 +29,7 @@ from placeopt.model.problem import PlacementProblem
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.schedule import Schedule
+    from placeopt.model.placement import Schedule
 
 Links = dict[int, "NDArray[np.int64]"]
 """Other op: units of the transfer, per link class."""

@@ -14,9 +14,8 @@ from placeopt.makespan.judge import placement_violations
 from placeopt.model.arrays import distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
-from placeopt.model.placement import QUEUES, Placement
+from placeopt.model.placement import QUEUES, Placement, Schedule
 from placeopt.model.problem import PlacementProblem
-from placeopt.model.schedule import Schedule
 from placeopt.model.shown import Shown
 from placeopt.model.threads import num_threads, parallel_slices
 

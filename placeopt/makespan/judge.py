@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.placement import Schedule
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.schedule import Schedule
 
 MOST_WORDS = 1000
 """Violations of one rule that are put into words."""

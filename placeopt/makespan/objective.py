@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.model.bound import BoundReport
+    from placeopt.model.bound import BoundReport, Witness
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.witness import Witness
 
 
 class Makespan(PlacementObjective):

@@ -15,6 +15,7 @@ from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeopt.model.errors import InputError
 from placeopt.model.shown import Shown
@@ -22,7 +23,16 @@ from placeopt.model.shown import Shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+Ints = NDArray[np.int64]
+"""Ticks, bytes, indices, counts."""
+
+Floats = NDArray[np.float64]
+"""Seconds, and what searches reckon with."""
+
+Flags = NDArray[np.bool_]
+"""Masks."""
 
 MAX_SUM = 2**62
 """Sums of ticks or bytes beyond this are refused, so that int64 arithmetic never overflows."""
@@ -84,7 +94,7 @@ def _refrozen(value: Any) -> Any:
     return value
 
 
-def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[np.int64]:
+def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     """Convert `values` to a read-only int64 array of `shape`.
 
     Raises
@@ -143,7 +153,7 @@ class Column:
         if value is None:
             value = np.full(shape, self.default)
         if self.kind is bool:
-            return _shaped(np.asarray(value, dtype=np.bool_), shape, key)
+            return _shaped(np.asarray(value, np.bool_), shape, key)
         array = int_array(value, shape, key)
         if self.low is not None and array.size and int(array.min()) < self.low:
             at = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
@@ -218,7 +228,7 @@ def check_positive(what: str, value: float) -> None:
         raise InputError(f"{what}: expected a positive number, received {value}")
 
 
-def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDArray[np.int64]:
+def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> Ints:
     """Round times in seconds to ticks: half up, and never to 0 for a positive input.
 
     Raises
@@ -226,13 +236,13 @@ def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDA
     InputError
         If a time is negative or NaN, or too large for int64 ticks.
     """
-    values = np.asarray(seconds, dtype=np.float64) / tick_seconds
+    values = np.asarray(seconds, np.float64) / tick_seconds
     return round_half_up(values, what)
 
 
-def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
+def round_half_up(values: ArrayLike, what: str = "value") -> Ints:
     """Round non-negative numbers half up to int64, and never to 0 for a positive input."""
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, np.float64)
     bad = ~np.isfinite(array) | (array < 0) | (array >= MAX_SUM)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
@@ -244,29 +254,24 @@ def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
     return np.where((array > 0) & (rounded == 0), np.int64(1), rounded)
 
 
-def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def csr(groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Return (pointer, flat index) arrays of a list of lists."""
-    pointer = np.zeros(len(groups) + 1, dtype=np.int64)
+    pointer = np.zeros(len(groups) + 1, np.int64)
     pointer[1:] = np.cumsum([len(group) for group in groups])
-    flat = np.fromiter(
-        (x for group in groups for x in group), dtype=np.int64, count=int(pointer[-1])
-    )
+    flat = np.fromiter((x for group in groups for x in group), np.int64, count=int(pointer[-1]))
     return pointer, flat
 
 
 def touching_tensors(
-    num_nodes: int,
-    producer: NDArray[np.int64],
-    consumer_ptr: NDArray[np.int64],
-    consumer: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    num_nodes: int, producer: Ints, consumer_ptr: Ints, consumer: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1
     made or 0 read).
     """
     tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
     touch = [(int(p), t, 1) for t, p in enumerate(producer)]
     touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
-    touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+    touches = np.array(sorted(touch), np.int64).reshape(-1, 3)
     pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
     return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])
 
@@ -284,17 +289,17 @@ def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
     return digest
 
 
-def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def distinct(values: Ints) -> Ints:
     """Return each value once, in order, as `np.unique` does; sorting millions takes a tenth of its
     time.
     """
     ordered = np.sort(values)
-    kept = np.ones(len(ordered), dtype=np.bool_)
+    kept = np.ones(len(ordered), np.bool_)
     kept[1:] = ordered[1:] != ordered[:-1]
     return ordered[kept]
 
 
-def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unique_columns(table: NDArray[Any]) -> tuple[Ints, Ints]:
     """Return (one column of each kind, kind of every column), as `np.unique(table, axis=1)` orders
     them.
 
@@ -304,7 +309,7 @@ def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
     columns = np.ascontiguousarray(table.T)
     number: dict[bytes, int] = {}
     kind = np.array(
-        [number.setdefault(column.tobytes(), len(number)) for column in columns], dtype=np.int64
+        [number.setdefault(column.tobytes(), len(number)) for column in columns], np.int64
     )
     first = np.unique(kind, return_index=True)[1]
 
@@ -312,22 +317,22 @@ def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
         at = int((columns[first[a]] != columns[first[b]]).argmax())
         return -1 if columns[first[a], at] < columns[first[b], at] else 1
 
-    ranked = np.array(sorted(range(len(first)), key=cmp_to_key(order)), dtype=np.int64)
-    place = np.empty(len(first), dtype=np.int64)
+    ranked = np.array(sorted(range(len(first)), key=cmp_to_key(order)), np.int64)
+    place = np.empty(len(first), np.int64)
     place[ranked] = np.arange(len(first))
     return first[ranked], place[kind]
 
 
-def unique_rows(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def unique_rows(table: NDArray[Any]) -> tuple[Ints, Ints]:
     """Return (one row of each kind, kind of every row), as `np.unique(table, axis=0)` orders them;
     see `unique_columns`.
 
     Column by column, and equal columns only once.
     """
-    kind = np.zeros(len(table), dtype=np.int64)
+    kind = np.zeros(len(table), np.int64)
     for at in np.sort(np.unique(unique_columns(table)[1], return_index=True)[1]):
         values, rank = np.unique(table[:, at], return_inverse=True)
         kind = np.unique(kind * len(values) + rank.reshape(-1), return_inverse=True)[1].reshape(-1)
-    row = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+    row = np.zeros(int(kind.max(initial=-1)) + 1, np.int64)
     row[kind] = np.arange(len(table))
     return row, kind

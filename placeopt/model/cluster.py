@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, ArrayHolder, int_array
+from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SLOWEST = 1e-3
 """Smallest rate of a device or link, per second: what is slower is a mistake in a unit."""
@@ -95,8 +91,8 @@ class Cluster(ArrayHolder):
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
-    link_class: NDArray[np.int64]  # (num_devices, num_devices)
-    channel: NDArray[np.int64]  # (num_devices, num_devices)
+    link_class: Ints  # (num_devices, num_devices)
+    channel: Ints  # (num_devices, num_devices)
 
     def __post_init__(self) -> None:
         k = len(self.devices)
@@ -137,7 +133,7 @@ class Cluster(ArrayHolder):
         return replace(self, channel=contention_matrix(self.num_devices, contention))
 
 
-def contention_matrix(num_devices: int, contention: str) -> NDArray[np.int64]:
+def contention_matrix(num_devices: int, contention: str) -> Ints:
     """Return the channel matrix of a named contention model.
 
     `none`: transfers never wait; `pair`: one channel per ordered pair of devices; `source`: one
@@ -145,7 +141,7 @@ def contention_matrix(num_devices: int, contention: str) -> NDArray[np.int64]:
     """
     k = num_devices
     if contention == "none":
-        return np.full((k, k), -1, dtype=np.int64)
+        return np.full((k, k), -1, np.int64)
     if contention == "pair":
         return np.arange(k * k, dtype=np.int64).reshape(k, k)
     if contention == "source":

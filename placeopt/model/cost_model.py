@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Ints, to_ticks
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
 
@@ -68,7 +66,7 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
             [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
         )
         if graph.num_tensors
-        else np.zeros((0, len(cluster.links)), dtype=np.int64)
+        else np.zeros((0, len(cluster.links)), np.int64)
     )
     fields.setdefault("io_class", io_classes(cluster))
     return PlacementProblem(
@@ -77,14 +75,14 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
         transfer=transfer,
         link_class=cluster.link_class,
         channel=cluster.channel,
-        capacity=np.array([device.memory for device in cluster.devices], dtype=np.int64),
+        capacity=np.array([device.memory for device in cluster.devices], np.int64),
         device_names=tuple(device.name for device in cluster.devices),
         **{name: getattr(graph, name) for name in OF_THE_GRAPH},
         **fields,
     )
 
 
-def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
+def op_ticks(graph: OpGraph, device: Device) -> Ints:
     """Ticks of every op on `device`, -1 where it cannot run there; shape (num_ops,)."""
     roofline = np.maximum(
         graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth
@@ -92,7 +90,7 @@ def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
     ticks = to_ticks(
         roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'"
     )
-    measured = np.full(graph.num_ops, UNKNOWN, dtype=np.int64)
+    measured = np.full(graph.num_ops, UNKNOWN, np.int64)
     # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
     for kind in ("*", device.family, device.kind):
         if kind in graph.measured_kinds:
@@ -102,14 +100,14 @@ def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
     return np.where(measured == UNSUPPORTED, INCOMPATIBLE, ticks)
 
 
-def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> NDArray[np.int64]:
+def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> Ints:
     """Ticks of every tensor on a link; shape (num_tensors,)."""
     seconds = latency + graph.tensor_bytes / bandwidth
     ticks = to_ticks(seconds, graph.tick_seconds, "transfer time")
     return np.where(graph.measured_transfer == UNKNOWN, ticks, graph.measured_transfer)
 
 
-def io_classes(cluster: Cluster) -> NDArray[np.int64]:
+def io_classes(cluster: Cluster) -> Ints:
     """Link class over which each device reaches the others in the period model; -1 for CPUs, which
     never pay.
 
@@ -117,7 +115,7 @@ def io_classes(cluster: Cluster) -> NDArray[np.int64]:
     links.
     """
     k = cluster.num_devices
-    classes = np.full(k, -1, dtype=np.int64)
+    classes = np.full(k, -1, np.int64)
     for d, device in enumerate(cluster.devices):
         if device.family != "cpu":
             others = [int(cluster.link_class[d, e]) for e in range(k) if e != d] or [0]

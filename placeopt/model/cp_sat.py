@@ -36,10 +36,7 @@ def cp_solver(
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
-    limits = {
-        "max_time_in_seconds": max(0.01, seconds),
-        "max_deterministic_time": effort,
-    }
+    limits = {"max_time_in_seconds": max(0.01, seconds), "max_deterministic_time": effort}
     chosen = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
     chosen |= {"num_workers": workers, "random_seed": seed % 2**31}
     for name, value in (chosen | parameters).items():

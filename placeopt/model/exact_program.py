@@ -74,18 +74,16 @@ class IntegerProgram:
 
         unit, row_unit = np.array(self.unit), np.array(self.row_unit)
         rows, columns = np.array(self.rows), np.array(self.columns)
-        entries = np.array(self.entries, dtype=np.float64) * unit[columns] / row_unit[rows]
+        entries = np.array(self.entries, np.float64) * unit[columns] / row_unit[rows]
         matrix = coo_array(
             (entries, (rows, columns)), shape=(len(self.right), len(self.low))
         ).tocsr()
-        right = np.array(self.right, dtype=np.float64) / row_unit
+        right = np.array(self.right, np.float64) / row_unit
         equal = np.array(self.equal)
         cost = np.zeros(len(self.low))
         for column, value in self.cost.items():
             cost[column] = value * unit[column] / cost_unit
-        bounds = np.column_stack(
-            [np.array(self.low, dtype=np.float64), np.array(self.high, dtype=np.float64)]
-        )
+        bounds = np.column_stack([np.array(self.low, np.float64), np.array(self.high, np.float64)])
         solution = linear_program(
             cost,
             below=(-matrix[~equal], -right[~equal]) if (~equal).any() else None,

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, unique_rows
+from placeopt.model.arrays import UNLIMITED, Flags, unique_rows
 from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 HELP = "give more devices, or raise --memory-limit"
@@ -47,7 +45,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     return _by_device_set(problem, allowed) or _by_count(problem)
 
 
-def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
+def allowed_devices(problem: PlacementProblem) -> Flags:
     """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
     if (problem.colocation < 0).all():
         return np.asarray(
@@ -81,12 +79,12 @@ def _why(problem: PlacementProblem, op: int) -> str:
     )
 
 
-def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
+def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried
     once).
     """
     resident = problem.units.bytes
-    mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
+    mask = np.zeros((len(resident), problem.num_devices), np.bool_)
     mask[problem.units.unit] = allowed
     for devices in mask[unique_rows(mask)[0]]:
         room = sum(int(x) for x in problem.capacity[devices].tolist())

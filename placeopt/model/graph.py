@@ -15,6 +15,8 @@ import numpy as np
 
 from placeopt.model.arrays import (
     ArrayHolder,
+    Flags,
+    Ints,
     check_positive,
     csr,
     flags,
@@ -28,7 +30,7 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 UNKNOWN = -1
 """A measured time that is not known: the cost model computes it."""
@@ -41,9 +43,9 @@ class SharedTensors(ArrayHolder):
     """Ops joined by tensors, each with one producer and distinct consumers (CSR)."""
 
     op_names: tuple[str, ...]
-    producer: NDArray[np.int64]  # (num_tensors,) op index
-    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
-    consumer: NDArray[np.int64]  # (num_edges,) op index, distinct within a tensor
+    producer: Ints  # (num_tensors,) op index
+    consumer_ptr: Ints  # (num_tensors + 1,)
+    consumer: Ints  # (num_edges,) op index, distinct within a tensor
 
     @property
     def num_ops(self) -> int:
@@ -61,12 +63,12 @@ class SharedTensors(ArrayHolder):
         return len(self.consumer)
 
     @cached_property
-    def edge_tensor(self) -> NDArray[np.int64]:
+    def edge_tensor(self) -> Ints:
         """Tensor of each entry of `consumer`, shape (num_edges,)."""
         return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
 
     @cached_property
-    def topological_order(self) -> NDArray[np.int64]:
+    def topological_order(self) -> Ints:
         """Op indices sorted by (depth, index): every producer before its consumers."""
         return frozen(
             topological_order(
@@ -133,32 +135,32 @@ class OpGraph(SharedTensors):
 
     name: str
     op_names: tuple[str, ...]
-    producer: NDArray[np.int64] = ints("tensors")  # op index
-    tensor_bytes: NDArray[np.int64] = ints("tensors", low=0, summed=True)
-    consumer_ptr: NDArray[np.int64] = ints("bounds")  # first edge of each tensor, and the end
-    consumer: NDArray[np.int64] = ints("edges")  # op index, distinct within a tensor
+    producer: Ints = ints("tensors")  # op index
+    tensor_bytes: Ints = ints("tensors", low=0, summed=True)
+    consumer_ptr: Ints = ints("bounds")  # first edge of each tensor, and the end
+    consumer: Ints = ints("edges")  # op index, distinct within a tensor
     op_types: tuple[str, ...] = names("ops")  # "" where unknown
     layer: tuple[str, ...] = names("ops")
-    flops: NDArray[np.int64] = ints("ops", default=0, low=0, summed=True)
-    bytes_moved: NDArray[np.int64] = ints(  # bytes read + written
+    flops: Ints = ints("ops", default=0, low=0, summed=True)
+    bytes_moved: Ints = ints(  # bytes read + written
         "ops", default=0, low=0, summed=True
     )
-    resident: NDArray[np.int64] = ints(  # bytes kept on the device
+    resident: Ints = ints(  # bytes kept on the device
         "ops", default=0, low=0, summed=True
     )
-    parameters: NDArray[np.int64] = ints("ops", default=0, low=0, summed=True)  # learned values
-    colocation: NDArray[np.int64] = ints("ops", default=-1)  # group id or -1
-    backward: NDArray[np.bool_] = flags("ops")
-    meta: NDArray[np.int64] = ints("ops", default=-1)  # label or -1
-    unshaped: NDArray[np.bool_] = flags("ops")
+    parameters: Ints = ints("ops", default=0, low=0, summed=True)  # learned values
+    colocation: Ints = ints("ops", default=-1)  # group id or -1
+    backward: Flags = flags("ops")
+    meta: Ints = ints("ops", default=-1)  # label or -1
+    unshaped: Flags = flags("ops")
     measured_kinds: tuple[str, ...] = ()
-    measured: NDArray[np.int64] = ints(
+    measured: Ints = ints(
         *("ops", "kinds"),
         default=UNKNOWN,
         low=UNSUPPORTED,
         expected="ticks >= 0, UNKNOWN (-1) or UNSUPPORTED (-2)",
     )
-    measured_transfer: NDArray[np.int64] = ints(
+    measured_transfer: Ints = ints(
         "tensors", default=UNKNOWN, low=UNKNOWN, expected="ticks >= 0 or UNKNOWN (-1)"
     )
     shapes: tuple[
@@ -202,7 +204,7 @@ class OpGraph(SharedTensors):
         )
 
     @cached_property
-    def edges(self) -> NDArray[np.int64]:
+    def edges(self) -> Ints:
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
         pairs = np.stack([self.producer[self.edge_tensor], self.consumer], axis=1).reshape(-1, 2)
         return frozen(np.unique(pairs, axis=0))
@@ -222,14 +224,14 @@ class OpGraph(SharedTensors):
         class.
         """
         pairs = [(int(u), int(v)) for u, v in edges]
-        sizes = np.zeros(len(pairs), dtype=np.int64) if edge_bytes is None else edge_bytes
+        sizes = np.zeros(len(pairs), np.int64) if edge_bytes is None else edge_bytes
         return cls(
             name=name,
             op_names=tuple(op_names),
-            producer=np.array([u for u, _ in pairs], dtype=np.int64),
+            producer=np.array([u for u, _ in pairs], np.int64),
             tensor_bytes=np.asarray(sizes),
             consumer_ptr=np.arange(len(pairs) + 1, dtype=np.int64),
-            consumer=np.array([v for _, v in pairs], dtype=np.int64),
+            consumer=np.array([v for _, v in pairs], np.int64),
             **fields,
         )
 
@@ -250,17 +252,15 @@ class OpGraph(SharedTensors):
         return cls(
             name=name,
             op_names=tuple(op_names),
-            producer=np.array([producer for producer, _, _ in triples], dtype=np.int64),
-            tensor_bytes=np.array([size for _, size, _ in triples], dtype=np.int64),
+            producer=np.array([producer for producer, _, _ in triples], np.int64),
+            tensor_bytes=np.array([size for _, size, _ in triples], np.int64),
             consumer_ptr=pointer,
             consumer=flat,
             **fields,
         )
 
 
-def topological_order(
-    num_ops: int, source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
-) -> NDArray[np.int64]:
+def topological_order(num_ops: int, source: Ints, consumer: Ints, op_names: Sequence[str]) -> Ints:
     """Sort ops by (depth, index), where depth is the number of edges of the longest path from an op
     without inputs.
 
@@ -316,12 +316,7 @@ def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[i
     return [-1 if count else d for d, count in zip(depth, waiting, strict=True)]
 
 
-def _name_cycle(
-    stuck: NDArray[np.bool_],
-    source: NDArray[np.int64],
-    consumer: NDArray[np.int64],
-    op_names: Sequence[str],
-) -> str:
+def _name_cycle(stuck: Flags, source: Ints, consumer: Ints, op_names: Sequence[str]) -> str:
     """Walk backwards among the ops that never became ready until one repeats."""
     inside = stuck[source] & stuck[consumer]
     predecessor = dict(zip(consumer[inside].tolist(), source[inside].tolist(), strict=True))

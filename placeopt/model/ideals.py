@@ -20,12 +20,14 @@ from placeopt.model.interruptible import call_interruptibly
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Ints
+
 
 class LatticeArrays(NamedTuple):
     """What kernels read of a lattice; see `Lattice`."""
 
     bits: NDArray[np.uint64]  # (I, words)
-    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_ptr: Ints  # (I + 1,)
     child_node: NDArray[np.int32]
     child_ideal: NDArray[np.int32]
 
@@ -41,7 +43,7 @@ class Lattice:
     """
 
     bits: NDArray[np.uint64]  # (I, words)
-    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_ptr: Ints  # (I + 1,)
     child_node: NDArray[np.int32]
     child_ideal: NDArray[np.int32]
 
@@ -65,12 +67,12 @@ class Lattice:
             + self.child_ideal.nbytes
         )
 
-    def members(self, ideal: int, num_nodes: int) -> NDArray[np.bool_]:
+    def members(self, ideal: int, num_nodes: int) -> Flags:
         """Which nodes belong to `ideal`, shape (num_nodes,)."""
         nodes = np.arange(num_nodes)
-        found: NDArray[np.bool_] = (
-            self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)
-        ) & np.uint64(1) > 0
+        found: Flags = (self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)) & np.uint64(
+            1
+        ) > 0
         return found
 
 
@@ -104,12 +106,12 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
     """
     one = np.uint64(1)
     room, link_room = 1024, 4096
-    bits = np.zeros((room, words), dtype=np.uint64)
-    table = np.full(4 * room, -1, dtype=np.int32)
-    parent = np.empty(link_room, dtype=np.int32)
-    node = np.empty(link_room, dtype=np.int32)
-    child = np.empty(link_room, dtype=np.int32)
-    row = np.zeros(words, dtype=np.uint64)
+    bits = np.zeros((room, words), np.uint64)
+    table = np.full(4 * room, -1, np.int32)
+    parent = np.empty(link_room, np.int32)
+    node = np.empty(link_room, np.int32)
+    child = np.empty(link_room, np.int32)
+    row = np.zeros(words, np.uint64)
     table[_find(bits, table, len(table) - 1, row)] = 0
     count, links, head = 1, 0, 0
     while head < count and count <= limit:
@@ -129,10 +131,10 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
             if table[slot] < 0:
                 if count == room:
                     room *= 2
-                    larger = np.zeros((room, words), dtype=np.uint64)
+                    larger = np.zeros((room, words), np.uint64)
                     larger[:count] = bits
                     bits = larger
-                    table = np.full(4 * room, -1, dtype=np.int32)
+                    table = np.full(4 * room, -1, np.int32)
                     for i in range(count):
                         table[_find(bits, table, len(table) - 1, bits[i])] = i
                     slot = _find(bits, table, len(table) - 1, row)
@@ -141,13 +143,13 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
                 count += 1
             if links == link_room:
                 link_room *= 2
-                grown = np.empty(link_room, dtype=np.int32)
+                grown = np.empty(link_room, np.int32)
                 grown[:links] = parent
                 parent = grown
-                grown = np.empty(link_room, dtype=np.int32)
+                grown = np.empty(link_room, np.int32)
                 grown[:links] = node
                 node = grown
-                grown = np.empty(link_room, dtype=np.int32)
+                grown = np.empty(link_room, np.int32)
                 grown[:links] = child
                 child = grown
             parent[links] = table[slot]
@@ -159,7 +161,7 @@ def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untype
 
 
 def ideal_lattice(
-    num_nodes: int, order_from: NDArray[np.int64], order_to: NDArray[np.int64], *, limit: int
+    num_nodes: int, order_from: Ints, order_to: Ints, *, limit: int
 ) -> Lattice | None:
     """Enumerate the ideals of the order edges; None if there are more than `limit`.
 
@@ -167,7 +169,7 @@ def ideal_lattice(
     number.
     """
     words = (num_nodes + 63) // 64
-    predecessors = np.zeros((num_nodes, words), dtype=np.uint64)
+    predecessors = np.zeros((num_nodes, words), np.uint64)
     for u, v in zip(order_from.tolist(), order_to.tolist(), strict=True):
         predecessors[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
     count, bits, parent, node, child = call_interruptibly(
@@ -184,7 +186,7 @@ def ideal_lattice(
 def linear_lattice(num_nodes: int) -> Lattice:
     """Return the lattice of the total order 0, 1, ..: its ideals are the N + 1 prefixes."""
     words = (num_nodes + 63) // 64
-    bits = np.zeros((num_nodes + 1, words), dtype=np.uint64)
+    bits = np.zeros((num_nodes + 1, words), np.uint64)
     for v in range(num_nodes):
         bits[v + 1] = bits[v]
         bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)

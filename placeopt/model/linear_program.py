@@ -13,15 +13,16 @@ from placeopt.model.interruptible import call_interruptibly
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
+
+    from placeopt.model.arrays import Floats
 
 
 def linear_program(
-    cost: NDArray[np.float64],
+    cost: Floats,
     *,
-    below: tuple[Any, NDArray[np.float64]] | None = None,
-    equal: tuple[Any, NDArray[np.float64]] | None = None,
+    below: tuple[Any, Floats] | None = None,
+    equal: tuple[Any, Floats] | None = None,
     bounds: Any = (0, None),
     seconds: float | None = None,
     method: str = "highs",
@@ -51,7 +52,7 @@ def linear_program(
 
 
 def integer_program(
-    cost: NDArray[np.float64],
+    cost: Floats,
     integral: NDArray[Any],
     rows: Sequence[tuple[Any, Any, Any]],
     bounds: tuple[Any, Any],

@@ -18,10 +18,10 @@ from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemErr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    from placeopt.model.witness import Witness
+    from placeopt.model.arrays import Ints
+    from placeopt.model.bound import Witness
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""
@@ -80,7 +80,7 @@ class Objective(Protocol):
         priorities: ArrayLike | None = None,
         *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is
         broken.
         """
@@ -180,7 +180,7 @@ class PlainObjective(ABC):
         priorities: ArrayLike | None = None,
         *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Refuse: a solution that is no placement is no row of devices."""
         raise InputError(
             f"problem '{problem.name}': its solutions are no placements and are evaluated one by "

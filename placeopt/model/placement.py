@@ -1,4 +1,7 @@
-"""Placement: a device for every op and, optionally, the order in which they run."""
+"""Placement: a device for every op and, optionally, the order in which they run.
+
+Schedule: when every op and every transfer of a placement runs.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
 
 QUEUES = ("fifo", "priority", "planned")
 
@@ -23,8 +27,8 @@ class Placement(ArrayHolder):
     Both are needed: the same devices with another order can be a third slower.
     """
 
-    device: NDArray[np.int64]  # (num_ops,) device index
-    priority: NDArray[np.int64] | None = None  # (num_ops,) rank
+    device: Ints  # (num_ops,) device index
+    priority: Ints | None = None  # (num_ops,) rank
 
     def __post_init__(self) -> None:
         device = np.asarray(self.device)
@@ -60,8 +64,39 @@ class Placement(ArrayHolder):
         """
         start = np.asarray(start)
         sequence = np.arange(len(start)) if order is None else np.asarray(order)
-        position = np.empty(len(start), dtype=np.int64)
+        position = np.empty(len(start), np.int64)
         position[sequence] = np.arange(len(start))
-        rank = np.empty(len(start), dtype=np.int64)
+        rank = np.empty(len(start), np.int64)
         rank[np.lexsort((position, start))] = np.arange(len(start))
         return cls(np.asarray(device), rank)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule(ArrayHolder):
+    """Start and end of every op and every transfer, in ticks."""
+
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,)
+    finish: Ints  # (num_ops,)
+    transfer_tensor: Ints  # (num_transfers,)
+    transfer_destination: Ints  # (num_transfers,) device
+    transfer_start: Ints  # (num_transfers,)
+    transfer_finish: Ints  # (num_transfers,)
+
+    def __post_init__(self) -> None:
+        n, t = len(self.device), len(self.transfer_tensor)
+        for key in ("device", "start", "finish"):
+            object.__setattr__(self, key, int_array(getattr(self, key), (n,), key))
+        for key in ("transfer_tensor", "transfer_destination", "transfer_start", "transfer_finish"):
+            object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Schedule: {len(self.device)} ops, {len(self.transfer_tensor)} transfers, "
+            f"makespan {self.makespan} ticks>"
+        )
+
+    @property
+    def makespan(self) -> int:
+        """End of the last op in ticks."""
+        return int(self.finish.max())

@@ -17,6 +17,8 @@ import numpy as np
 from placeopt.model.arrays import (
     MAX_SUM,
     UNLIMITED,
+    Flags,
+    Ints,
     arrays_digest,
     check_positive,
     columns_of,
@@ -44,7 +46,7 @@ from placeopt.model.units import Units, group_units, unit_of_ops
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 CONTIGUITY = ("chain", "convex", "none")
 PIPELINES = ("1f1b", "gpipe")
@@ -78,31 +80,28 @@ class PlacementProblem(SharedTensors):
     """
 
     name: str
-    compute: NDArray[np.int64] = ints("ops", "devices")  # ticks
-    producer: NDArray[np.int64] = ints("tensors")
-    consumer_ptr: NDArray[np.int64] = ints("bounds")
-    consumer: NDArray[np.int64] = ints("edges")
-    transfer: NDArray[np.int64] = ints("tensors", "classes", low=0)  # ticks
-    link_class: NDArray[np.int64] = ints("devices", "devices", default=0)
-    channel: NDArray[np.int64] = ints(
-        *("devices", "devices"),
-        default=-1,
-        low=-1,
-        expected="ids >= 0, or -1 for no contention",
+    compute: Ints = ints("ops", "devices")  # ticks
+    producer: Ints = ints("tensors")
+    consumer_ptr: Ints = ints("bounds")
+    consumer: Ints = ints("edges")
+    transfer: Ints = ints("tensors", "classes", low=0)  # ticks
+    link_class: Ints = ints("devices", "devices", default=0)
+    channel: Ints = ints(
+        *("devices", "devices"), default=-1, low=-1, expected="ids >= 0, or -1 for no contention"
     )
-    resident: NDArray[np.int64] = ints("ops", default=0, low=0)  # bytes
-    capacity: NDArray[np.int64] = ints("devices", default=UNLIMITED, low=0)  # bytes
-    colocation: NDArray[np.int64] = ints("ops", default=-1)
-    tensor_bytes: NDArray[np.int64] = ints("tensors", default=0, low=0)
+    resident: Ints = ints("ops", default=0, low=0)  # bytes
+    capacity: Ints = ints("devices", default=UNLIMITED, low=0)  # bytes
+    colocation: Ints = ints("ops", default=-1)
+    tensor_bytes: Ints = ints("tensors", default=0, low=0)
     memory: str = "static"
     tick_seconds: float = 1e-9
     objective: str = "makespan"
     contiguity: str = "chain"
     pipeline: str = "1f1b"
-    backward: NDArray[np.bool_] = flags("ops")
-    io_class: NDArray[np.int64] = ints("devices", default=0, low=-1)  # link class or -1
+    backward: Flags = flags("ops")
+    io_class: Ints = ints("devices", default=0, low=-1)  # link class or -1
     slots: int = 1
-    meta: NDArray[np.int64] = ints("ops", default=-1)
+    meta: Ints = ints("ops", default=-1)
     op_names: tuple[str, ...] = names("ops", "op")
     op_types: tuple[str, ...] = names("ops")
     device_names: tuple[str, ...] = names("devices", "device")
@@ -232,8 +231,8 @@ class PlacementProblem(SharedTensors):
         return outputs_of(self.num_ops, self.producer)
 
     @property
-    def _edge_source(self) -> NDArray[np.int64]:
-        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
+    def _edge_source(self) -> Ints:
+        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, np.int64)
 
     @cached_property
     def units(self) -> Units:
@@ -263,29 +262,29 @@ class PlacementProblem(SharedTensors):
         return MemoryArrays(self.resident, self.tensor_bytes, self.capacity)
 
     @cached_property
-    def min_compute(self) -> NDArray[np.int64]:
+    def min_compute(self) -> Ints:
         """Ticks of each op on its fastest compatible device, shape (num_ops,)."""
         return frozen(
             np.where(self.compute == INCOMPATIBLE, np.iinfo(np.int64).max, self.compute).min(axis=1)
         )
 
     @cached_property
-    def min_transfer(self) -> NDArray[np.int64]:
+    def min_transfer(self) -> Ints:
         """Ticks of each tensor over its cheapest link between two different devices, shape
         (num_tensors,).
         """
         k = self.num_devices
         if k == 1 or not self.num_tensors:
-            return frozen(np.zeros(self.num_tensors, dtype=np.int64))
+            return frozen(np.zeros(self.num_tensors, np.int64))
         used = np.unique(self.link_class[~np.eye(k, dtype=np.bool_)])
         return frozen(self.transfer[:, used].min(axis=1))
 
     @cached_property
-    def io_ticks(self) -> NDArray[np.int64]:
+    def io_ticks(self) -> Ints:
         """Ticks to move each tensor between each device and host memory, shape (num_tensors,
         num_devices).
         """
-        table = np.zeros((self.num_tensors, self.num_devices), dtype=np.int64)
+        table = np.zeros((self.num_tensors, self.num_devices), np.int64)
         pays = self.io_class >= 0
         if self.num_tensors:
             table[:, pays] = self.transfer[:, self.io_class[pays]]
@@ -406,7 +405,7 @@ class PlacementProblem(SharedTensors):
                 raise InputError(
                     f"edges[{position}]: expected (producer, consumer, ticks), received {edge}"
                 )
-        table = np.asarray(triples if triples else np.zeros((0, 3), dtype=np.int64))
+        table = np.asarray(triples if triples else np.zeros((0, 3), np.int64))
         return cls(
             name=name,
             compute=np.asarray(compute),
@@ -418,7 +417,7 @@ class PlacementProblem(SharedTensors):
         )
 
 
-def _same_up_to_renaming(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+def _same_up_to_renaming(a: Ints, b: Ints) -> bool:
     """Whether two lists of channel ids are equal after a one-to-one renaming that keeps -1."""
     forward: dict[int, int] = {-1: -1}
     backward: dict[int, int] = {-1: -1}

@@ -7,16 +7,11 @@ C-contiguous and read-only, so that a kernel is compiled once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+from placeopt.model.arrays import Ints, frozen
 
 
 class Edges(NamedTuple):

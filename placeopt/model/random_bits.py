@@ -20,14 +20,14 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 _inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """For functions that only kernels call: without an entry from Python they compile in half the
 time."""
 
 
-def random_states(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+def random_states(rng: np.random.Generator, count: int) -> Ints:
     """Return states for `uniform` and `below`, shape (count, 3); each part is at least 128, as they
     require.
     """

@@ -6,16 +6,11 @@ of colocation; whoever needs "the ops that go together" takes it from there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
+from placeopt.model.arrays import Flags, Ints, frozen
 
 
 class Units(NamedTuple):
@@ -26,7 +21,7 @@ class Units(NamedTuple):
     member_ptr: Ints  # (u + 1,)
     member: Ints  # (n,) ops of each unit, rising
     bytes: Ints  # (u,) resident bytes
-    allowed: NDArray[np.bool_]  # (u, k) whether every member can run there
+    allowed: Flags  # (u, k) whether every member can run there
     capacity: Ints  # (k,) bytes
 
     @property
@@ -40,19 +35,19 @@ def unit_of_ops(colocation: Ints) -> Ints:
     n = len(colocation)
     label = np.where(colocation >= 0, colocation, colocation.max(initial=-1) + 1 + np.arange(n))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    by_first = np.empty(len(first), dtype=np.int64)
+    by_first = np.empty(len(first), np.int64)
     by_first[np.argsort(first, kind="stable")] = np.arange(len(first))
     return frozen(by_first[inverse])
 
 
-def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity: Ints) -> Units:
+def group_units(unit: Ints, op_bytes: Ints, allowed: Flags, capacity: Ints) -> Units:
     """Build units from the unit of each op, its bytes and where it can run, shape (num_ops,
     num_devices).
     """
     count = int(unit.max()) + 1
     member = np.argsort(unit, kind="stable")
     pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
-    size = np.zeros(count, dtype=np.int64)
+    size = np.zeros(count, np.int64)
     np.add.at(size, unit, op_bytes)
     everywhere = allowed[member]
     if count < len(unit):
@@ -72,6 +67,6 @@ def join_units(units: Units, cluster: Ints) -> Units:
     """Make each cluster of units one unit; `cluster` is the number (from 0, all used) of each
     unit's cluster.
     """
-    op_bytes = np.zeros(len(units.unit), dtype=np.int64)
+    op_bytes = np.zeros(len(units.unit), np.int64)
     op_bytes[units.first_op] = units.bytes
     return group_units(cluster[units.unit], op_bytes, units.allowed[units.unit], units.capacity)

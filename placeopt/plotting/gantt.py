@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.plotting.lanes import pack_lanes
-from placeopt.plotting.style import ATTENTION, COLOURS, GREY, new_figure, time_unit
+from placeopt.plotting.style import ATTENTION, COLOURS, GREY, new_figure, pack_lanes, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,15 @@ import numpy as np
 from placeopt.plotting.style import COLOURS, GREY, new_figure
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.graph import OpGraph
 
 MAX_DRAWN = 150
 
 
-def levels(graph: OpGraph) -> NDArray[np.int64]:
+def levels(graph: OpGraph) -> Ints:
     """Return the number of edges on the longest path from a source to each op, shape (num_ops,)."""
-    level = np.zeros(graph.num_ops, dtype=np.int64)
+    level = np.zeros(graph.num_ops, np.int64)
     edges = graph.edges
     by_source = np.argsort(edges[:, 0], kind="stable")
     pointer = np.searchsorted(edges[by_source, 0], np.arange(graph.num_ops + 1)).tolist()
@@ -30,7 +29,7 @@ def levels(graph: OpGraph) -> NDArray[np.int64]:
     for u in graph.topological_order.tolist():
         for v in targets[pointer[u] : pointer[u + 1]]:
             depth[v] = max(depth[v], depth[u] + 1)
-    return np.array(depth, dtype=np.int64)
+    return np.array(depth, np.int64)
 
 
 def graph_statistics(graph: OpGraph) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def graph_figure(graph: OpGraph) -> Any:
         min(24.0, 2.5 + 0.55 * (int(level.max()) + 1)), 2.0 + 0.42 * int(np.bincount(level).max())
     )
     axes = figure.add_subplot()
-    place: NDArray[np.float64] = np.zeros((graph.num_ops, 2))
+    place: Floats = np.zeros((graph.num_ops, 2))
     for at in range(int(level.max()) + 1):
         ops = np.flatnonzero(level == at)
         place[ops, 0] = at
@@ -102,7 +101,7 @@ def graph_figure(graph: OpGraph) -> Any:
     return figure
 
 
-def _profile(graph: OpGraph, level: NDArray[np.int64]) -> Any:
+def _profile(graph: OpGraph, level: Ints) -> Any:
     figure = new_figure(11, 4)
     axes = figure.add_subplot()
     count = np.bincount(level)

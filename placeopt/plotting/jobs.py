@@ -10,12 +10,11 @@ from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES, COMPLETED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.streams.simulator import Episode
 
 
-def occupancy(episode: Episode, bins: int = 250) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def occupancy(episode: Episode, bins: int = 250) -> tuple[Floats, Floats]:
     """Return (bin edges in time units, mean fraction of servers held by each model in each bin:
     (bins, models)).
     """

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.plotting.style import new_figure, time_unit
 
 if TYPE_CHECKING:
     import os
-
-    from numpy.typing import NDArray
 
     from placeopt.schedules.solution import PipelineSchedule
 
@@ -341,7 +339,7 @@ def _extent(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, in
     size, here = schedule.repetend.size, list(schedule.problem.on_device[device])
     # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size +
     # member.
-    member: NDArray[np.int64] = (turn - schedule.repetend.index) * size + np.arange(size)[:, None]
+    member: Ints = (turn - schedule.repetend.index) * size + np.arange(size)[:, None]
     start = np.take_along_axis(schedule.start, member, axis=0)[:, here]
     return int(start.min()), int((start + schedule.problem.span[here]).max())
 

@@ -1,10 +1,20 @@
-"""Colours and the lazy import of matplotlib."""
+"""Colours and the lazy import of matplotlib.
+
+Spread overlapping intervals over lanes.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placeopt.model.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from placeopt.model.arrays import Ints
+
 
 # Paul Tol's bright and muted schemes: told apart by colour-blind readers too.
 COLOURS = (
@@ -57,3 +67,23 @@ def time_unit(ticks: float, tick_seconds: float) -> tuple[str, float]:
         if seconds >= size:
             return unit, size / tick_seconds
     return "ns", 1e-9 / tick_seconds
+
+
+def pack_lanes(start: Ints, finish: Ints) -> Ints:
+    """Return a lane for each interval, as few lanes as possible, so that none overlaps another in
+    its lane.
+    """
+    lanes = np.zeros(len(start), np.int64)
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    used = 0
+    for i in np.lexsort((finish, start)).tolist():
+        while busy and busy[0][0] <= start[i]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, used = used, used + 1
+        lanes[i] = lane
+        heapq.heappush(busy, (int(finish[i]), lane))
+    return lanes

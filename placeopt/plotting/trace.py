@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.plotting.lanes import pack_lanes
+from placeopt.plotting.style import pack_lanes
 
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation

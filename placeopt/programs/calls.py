@@ -19,7 +19,7 @@ from placeopt.model.errors import InputError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Program:
         return found
 
 
-def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
+def homes(program: Program, placed: Mapping[str, int]) -> Ints:
     """Return the device of every call, shape (num_calls,).
 
     Parameters
@@ -82,7 +82,7 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
         which run where their forward op does), or none of them is.
     """
     index = {call.name: i for i, call in enumerate(program.calls)}
-    device = np.full(program.num_calls, -1, dtype=np.int64)
+    device = np.full(program.num_calls, -1, np.int64)
     strange = []
     for name, where in placed.items():
         if name in index:
@@ -101,7 +101,7 @@ def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
     return spread(program, device)
 
 
-def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
+def spread(program: Program, device: Ints) -> Ints:
     """Give every call without a device (-1) that of its first input, else that of its first reader,
     else device 0.
     """
@@ -112,7 +112,7 @@ def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
     for i in range(program.num_calls - 1, -1, -1):
         if found[i] < 0:
             found[i] = next((found[j] for j in program.readers[i] if found[j] >= 0), -1)
-    return np.array([max(where, 0) for where in found], dtype=np.int64)
+    return np.array([max(where, 0) for where in found], np.int64)
 
 
 def segments(program: Program, label: Sequence[int]) -> list[list[int]]:

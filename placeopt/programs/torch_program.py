@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.torch_ops import RULE, base_name, inner_name, region_of
+from placeopt.instances.readers.torch_ops import OPS, base_name, inner_name, region_of
 from placeopt.instances.torch_source import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
@@ -286,7 +286,7 @@ def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
         inputs = tuple(dict.fromkeys(index[x] for x in node.all_input_nodes if x in index))
         weights = tuple(dict.fromkeys(x.target for x in node.all_input_nodes if x.op == "get_attr"))
         kind = "getitem" if node.target is operator.getitem else base_name(str(node.target))
-        free = kind == "getitem" or RULE.get(kind) in ("view", "identity")
+        free = kind == "getitem" or OPS["rule"].get(kind) in ("view", "identity")
         yield Call(node.name, kind, module_of(node), inputs, weights, free)
 
 

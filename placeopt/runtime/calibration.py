@@ -42,8 +42,7 @@ from placeopt.runtime.steps import Constant, Step
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
@@ -71,7 +70,7 @@ class Calibration(Shown):
     overhead: float
     device: DeviceFit | None
     link: LinkFit | None
-    op_seconds: dict[str, NDArray[np.float64]]
+    op_seconds: dict[str, Floats]
 
     def shown(self) -> dict[str, str]:
         """Return the overhead per op and what was fitted."""
@@ -211,7 +210,7 @@ def learn(
 ) -> Calibration:
     """Return the calibration that runs of graphs tell, whatever placements they were."""
     samples = _Samples()
-    op_seconds: dict[str, NDArray[np.float64]] = {}
+    op_seconds: dict[str, Floats] = {}
     pairs = [(graph, runs) for graph, runs in measured]
     for graph, runs in pairs:
         op_seconds[graph.name] = op_times(graph, runs)
@@ -253,7 +252,7 @@ def fit_overhead(
     return start.with_overhead((low + high) / 2)
 
 
-def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]:
+def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> Floats:
     """Return seconds per op: the trimmed mean over all executions of all ops that do the same."""
     times = np.concatenate([run.finish - run.start for run in runs])  # (executions, num_ops)
     groups: dict[Any, list[int]] = {}
@@ -282,7 +281,7 @@ def _signature(graph: OpGraph, op: int, step: Step) -> Any:
     return step.kernel, graph.op_types[op], sizes, step.result, work
 
 
-def trimmed_mean(values: NDArray[np.float64], share: float = 0.1) -> float:
+def trimmed_mean(values: Floats, share: float = 0.1) -> float:
     """Mean without the smallest and the largest tenth: robust, and right for sums, which a median
     is not.
     """
@@ -300,9 +299,7 @@ class _Samples:
         self.moves: list[float] = []
         self.work: list[tuple[float, float, float]] = []  # flops, bytes, seconds
 
-    def add(
-        self, graph: OpGraph, seconds: NDArray[np.float64], runs: Sequence[Measurement]
-    ) -> None:
+    def add(self, graph: OpGraph, seconds: Floats, runs: Sequence[Measurement]) -> None:
         known = graph.flops + graph.bytes_moved > 0
         self.work += zip(
             graph.flops[known].tolist(),
@@ -318,9 +315,7 @@ class _Samples:
                 self.sizes += size.tolist()
                 self.moves += move.tolist()
 
-    def calibration(
-        self, nominal: Cluster, op_seconds: dict[str, NDArray[np.float64]]
-    ) -> Calibration:
+    def calibration(self, nominal: Cluster, op_seconds: dict[str, Floats]) -> Calibration:
         overhead = float(np.mean(self.gaps)) if self.gaps else 0.0
         device = None
         if len(self.work) >= 4:
@@ -333,7 +328,7 @@ class _Samples:
         return Calibration(nominal, overhead, device, link, op_seconds)
 
 
-def overheads(graph: OpGraph, run: Measurement, turn: int) -> NDArray[np.float64]:
+def overheads(graph: OpGraph, run: Measurement, turn: int) -> Floats:
     """Seconds between the moment an op could have started and its start, shape (num_ops,).
 
     It could have started when its device had finished the op before it, and its inputs were there.
@@ -362,11 +357,8 @@ def overheads(graph: OpGraph, run: Measurement, turn: int) -> NDArray[np.float64
 
 
 def transfer_times(
-    graph: OpGraph,
-    device: NDArray[np.int64],
-    finish: NDArray[np.float64],
-    rows: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    graph: OpGraph, device: Ints, finish: Floats, rows: Floats
+) -> tuple[Floats, Floats]:
     """Return (bytes, seconds) of the transfers of one execution.
 
     A transfer begins, for the model, when its tensor exists and the one before it between the same

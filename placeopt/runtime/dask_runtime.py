@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
@@ -230,7 +231,7 @@ class DaskRuntime:
         """
         placement = check_placement(graph, placement, self.num_devices, repeat)
         self._load(graph)
-        rows: list[tuple[NDArray[np.float64], NDArray[np.float64], float]] = []
+        rows: list[tuple[Floats, Floats, float]] = []
         if (
             not self._installed
         ):  # the first execution of a graph pays for first touches; it is not counted
@@ -245,9 +246,7 @@ class DaskRuntime:
             self._token = f"plan-{uuid.uuid4().hex[:12]}"
             self._installed = frozenset()
 
-    def _with_retries(
-        self, placement: Placement, check: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    def _with_retries(self, placement: Placement, check: bool) -> tuple[Floats, Floats, float]:
         for attempt in range(self.retries + 1):
             addresses = self._wait_for_workers(RESTART_SECONDS)
             try:
@@ -267,7 +266,7 @@ class DaskRuntime:
 
     def _execute(
         self, placement: Placement, addresses: tuple[str, ...], check: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    ) -> tuple[Floats, Floats, float]:
         """Run once; return (start, finish) of the ops, the transfers, and the wall time."""
         client, graph = self._connect(), self._graph
         assert graph is not None
@@ -366,9 +365,9 @@ class DaskRuntime:
 
     def _times(
         self, tasks: _Tasks, records: dict[str, Any], addresses: tuple[str, ...]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    ) -> tuple[Floats, Floats]:
         assert self._graph is not None
-        nanoseconds: NDArray[np.int64] = np.full((2, self._graph.num_ops), -1, dtype=np.int64)
+        nanoseconds: Ints = np.full((2, self._graph.num_ops), -1, np.int64)
         moved = []
         for d, address in enumerate(addresses):
             for op, start, finish in records[address][0]:
@@ -382,7 +381,7 @@ class DaskRuntime:
                 f"op '{self._graph.op_names[op]}' has no record; its worker restarted"
             )
         zero = int(nanoseconds[0].min())
-        rows = np.array(sorted(moved), dtype=np.int64).reshape(-1, 4)
+        rows = np.array(sorted(moved), np.int64).reshape(-1, 4)
         transfers = np.column_stack([rows[:, :2], 1e-9 * (rows[:, 2:] - zero)]).astype(np.float64)
         return (1e-9 * (nanoseconds - zero)).astype(np.float64), transfers
 

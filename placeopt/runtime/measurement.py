@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Floats, frozen
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.objective import time_text
 from placeopt.model.placement import Placement
@@ -19,12 +19,10 @@ from placeopt.model.shown import Shown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
-    Run = tuple[NDArray[np.float64], NDArray[np.float64], float]
+    Run = tuple[Floats, Floats, float]
     """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and
     the wall time."""
 
@@ -69,15 +67,15 @@ class Measurement(Shown):
     runtime: str
     device_names: tuple[str, ...]
     placement: Placement
-    start: NDArray[np.float64]  # (repeats, num_ops)
-    finish: NDArray[np.float64]  # (repeats, num_ops)
-    transfers: NDArray[np.float64]  # (num_transfers, 5)
-    wall: NDArray[np.float64]  # (repeats,)
+    start: Floats  # (repeats, num_ops)
+    finish: Floats  # (repeats, num_ops)
+    transfers: Floats  # (num_transfers, 5)
+    wall: Floats  # (repeats,)
     checked: bool = False
 
     def __post_init__(self) -> None:
         for key in ("start", "finish", "transfers", "wall"):
-            object.__setattr__(self, key, frozen(np.array(getattr(self, key), dtype=np.float64)))
+            object.__setattr__(self, key, frozen(np.array(getattr(self, key), np.float64)))
 
     @classmethod
     def of_runs(
@@ -117,7 +115,7 @@ class Measurement(Shown):
         }
 
     @property
-    def makespans(self) -> NDArray[np.float64]:
+    def makespans(self) -> Floats:
         """End of the last op of each execution, shape (repeats,)."""
         return self.finish.max(axis=1)
 
@@ -138,7 +136,7 @@ class Measurement(Shown):
         return int(np.abs(self.makespans - self.makespan).argmin())
 
     @property
-    def op_seconds(self) -> NDArray[np.float64]:
+    def op_seconds(self) -> Floats:
         """Median time of every op, shape (num_ops,)."""
         return np.median(self.finish - self.start, axis=0)
 
@@ -166,7 +164,7 @@ def check_placement(
         )
     if placement.priority is not None:
         return placement
-    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     return Placement(placement.device, rank)
 

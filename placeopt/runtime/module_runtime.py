@@ -25,8 +25,7 @@ from placeopt.runtime.torch_engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.programs.torch_program import TorchProgram
 
@@ -182,7 +181,7 @@ class ModuleTasks:
         made: dict[int, list[int]] = {}
         for node, t in self.tensor.items():
             made.setdefault(self.op_of[node], []).append(t)
-        self.graph_tensor: NDArray[np.int64] = np.full(len(self.tensor), -1, dtype=np.int64)
+        self.graph_tensor: Ints = np.full(len(self.tensor), -1, np.int64)
         for op, tensors in made.items():
             if len(tensors) == len(own.get(op, [])):
                 self.graph_tensor[tensors] = own[op]

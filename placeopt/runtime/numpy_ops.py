@@ -317,7 +317,7 @@ def _calibrated(o: Options, *inputs: Array) -> list[Array]:
         left_over -= size
     value = _digest(inputs)
     return [
-        np.full(shape, value if np.dtype(kind).kind == "f" else int(255 * abs(value)), dtype=kind)
+        np.full(shape, value if np.dtype(kind).kind == "f" else int(255 * abs(value)), kind)
         for shape, kind in o["outputs"]
     ]
 
@@ -342,7 +342,7 @@ def _buffers() -> tuple[Array, Array, Array, Array, Array]:
     if not _cache:
         left = constant("left", (BLOCK, BLOCK), "float32", 1.0)
         right = constant("right", (BLOCK, BLOCK), "float32", 1.0)
-        source = np.zeros(STREAM_BYTES, dtype=np.uint8)
+        source = np.zeros(STREAM_BYTES, np.uint8)
         _cache.append((left, right, np.empty_like(left), source, np.ones_like(source)))
     return _cache[0]
 

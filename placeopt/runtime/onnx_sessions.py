@@ -28,8 +28,7 @@ from placeopt.runtime.serial_runtime import NamedDevices
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.graph import OpGraph
     from placeopt.programs.onnx_program import OnnxProgram
 
@@ -67,7 +66,7 @@ class OnnxSessions(NamedDevices):
         home = homes(self.program.program, dict(zip(graph.op_names, device, strict=True)))
         groups = segments(self.program.program, home.tolist())
         index = {name: op for op, name in enumerate(graph.op_names)}
-        label: NDArray[np.int64] = np.full(graph.num_ops, -1, dtype=np.int64)
+        label: Ints = np.full(graph.num_ops, -1, np.int64)
         number, op_of_part = 0, []
         for group in groups:
             ops = [
@@ -78,9 +77,7 @@ class OnnxSessions(NamedDevices):
             number += bool(ops)
         coarse = quotient(graph, label, np.arange(graph.num_ops))
         at = [int(home[group[0]]) for group in groups]
-        where = np.array(
-            [d for d, op in zip(at, op_of_part, strict=True) if op >= 0], dtype=np.int64
-        )
+        where = np.array([d for d, op in zip(at, op_of_part, strict=True) if op >= 0], np.int64)
         return Parts(coarse, Placement(where, np.arange(number)), groups, at, op_of_part)
 
     def run(self, parts: Parts, *, repeat: int = 1, check: bool = False) -> Measurement:
@@ -231,4 +228,4 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]
         return rng.random(shape) < 0.5
     if dtype.kind in "iu":
         return rng.integers(0, 2, shape).astype(dtype)
-    return np.zeros(shape, dtype=dtype)
+    return np.zeros(shape, dtype)

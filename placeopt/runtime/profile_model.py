@@ -112,7 +112,7 @@ def torch_op_seconds(
 
     check_devices((device,))
     tasks = ModuleTasks(program, graph, alias)
-    work = ModuleWork(tasks, Placement(np.zeros(graph.num_ops, dtype=np.int64)), (device,))
+    work = ModuleWork(tasks, Placement(np.zeros(graph.num_ops, np.int64)), (device,))
     cuda = torch.device(device).type == "cuda"
     try:
         with torch_threads(threads):

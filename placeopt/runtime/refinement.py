@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.shown import Shown
@@ -36,7 +36,7 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from placeopt.model.budget import Budget
     from placeopt.model.graph import OpGraph
@@ -73,7 +73,7 @@ class Measured:
     problem: PlacementProblem
     repeats: int = 3
     margin: float = 0.1
-    ranks: NDArray[np.int64] | None = None
+    ranks: Ints | None = None
     best: float = math.inf
     executions: int = 0
     _times: dict[bytes, list[float]] = field(default_factory=dict, repr=False)
@@ -135,8 +135,8 @@ class Refinement(Shown):
 
     placement: Placement
     improved: bool
-    start_seconds: NDArray[np.float64]
-    candidate_seconds: NDArray[np.float64]
+    start_seconds: Floats
+    candidate_seconds: Floats
     ratio: float
     interval: tuple[float, float]
     executions: int
@@ -205,7 +205,7 @@ def refine(
 
 def duel(
     measure: Measured, start: Placement, candidate: Placement, pairs: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Measure two placements in turn; stop early only in favour of the start, which no error can
     make worse.
     """
@@ -220,7 +220,7 @@ def duel(
 
 
 def judge(
-    start: NDArray[np.float64], candidate: NDArray[np.float64], confidence: float
+    start: Floats, candidate: Floats, confidence: float
 ) -> tuple[float, tuple[float, float], bool]:
     """Return the mean ratio candidate / start, its interval, and whether the candidate is faster.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.runtime.steps import Constant, ExecutionPlan
@@ -39,7 +40,7 @@ def worker_cluster(
     """
     devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
     link = Link("loopback", latency, bandwidth)
-    zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
+    zeros = np.zeros((num_devices, num_devices), np.int64)
     return Cluster(name, devices, (link,), zeros, zeros - 1).with_contention("pair")
 
 
@@ -88,8 +89,8 @@ def make_constants(
 
 
 def execute(
-    graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]
-) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
+    graph: OpGraph, plan: ExecutionPlan, order: Ints
+) -> tuple[dict[int, NDArray[Any]], Floats]:
     """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape
     (2, num_ops).
     """
@@ -156,15 +157,15 @@ class SerialRuntime:
         )
 
 
-def _ready_order(graph: OpGraph, priority: NDArray[np.int64]) -> Any:
+def _ready_order(graph: OpGraph, priority: Ints) -> Any:
     """Key that sorts ops by depth, then rank: an order in which every op finds its inputs."""
-    depth = np.zeros(graph.num_ops, dtype=np.int64)
+    depth = np.zeros(graph.num_ops, np.int64)
     for op, reader in sorted(graph.edges.tolist(), key=_position(graph)):
         depth[reader] = max(depth[reader], depth[op] + 1)
     return lambda op: (depth[op], priority[op], op)
 
 
 def _position(graph: OpGraph) -> Any:
-    place = np.empty(graph.num_ops, dtype=np.int64)
+    place = np.empty(graph.num_ops, np.int64)
     place[graph.topological_order] = np.arange(graph.num_ops)
     return lambda edge: (place[edge[0]], place[edge[1]])

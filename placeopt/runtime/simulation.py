@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
     from placeopt.runtime.measurement import Measurement
 
@@ -38,9 +36,9 @@ class Timeline:
 
     problem: PlacementProblem
     placement: Placement
-    start: NDArray[np.int64]  # (num_ops,) ticks
-    finish: NDArray[np.int64]  # (num_ops,) ticks
-    transfers: NDArray[np.int64]  # rows (tensor, destination, start, finish)
+    start: Ints  # (num_ops,) ticks
+    finish: Ints  # (num_ops,) ticks
+    transfers: Ints  # rows (tensor, destination, start, finish)
 
     @property
     def makespan(self) -> int:
@@ -48,9 +46,9 @@ class Timeline:
         return int(self.finish.max())
 
     @property
-    def busy(self) -> NDArray[np.int64]:
+    def busy(self) -> Ints:
         """Ticks that each device computes, shape (num_devices,)."""
-        total = np.zeros(self.problem.num_devices, dtype=np.int64)
+        total = np.zeros(self.problem.num_devices, np.int64)
         np.add.at(total, self.placement.device, self.finish - self.start)
         return total
 
@@ -59,7 +57,7 @@ def timeline(problem: PlacementProblem, measurement: Measurement) -> Timeline:
     """Return the execution nearest to the median makespan."""
     turn, tick = measurement.typical, problem.tick_seconds
 
-    def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    def ticks(seconds: Floats) -> Ints:
         return frozen(np.rint(seconds / tick).astype(np.int64))
 
     rows = measurement.transfers[measurement.transfers[:, 0] == turn]

@@ -23,8 +23,7 @@ from placeopt.model.errors import ExecutionError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
 
@@ -68,7 +67,7 @@ class Engine:
         self.results = {t: (self.device[int(graph.producer[t])], t) for t in work.results}
         self.values: dict[tuple[int, int], Any] = {}
 
-    def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    def run(self) -> tuple[Floats, Floats, float]:
         """Execute once; return (start, finish) of the ops, the transfers and the wall time."""
         k, n = len(self.torch_devices), self.graph.num_ops
         self.values.clear()

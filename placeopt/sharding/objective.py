@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.witness import Witness
+    from placeopt.model.bound import Witness
     from placeopt.sharding.problem import ShardingProblem
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.witness import Witness
+from placeopt.model.bound import Witness
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
 

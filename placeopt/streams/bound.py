@@ -30,8 +30,7 @@ from placeopt.model.linear_program import linear_program
 from placeopt.model.shown import Shown
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.streams.problem import JobStreamProblem
 
 METHODS = ("lp", "cp-sat", "exact")
@@ -72,11 +71,11 @@ class OfflineBound(Shown):
 class Options:
     """Every (job, degree) that could complete: one column of the program."""
 
-    job: NDArray[np.int64]
-    degree: NDArray[np.int64]  # index
-    length: NDArray[np.int64]  # ticks
-    width: NDArray[np.int64]  # servers
-    last: NDArray[np.int64]  # arrivals job .. last - 1 see it running
+    job: Ints
+    degree: Ints  # index
+    length: Ints  # ticks
+    width: Ints  # servers
+    last: Ints  # arrivals job .. last - 1 see it running
 
 
 def offline_bound(
@@ -132,7 +131,7 @@ def hopeless_jobs(problem: JobStreamProblem) -> int:
     return int(np.count_nonzero(~_completes(problem).any(axis=1)))
 
 
-def _completes(problem: JobStreamProblem) -> NDArray[np.bool_]:
+def _completes(problem: JobStreamProblem) -> Flags:
     """Whether each job, alone and split with each degree, would complete in time: (J, D)."""
     length = problem.jobs.arrays.jct[problem.model]
     fits = (length >= 0) & (length <= problem.deadline[:, None])
@@ -149,7 +148,7 @@ def completing_options(problem: JobStreamProblem) -> Options:
     return Options(job, degree, ticks, width, np.maximum(last, job + 1))
 
 
-def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDArray[np.float64]:
+def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> Floats:
     """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS
     has none in time.
     """
@@ -169,9 +168,7 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDAr
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
 
-def completed_at_prices(
-    problem: JobStreamProblem, options: Options, prices: NDArray[np.float64]
-) -> int:
+def completed_at_prices(problem: JobStreamProblem, options: Options, prices: Floats) -> int:
     """Return the upper bound on the completed jobs that prices prove, in integers, rounded down.
 
     Parameters
@@ -185,7 +182,7 @@ def completed_at_prices(
     paid = np.concatenate([[0], np.cumsum(price)])
     # a job is worth what is left of 1 after paying for its servers
     worth = one - options.width * (paid[options.last] - paid[options.job])
-    best = np.zeros(size, dtype=np.int64)
+    best = np.zeros(size, np.int64)
     np.maximum.at(best, options.job, worth)
     return min(size, (servers * int(price.sum()) + sum(best.tolist())) // one)
 

@@ -81,7 +81,7 @@ def _decode_episode(body: Body) -> Episode:
         )
     if not all(0 <= cause < len(CAUSES) for cause in columns["cause"].tolist()):
         raise InputError(f"{body.where}: cause: expected 0..{len(CAUSES) - 1}")
-    servers = np.zeros((len(rows), num_servers), dtype=np.bool_)
+    servers = np.zeros((len(rows), num_servers), np.bool_)
     for job, row in enumerate(rows):
         if not isinstance(row, list) or any(
             type(s) is not int or not 0 <= s < num_servers for s in row
@@ -95,7 +95,7 @@ def _decode_episode(body: Body) -> Episode:
         columns["cause"].astype(np.int8),
         columns["degree"].astype(np.int16),
         columns["jct"],
-        servers.sum(axis=1).astype(np.int16) if len(rows) else np.zeros(size, dtype=np.int16),
+        servers.sum(axis=1).astype(np.int16) if len(rows) else np.zeros(size, np.int16),
         servers,
     )
 

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.streams.lookahead import LookaheadConfig, build_split_job
 from placeopt.streams.split import SplitJob, split_counts, split_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -64,8 +62,8 @@ def split_job_problem(
         len(sinks)
     )  # arrival of a synchronised gradient: waited for by nobody
     devices = np.concatenate([device, device[job.target[sinks]]])
-    times = np.concatenate([cost, np.zeros(len(sinks), dtype=np.int64)])
-    channel = np.full((k, k), -1, dtype=np.int64)
+    times = np.concatenate([cost, np.zeros(len(sinks), np.int64)])
+    channel = np.full((k, k), -1, np.int64)
     off = ~np.eye(k, dtype=bool)
     if contention == "source":
         channel[off] = np.broadcast_to(np.arange(k)[:, None], (k, k))[off]
@@ -77,12 +75,12 @@ def split_job_problem(
         consumer_ptr=np.arange(len(consumer) + 1),
         consumer=consumer,
         transfer=ticks[:, None],
-        link_class=np.zeros((k, k), dtype=np.int64),
+        link_class=np.zeros((k, k), np.int64),
         channel=channel,
         name=name,
         tick_seconds=TICK,
     )
-    rank = np.empty(len(times), dtype=np.int64)
+    rank = np.empty(len(times), np.int64)
     waiting = np.arange(len(times)) >= n  # gradients let the transfers go first that ops wait for
     rank[np.lexsort((np.arange(len(times)), times, waiting))] = np.arange(len(times))
     return problem, Placement(devices, rank)
@@ -137,7 +135,7 @@ def contended_step_time(
 
 def completion_table(
     profiles: Sequence[JobProfile], topology: RampTopology, config: LookaheadConfig, contention: str
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return step times (models, degrees) in time units; infinity where a job does not fit.
 
     Every pair of servers is connected alike, so that a step takes the same time on all blocks of

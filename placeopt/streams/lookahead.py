@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.compiled import entry, inner
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.streams.profiles import JobProfile
     from placeopt.streams.topology import RampTopology
 
@@ -122,14 +120,14 @@ def build_split_job(
 class _StepArrays(NamedTuple):
     """A placed split job as the kernel takes it: n sub-ops, E edges."""
 
-    compute: NDArray[np.float64]  # (n,) time units
-    server: NDArray[np.int64]  # (n,)
-    missing: NDArray[np.int64]  # (n,) edges that gate each sub-op
-    out_ptr: NDArray[np.int64]  # (n + 1,)
-    out_edge: NDArray[np.int64]  # (E,) edges by source
-    target: NDArray[np.int64]  # (E,)
-    times: NDArray[np.float64]  # (E,) time units
-    sync: NDArray[np.bool_]  # (E,) whether an edge gates nothing
+    compute: Floats  # (n,) time units
+    server: Ints  # (n,)
+    missing: Ints  # (n,) edges that gate each sub-op
+    out_ptr: Ints  # (n + 1,)
+    out_edge: Ints  # (E,) edges by source
+    target: Ints  # (E,)
+    times: Floats  # (E,) time units
+    sync: Flags  # (E,) whether an edge gates nothing
 
 
 def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) -> StepTime:
@@ -150,7 +148,7 @@ def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) ->
     return StepTime(float(length), held, float(busy / (held * length)))
 
 
-def edge_times(job: SplitJob, topology: RampTopology) -> NDArray[np.float64]:
+def edge_times(job: SplitJob, topology: RampTopology) -> Floats:
     """Return the time of every edge of a placed split job.
 
     All out-edges of a split forward op are one collective if the servers of their sources and

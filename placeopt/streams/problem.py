@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, ArrayHolder, csr, int_array, to_ticks
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, Ints, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
-from placeopt.streams.episode_arrays import JobArrays, StreamArrays
+from placeopt.streams.episode_loop import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts
 from placeopt.streams.topology import RampTopology
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.streams.profiles import JobProfile
 
 
@@ -107,10 +105,10 @@ class JobTable:
         """Everything the simulator needs, computed once."""
         degrees = self.degrees
         jct = self._completion_times()
-        width = np.zeros(jct.shape, dtype=np.int64)
+        width = np.zeros(jct.shape, np.int64)
         splits, memory, parents = [], [], []
-        op_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
-        sequential = np.zeros(len(self.profiles), dtype=np.int64)
+        op_ptr = np.zeros(len(self.profiles) + 1, np.int64)
+        sequential = np.zeros(len(self.profiles), np.int64)
         for m, profile in enumerate(self.profiles):
             counts = [
                 split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum)
@@ -131,7 +129,7 @@ class JobTable:
         parent_ptr, parent = csr(parents)
         blocks = self.topology.blocks
         return JobArrays(
-            np.array(degrees, dtype=np.int64),
+            np.array(degrees, np.int64),
             jct,
             width,
             sequential,
@@ -142,13 +140,13 @@ class JobTable:
             self.config.rule == "uniform",
             float(self.topology.memory),
             op_ptr,
-            np.array(splits, dtype=np.int64),
+            np.array(splits, np.int64),
             np.array(memory),
             parent_ptr,
             parent,
         )
 
-    def _completion_times(self) -> NDArray[np.int64]:
+    def _completion_times(self) -> Ints:
         """Return jct[M, D] in ticks."""
         if self.contention == "none":
             table = np.array(
@@ -161,7 +159,7 @@ class JobTable:
             from placeopt.streams.contention import completion_table
 
             table = completion_table(self.profiles, self.topology, self.config, self.contention)
-        ticks = np.full(table.shape, -1, dtype=np.int64)
+        ticks = np.full(table.shape, -1, np.int64)
         fits = np.isfinite(table)
         ticks[fits] = to_ticks(table[fits] * self.steps, self.tick_seconds, "job completion time")
         return ticks
@@ -191,9 +189,9 @@ class JobStreamProblem(ArrayHolder):
 
     name: str
     jobs: JobTable
-    arrival: NDArray[np.int64]  # (J,) ticks
-    model: NDArray[np.int64]  # (J,) index of the job type
-    deadline: NDArray[np.int64]  # (J,) ticks
+    arrival: Ints  # (J,) ticks
+    model: Ints  # (J,) index of the job type
+    deadline: Ints  # (J,) ticks
     horizon: int  # ticks
     spec: StreamDistribution | None = None
     seed: int = 0

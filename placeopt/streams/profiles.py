@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, frozen
+from placeopt.model.arrays import ArrayHolder, Floats, Ints, frozen
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from placeopt.instances.readers.pipedream_parser import PipedreamProfile
+    from placeopt.instances.readers.pipedream import PipedreamProfile
     from placeopt.model.cluster import Device
     from placeopt.model.graph import OpGraph
 
@@ -42,18 +40,18 @@ class JobProfile(ArrayHolder):
     """
 
     name: str
-    forward: NDArray[np.float64]  # (V,) seconds
-    backward: NDArray[np.float64]  # (V,) seconds
-    memory: NDArray[np.float64]  # (V,) bytes: activation + parameters, of either copy
-    edges: NDArray[np.int64]  # (E, 2) source, target
-    split_rank: NDArray[np.int64] | None = None  # (V,)
+    forward: Floats  # (V,) seconds
+    backward: Floats  # (V,) seconds
+    memory: Floats  # (V,) bytes: activation + parameters, of either copy
+    edges: Ints  # (E, 2) source, target
+    split_rank: Ints | None = None  # (V,)
 
     def __post_init__(self) -> None:
         size = len(self.forward)
         if size == 0:
             raise InputError(f"job type '{self.name}': expected at least one op, received none")
         for key in ("forward", "backward", "memory"):
-            array = np.array(getattr(self, key), dtype=np.float64)
+            array = np.array(getattr(self, key), np.float64)
             if array.shape != (size,):
                 raise InputError(
                     f"job type '{self.name}': {key} must have {size} values, received {array.shape}"
@@ -65,7 +63,7 @@ class JobProfile(ArrayHolder):
                     f"{array[bad]}"
                 )
             object.__setattr__(self, key, frozen(array))
-        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        edges = np.array(self.edges, np.int64).reshape(-1, 2)
         if edges.size and (edges.min() < 0 or edges.max() >= size):
             raise InputError(f"job type '{self.name}': an edge names an op outside 0..{size - 1}")
         object.__setattr__(self, "edges", frozen(edges))
@@ -88,7 +86,7 @@ class JobProfile(ArrayHolder):
         return len(self.forward)
 
     @property
-    def rank(self) -> NDArray[np.int64]:
+    def rank(self) -> Ints:
         """(V,) position of each op in the order of splitting."""
         assert self.split_rank is not None
         return self.split_rank
@@ -157,13 +155,13 @@ class JobProfile(ArrayHolder):
                 f"job type '{profile.name}': node ids must be 1..{len(ids)}, received "
                 f"{ids[0]}..{ids[-1]}"
             )
-        rank = np.argsort(np.array(profile.file_order or ids, dtype=np.int64) - 1)
+        rank = np.argsort(np.array(profile.file_order or ids, np.int64) - 1)
         return cls(
             profile.name,
             np.array([node.forward for node in profile.nodes]) / 1e3,
             np.array([node.backward for node in profile.nodes]) / 1e3,
             np.array([node.activation + node.parameters for node in profile.nodes]),
-            np.array(profile.edges, dtype=np.int64).reshape(-1, 2) - 1,
+            np.array(profile.edges, np.int64).reshape(-1, 2) - 1,
             rank,
         )
 
@@ -211,7 +209,7 @@ class JobProfile(ArrayHolder):
         if (times < 0).any():
             op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
             raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
-        position = np.full(len(graph.op_names), -1, dtype=np.int64)
+        position = np.full(len(graph.op_names), -1, np.int64)
         position[keep] = np.arange(len(keep))
         memory = graph.resident[keep].astype(np.float64)
         pairs: dict[tuple[int, int], None] = {}
@@ -226,7 +224,7 @@ class JobProfile(ArrayHolder):
                 if position[op] >= 0:
                     pairs[source, int(position[op])] = None
         forward = times.astype(np.float64) * graph.tick_seconds
-        edges = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+        edges = np.array(list(pairs), np.int64).reshape(-1, 2)
         return cls(name, forward, forward * backward_ratio, memory, edges)
 
 
@@ -255,7 +253,7 @@ def load_profiles(
     InputError
         If the folder or a model does not exist, or a file cannot be read.
     """
-    from placeopt.instances.readers.pipedream_parser import read_pipedream
+    from placeopt.instances.readers.pipedream import read_pipedream
 
     if folder is not None and not Path(folder).is_dir():
         raise InputError(

@@ -18,18 +18,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, frozen
+from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.streams import episode_loop as loop
-from placeopt.streams.episode_arrays import (
+from placeopt.streams.episode_loop import (
+    CAUSES,
+    COMPLETED,
     LOOKS_AHEAD,
     PACKED_AHEAD,
     Outcome,
     PolicyArrays,
     make_scratch,
     num_features,
+    run_episode,
 )
-from placeopt.streams.episode_loop import CAUSES, COMPLETED, run_episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,12 +72,12 @@ class DegreePolicy:
 
     name: str
     degree: int = 0
-    order: NDArray[np.int64] | None = None
+    order: Ints | None = None
     fragmentation: float = 0.0
     samples: int = 8
     depth: int = 20
     terminal: float = 1.0
-    weights: NDArray[np.float64] | None = None
+    weights: Floats | None = None
     discount: float = 0.97
     explore: float = 0.0
 
@@ -86,9 +88,9 @@ class DegreePolicy:
         if self.name == "policy-degree" and self.weights is None:
             raise InputError("degree policy 'policy-degree' needs the weights of its network")
         if self.order is not None:
-            object.__setattr__(self, "order", frozen(np.asarray(self.order, dtype=np.int64)))
+            object.__setattr__(self, "order", frozen(np.asarray(self.order, np.int64)))
         if self.weights is not None:
-            object.__setattr__(self, "weights", frozen(np.asarray(self.weights, dtype=np.float64)))
+            object.__setattr__(self, "weights", frozen(np.asarray(self.weights, np.float64)))
         if self.samples < 1 or self.depth < 0:
             raise InputError("degree policy: samples must be >= 1 and depth >= 0")
         for key in ("discount", "explore"):
@@ -107,7 +109,7 @@ class DegreePolicy:
         """
         table = problem.jobs
         shape = (len(table.profiles), len(table.degrees))
-        order = np.full(shape, -1, dtype=np.int64) if self.order is None else self.order
+        order = np.full(shape, -1, np.int64) if self.order is None else self.order
         if order.shape != shape or order.max() >= shape[1]:
             raise InputError(
                 f"degree policy '{self.name}': the order must have shape {shape}, received "
@@ -116,7 +118,7 @@ class DegreePolicy:
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
-        pool = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+        pool = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64)
         terminal = 0.0
         if self.name == "rollout":
             other = problem.resample(1_000_003 + seed)
@@ -156,7 +158,7 @@ def network_size(num_features: int, hidden: int) -> int:
     return num_features + hidden * (num_features + 2)
 
 
-def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.float64], ...]:
+def _layers(weights: Floats | None, size: int) -> tuple[Floats, ...]:
     """Return the weights of the features, and the outputs, biases and features of the hidden units,
     of `size` features.
     """
@@ -171,12 +173,12 @@ def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.
     return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).T.copy()
 
 
-def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
+def _complete(order: Ints) -> Ints:
     """Return each row's degrees followed by those it leaves out, largest first."""
     size = order.shape[1]
     rows = [[d for d in row if d >= 0] for row in order.tolist()]
     return np.array(
-        [row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], dtype=np.int64
+        [row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], np.int64
     )
 
 
@@ -189,9 +191,9 @@ class Episode(ArrayHolder):
     seed: int
     cause: NDArray[np.int8]  # (J,) index into CAUSES
     degree: NDArray[np.int16]  # (J,) chosen degree, 0 where none
-    jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
+    jct: Ints  # (J,) ticks, 0 for a job that did not start
     held: NDArray[np.int16]  # (J,) servers
-    servers: NDArray[np.bool_]  # (J, S), or (0, S) unless recorded
+    servers: Flags  # (J, S), or (0, S) unless recorded
 
     def __post_init__(self) -> None:
         for key in ("cause", "degree", "jct", "held", "servers"):
@@ -221,7 +223,7 @@ class Episode(ArrayHolder):
         return {name: int(counts[i]) for i, name in enumerate(CAUSES) if i != COMPLETED}
 
     @property
-    def _done(self) -> NDArray[np.bool_]:
+    def _done(self) -> Flags:
         return self.cause == COMPLETED
 
     @property
@@ -278,12 +280,8 @@ def simulate(
 
 
 def _run(
-    problem: JobStreamProblem,
-    policy: DegreePolicy,
-    seed: int,
-    servers: NDArray[np.bool_],
-    recorded: int,
-) -> tuple[Episode, NDArray[np.float64]]:
+    problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: Flags, recorded: int
+) -> tuple[Episode, Floats]:
     """Run one episode; `recorded` is the number of jobs after which the cluster is described, all
     or none.
     """
@@ -390,41 +388,22 @@ class Summary:
         )
 
 
-def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+def confidence_interval(values: Floats) -> tuple[float, float]:
     """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a
     single value.
     """
+    from scipy.special import stdtrit
+
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
-    half = _student(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return max(0.0, mean - half), min(1.0, mean + half)
-
-
-def _student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few
-    degrees).
-    """
-    exact = {
-        1: 12.7062,
-        2: 4.3027,
-        3: 3.1824,
-        4: 2.7764,
-        5: 2.5706,
-        6: 2.4469,
-        7: 2.3646,
-        8: 2.3060,
-        9: 2.2622,
-    }
-    if freedom in exact:
-        return exact[freedom]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def record_episode(
     problem: JobStreamProblem, policy: DegreePolicy, *, seed: int
-) -> tuple[Episode, NDArray[np.float64]]:
+) -> tuple[Episode, Floats]:
     """Run one episode; return it and the features of the cluster that each job leaves behind,
     (jobs, features).
     """

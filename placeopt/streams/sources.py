@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
@@ -36,7 +36,6 @@ from placeopt.streams.topology import RampTopology
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
 
 BETAS = ("A", "B", "C", "D")
 _SKEW = {"B": (5.0, 18), "C": (0.0, 52), "D": (-5.0, 212)}
@@ -46,9 +45,7 @@ draws have the known means (0.300, 0.488 and 0.717)."""
 
 
 @lru_cache(maxsize=512)
-def beta_distribution(
-    name: str, draw: int | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def beta_distribution(name: str, draw: int | None = None) -> tuple[Floats, Floats]:
     """Return (values, probabilities) of a published distribution of deadline fractions.
 
     A is uniform on 0.10, 0.11, .., 1.00. B, C and D are skew-normal with shape 5, 0 and -5: 50000
@@ -124,7 +121,7 @@ class StreamSpec:
                 )
         self.betas()
 
-    def betas(self, draw: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def betas(self, draw: int | None = None) -> tuple[Floats, Floats]:
         """Return (values, probabilities) of the deadline fractions; `draw` as in
         `beta_distribution`.
         """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.errors import check_choice
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 RULES = ("published", "uniform")
 
 
-def split_counts(
-    forward: NDArray[np.float64], degree: int, rule: str, quantum: float = 0.01
-) -> tuple[int, ...]:
+def split_counts(forward: Floats, degree: int, rule: str, quantum: float = 0.01) -> tuple[int, ...]:
     """Return how many ways each op is split.
 
     Parameters
@@ -68,16 +66,16 @@ class SplitJob:
 
     splits: tuple[int, ...]
     servers: tuple[tuple[int, ...], ...]  # of each op, one server per sub-op
-    first: NDArray[np.int64]  # (2 V + 1,)
-    server: NDArray[np.int64]  # (num_subops,)
-    compute: NDArray[np.float64]  # (num_subops,) seconds
-    source: NDArray[np.int64]  # (num_edges,) sub-op
-    target: NDArray[np.int64]  # (num_edges,) sub-op
-    size: NDArray[np.float64]  # (num_edges,) bytes
+    first: Ints  # (2 V + 1,)
+    server: Ints  # (num_subops,)
+    compute: Floats  # (num_subops,) seconds
+    source: Ints  # (num_edges,) sub-op
+    target: Ints  # (num_edges,) sub-op
+    size: Floats  # (num_edges,) bytes
     group: NDArray[
         np.int64
     ]  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
-    sync: NDArray[np.bool_]  # (num_edges,) whether it synchronises two sub-ops of one backward op
+    sync: Flags  # (num_edges,) whether it synchronises two sub-ops of one backward op
 
     @property
     def num_servers(self) -> int:
@@ -146,7 +144,7 @@ def split_job(
     one split end X carries the bytes of the *other* end over X's split; an unsplit edge carries its
     source's bytes.
     """
-    count = np.array(splits, dtype=np.int64)
+    count = np.array(splits, np.int64)
     compute = np.concatenate(
         [np.repeat(profile.forward / count, count), np.repeat(profile.backward / count, count)]
     )
@@ -157,7 +155,7 @@ def split_job(
         splits,
         servers,
         frozen(first),
-        frozen(np.array([s for row in servers + servers for s in row], dtype=np.int64)),
+        frozen(np.array([s for row in servers + servers for s in row], np.int64)),
         frozen(compute),
         frozen(np.concatenate([part.source for part in parts])),
         frozen(np.concatenate([part.target for part in parts])),
@@ -170,16 +168,14 @@ def split_job(
 class _Edges(NamedTuple):
     """Edges with the same bytes that belong to the same group."""
 
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
+    source: Ints
+    target: Ints
     size: float
     group: int
     sync: bool
 
 
-def _dependencies(
-    profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]
-) -> Iterator[_Edges]:
+def _dependencies(profile: JobProfile, splits: tuple[int, ...], first: Ints) -> Iterator[_Edges]:
     """Yield the edges between sub-ops of different nodes; nodes count forward ops, then backward
     ops.
     """
@@ -214,7 +210,7 @@ def _carried(profile: JobProfile, splits: tuple[int, ...], u: int, v: int, sourc
 
 
 def _synchronisations(
-    profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]
+    profile: JobProfile, splits: tuple[int, ...], first: Ints
 ) -> Iterator[_Edges]:
     """Yield both edges of every pair of sub-ops of a backward op, each pair a group of its own."""
     group = 2 * profile.num_ops

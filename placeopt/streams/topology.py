@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, csr
+from placeopt.model.arrays import MAX_SUM, Ints, csr
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class Blocks(NamedTuple):
     ``server[server_ptr[b] : server_ptr[b + 1]]``.
     """
 
-    size_ptr: NDArray[np.int64]  # (max_size + 2,)
-    server_ptr: NDArray[np.int64]  # (num_blocks + 1,)
-    server: NDArray[np.int64]  # (sum of sizes,) server index
+    size_ptr: Ints  # (max_size + 2,)
+    server_ptr: Ints  # (num_blocks + 1,)
+    server: Ints  # (sum of sizes,) server index
 
     def masks(self, num_servers: int) -> NDArray[np.uint64]:
         """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
-        marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), dtype=np.bool_)
+        marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), np.bool_)
         marks[np.repeat(np.arange(len(marks)), np.diff(self.server_ptr)), self.server] = True
         return np.packbits(marks, axis=1, bitorder="little").view(np.uint64)
 
@@ -110,10 +110,10 @@ class RampTopology:
         return (group * self.racks + rack) * self.servers + position
 
     @cached_property
-    def coordinates(self) -> NDArray[np.int64]:
+    def coordinates(self) -> Ints:
         """(num_servers, 3) group, rack and position of each server."""
         grid = np.indices((self.groups, self.racks, self.servers)).reshape(3, -1).T
-        return np.ascontiguousarray(grid, dtype=np.int64)
+        return np.ascontiguousarray(grid, np.int64)
 
     def block_shapes(self, size: int) -> tuple[tuple[int, int, int], ...]:
         """Return the shapes (groups, racks, positions) of blocks of `size` servers, in the order
@@ -161,7 +161,7 @@ class RampTopology:
                     rows.append([self.index(*map(int, server)) for server in cells + corner])
             pointer.append(len(rows))
         server_ptr, server = csr(rows)
-        return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server)
+        return Blocks(np.array(pointer, np.int64), server_ptr, server)
 
     def require_degree(self, degree: int, what: str = "degree") -> int:
         """Return the index of `degree` among `degrees`.

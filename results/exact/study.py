@@ -25,7 +25,7 @@ import numpy as np
 
 import placeopt as po
 from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
-from placeopt.instances.readers.dnn_split import read_split
+from placeopt.instances.readers.dnn_partitioning import read_split
 from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
 from placeopt.solving.registry import make_solver

@@ -33,8 +33,8 @@ import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.model.files import write_text
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.policy.adam import Adam
-from placeopt.solvers.policy.list_policy import TRAINED, ListPolicy, facts_of
+from placeopt.solvers.policy.advantages import Adam
+from placeopt.solvers.policy.tuned_list import TRAINED, ListPolicy, facts_of
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:

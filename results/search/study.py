@@ -22,10 +22,9 @@ import numpy as np
 
 import placeopt as po
 from placeopt.experiments import analysis
-from placeopt.experiments.consistency import check_consistent
-from placeopt.experiments.figures import convergence_figure
+from placeopt.experiments.report import convergence_figure
 from placeopt.experiments.runner import run_study
-from placeopt.experiments.store import latest, read_rows
+from placeopt.experiments.store import check_consistent, latest, read_rows
 from placeopt.experiments.studies import data_folder, fastest, read_csv, write_csv
 from placeopt.experiments.study import Study
 from placeopt.plotting.files import write_figure

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.evaluate import makespan, peak_memory
@@ -20,9 +20,6 @@ from placeopt.solving.base import SearchSolver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
@@ -57,7 +54,7 @@ class KnownSchedule(SearchSolver):
     ) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
 
-    def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
+    def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
         try:
             chains = chains_of(problem)
@@ -123,7 +120,7 @@ class KnownSchedule(SearchSolver):
         )
 
 
-def _repetitions(start: NDArray[np.int64], longest: int) -> Iterator[Repetend]:
+def _repetitions(start: Ints, longest: int) -> Iterator[Repetend]:
     """Yield what happens twice in a row in the middle of a schedule, for up to `longest`
     micro-batches.
     """

@@ -14,8 +14,7 @@ import numpy as np
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.problem import PipelineProblem
 
 Instance = tuple[int, int]
@@ -148,7 +147,7 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
 
 def starts_of_orders(
     problem: PipelineProblem, orders: list[list[Instance]], micro_batches: int
-) -> NDArray[np.int64]:
+) -> Ints:
     """Run every device's instances strictly in the given order, each as early as possible.
 
     For blocks on one device each. Returns starts of shape (micro_batches, num_blocks).
@@ -158,7 +157,7 @@ def starts_of_orders(
     InputError
         If the orders wait for each other in a circle or miss an instance.
     """
-    start = np.full((micro_batches, problem.num_blocks), -1, dtype=np.int64)
+    start = np.full((micro_batches, problem.num_blocks), -1, np.int64)
     waits = [problem.predecessors_of(i) for i in range(problem.num_blocks)]
     span = problem.span.tolist()
     queues = [deque(order) for order in orders]

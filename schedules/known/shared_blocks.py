@@ -36,8 +36,7 @@ from placeopt.schedules.known.base import KnownSchedule
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.known.chains import Chain, Instance
 
 Waits = dict[int, int]
@@ -75,7 +74,7 @@ class OneForwardOneBackwardPlus(KnownSchedule):
         """Micro-batches follow each other one by one."""
         return 1
 
-    def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
+    def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
         own = [i for i in range(problem.num_blocks) if len(problem.devices_of(i)) == 1]
         self._check_stages(problem, own)
@@ -84,7 +83,7 @@ class OneForwardOneBackwardPlus(KnownSchedule):
         kept = dispatch(rest, ranks(rest, micro_batches))
         if kept is None:
             raise self.refuse(problem, "admits too few micro-batches to go on")
-        wanted = np.zeros((micro_batches, problem.num_blocks), dtype=np.int64)
+        wanted = np.zeros((micro_batches, problem.num_blocks), np.int64)
         wanted[:, own] = kept
         return compact(problem, with_shared(problem, set(own), wanted))
 
@@ -155,15 +154,13 @@ def reduced(
     )
 
 
-def ranks(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
+def ranks(problem: PipelineProblem, micro_batches: int) -> Ints:
     """Return the priorities of 1F1B: backward passes first, then the oldest micro-batch."""
-    forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64)
+    forward = np.array([kind == "F" for kind in problem.kind], np.int64)
     return forward[None, :] * micro_batches + np.arange(micro_batches, dtype=np.int64)[:, None]
 
 
-def with_shared(
-    problem: PipelineProblem, own: set[int], start: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def with_shared(problem: PipelineProblem, own: set[int], start: Ints) -> Ints:
     """Return the starts with a time for every shared block; only the order counts."""
     wanted = start.copy()
     order = problem.topological_order.tolist()

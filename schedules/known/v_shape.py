@@ -29,9 +29,7 @@ from placeopt.schedules.evaluate import peak_memory
 from placeopt.schedules.known.base import KnownSchedule, is_v, one_chain
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.schedules.known.chains import Chain, Instance
     from placeopt.schedules.problem import PipelineProblem
 
@@ -130,7 +128,7 @@ class _BuildingBlock(_VShape):
         """Return the times of F0, F1, I1 and I0 on each device, in units of one pass."""
         raise NotImplementedError
 
-    def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
+    def starts(self, problem: PipelineProblem, micro_batches: int) -> Ints:
         """Repeat the block, then squeeze warm-up and cool-down without raising the peak."""
         plain = super().starts(problem, micro_batches)
         peak = max(peak_memory(problem, plain))

@@ -22,8 +22,7 @@ from placeopt.streams.simulator import DegreePolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode
@@ -99,7 +98,7 @@ class FeasibleFirst(DegreeSolver):
                 yield replace(tuned, fragmentation=weight)
 
 
-def same_order(problem: JobStreamProblem, row: Sequence[int]) -> NDArray[np.int64]:
+def same_order(problem: JobStreamProblem, row: Sequence[int]) -> Ints:
     """Return one order of degrees for all models."""
     return padded(problem, [row] * len(problem.jobs.profiles))
 
@@ -122,7 +121,7 @@ def starting_orders(degrees: Sequence[int]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(orders))
 
 
-def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> Ints:
     """Return orders of degrees as the simulator takes them: indices, padded with -1.
 
     Raises
@@ -131,7 +130,7 @@ def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> NDArray[
         If the topology lacks a degree.
     """
     topology = problem.jobs.topology
-    order = np.full((len(rows), len(topology.degrees)), -1, dtype=np.int64)
+    order = np.full((len(rows), len(topology.degrees)), -1, np.int64)
     for m, row in enumerate(rows):
         for i, degree in enumerate(row):
             order[m, i] = topology.require_degree(degree)
@@ -149,7 +148,7 @@ def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
     )
 
 
-def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> NDArray[np.int64]:
+def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> Ints:
     """Return an order with one degree inserted, dropped or swapped, for one model or for all that
     share the order.
     """

@@ -59,10 +59,9 @@ from placeopt.solvers.degree.tuning import (
     spent,
     training_streams,
 )
-from placeopt.solvers.policy.adam import Adam
+from placeopt.solvers.policy.advantages import Adam
 from placeopt.solving.options import option
-from placeopt.streams.episode_arrays import LOOKS_AHEAD, num_features
-from placeopt.streams.episode_loop import COMPLETED
+from placeopt.streams.episode_loop import COMPLETED, LOOKS_AHEAD, num_features
 from placeopt.streams.simulator import DegreePolicy, Episode, record_episode
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
@@ -104,7 +104,7 @@ class Served(NamedTuple):
     """What one round saw: n streams of J jobs, described by F features."""
 
     states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
-    rewards: NDArray[np.float64]  # (n, J) 1 where the job completed
+    rewards: Floats  # (n, J) 1 where the job completed
     to_come: NDArray[
         np.int64
     ]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
@@ -360,23 +360,23 @@ class ValueNetwork:
         self._steps = [Adam(layer.shape, 1.0) for layer in self.layers]
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """All layers in one flat array, as `DegreePolicy` takes them."""
         return np.concatenate([layer.ravel() for layer in (*self.outer, *self.layers[2:])])
 
-    def values(self, states: NDArray[np.float32]) -> NDArray[np.float64]:
+    def values(self, states: NDArray[np.float32]) -> Floats:
         """Return V of every state, (states,)."""
         linear, output, bias, hidden = (
             layer.astype(np.float32) for layer in (*self.outer, *self.layers[2:])
         )
         units = np.maximum(states @ hidden.T + bias, 0)
-        return np.asarray(units @ output + states @ linear, dtype=np.float64)
+        return np.asarray(units @ output + states @ linear, np.float64)
 
-    def bins(self, to_come: NDArray[np.int64]) -> NDArray[np.int64]:
+    def bins(self, to_come: Ints) -> Ints:
         """Return the place in `offset` for each number of jobs to come."""
         return np.minimum(to_come, len(self.offset) - 1)
 
-    def follow(self, to_come: NDArray[np.int64], returns: NDArray[np.float64]) -> None:
+    def follow(self, to_come: Ints, returns: Floats) -> None:
         """Make the offsets the means of these returns, less the network's values, by the jobs to
         come.
         """
@@ -388,8 +388,8 @@ class ValueNetwork:
     def solve(
         self,
         states: NDArray[np.float32],
-        rewards: NDArray[np.float64],
-        to_come: NDArray[np.int64],
+        rewards: Floats,
+        to_come: Ints,
         discount: float,
         trace: float,
     ) -> None:
@@ -427,9 +427,7 @@ class ValueNetwork:
         )
         self.outer = found_linear, found_output
 
-    def _outer_inputs(
-        self, states: NDArray[np.float32], to_come: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def _outer_inputs(self, states: NDArray[np.float32], to_come: Ints) -> NDArray[np.float32]:
         """Return features, hidden units and the bin of the jobs to come, as a one among zeros."""
         bias, hidden = (layer.astype(np.float32) for layer in self.layers[2:])
         units = np.maximum(states @ hidden.T + bias, 0)
@@ -470,9 +468,7 @@ class ValueNetwork:
         return loss
 
 
-def trace_returns(
-    rewards: NDArray[np.float64], values: NDArray[np.float64], discount: float, trace: float
-) -> NDArray[np.float64]:
+def trace_returns(rewards: Floats, values: Floats, discount: float, trace: float) -> Floats:
     """Return the lambda-return of every state but the last: what is still to come, seen from it;
     states on the last axis.
 
@@ -484,7 +480,7 @@ def trace_returns(
     R. S. Sutton, "Learning to predict by the methods of temporal differences", Machine Learning 3
     (1988).
     """
-    returns = np.array(values, dtype=np.float64)
+    returns = np.array(values, np.float64)
     for t in range(returns.shape[-1] - 2, -1, -1):
         ahead = (1 - trace) * values[..., t + 1] + trace * returns[..., t + 1]
         returns[..., t] = rewards[..., t + 1] + discount * ahead

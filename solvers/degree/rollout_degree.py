@@ -33,9 +33,7 @@ from placeopt.streams.simulator import DegreePolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode
@@ -115,7 +113,7 @@ class RolloutDegree(DegreeSolver):
         """Return rollouts of the tuned base, and of orders around the two best constants if there
         is time to find those.
         """
-        bases: list[NDArray[np.int64] | None] = [base.order]
+        bases: list[Ints | None] = [base.order]
         if self.order is None and not spent(tracker, self.training * len(problem.jobs.degrees)):
             rates = constant_rates(
                 problem, training_streams(problem, self.training, tracker.seed), tracker

@@ -17,8 +17,7 @@ from placeopt.streams.simulator import DegreePolicy, Episode, simulate, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
@@ -101,14 +100,14 @@ def blocked_per_stream(
     policy: DegreePolicy,
     tracker: Tracker[Episode],
     seed: int = 0,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the blocked jobs of a policy on every stream; counts the episodes."""
     episodes = simulate_many(streams, policy, seed=seed)
     tracker.count(len(episodes))
-    return np.array([episode.blocked for episode in episodes], dtype=np.int64)
+    return np.array([episode.blocked for episode in episodes], np.int64)
 
 
-def clearly_better(candidate: NDArray[np.int64], incumbent: NDArray[np.int64]) -> bool:
+def clearly_better(candidate: Ints, incumbent: Ints) -> bool:
     """Whether `candidate` blocks fewer jobs on the same streams by more than two standard errors of
     the difference.
     """

@@ -14,7 +14,7 @@ from placeopt.model.placement import Placement
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.schedule import Schedule
+    from placeopt.model.placement import Schedule
     from placeopt.solvers.exact.makespan_model import MakespanModel
 
 

@@ -85,7 +85,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "critical-path",
-        "critical_path:CriticalPath",
+        "list_scheduling:CriticalPath",
         "highest b-level on the device of its earliest start, best of 50 tie-breakings",
         DOPPLER,
         "sharded graphs, where many ops tie",

@@ -28,8 +28,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
@@ -51,7 +50,7 @@ class MTopo(Heuristic):
         yield context.repaired(_fill(context))
 
 
-def _fill(context: Context) -> NDArray[np.int64]:
+def _fill(context: Context) -> Ints:
     problem, units = context.problem, context.units
     k = problem.num_devices
     weight = problem.resident.astype(np.float64)
@@ -136,7 +135,7 @@ class MSct(Heuristic):
         yield context.fitted(favoured_plan(context, favourite))
 
 
-def favoured_plan(context: Context, favourite: NDArray[np.int64]) -> ListSchedule:
+def favoured_plan(context: Context, favourite: Ints) -> ListSchedule:
     """Schedule the earliest task first, favourite children where their parents run."""
     level, _ = context.upward_rank()
     position = context.inverse(context.by_decreasing(level))
@@ -148,7 +147,7 @@ def favoured_plan(context: Context, favourite: NDArray[np.int64]) -> ListSchedul
 
 def favourite_children(
     context: Context, threshold: float = 0.5, seconds: float | None = None
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and
     Munier.
 
@@ -168,7 +167,7 @@ def favourite_children(
     )
     count = len(child)
     if count == 0:
-        return np.full(n, -1, dtype=np.int64)
+        return np.full(n, -1, np.int64)
     scale = max(1.0, float(context.mean_compute.max()), float(context.mean_transfer.max()))
     work, delay = context.mean_compute / scale, context.mean_transfer[tensor] / scale
     edge, op = np.arange(count), np.arange(n)
@@ -219,7 +218,7 @@ def favourite_children(
     return _match(n, parent[order], child[order])
 
 
-def greedy_children(context: Context) -> NDArray[np.int64]:
+def greedy_children(context: Context) -> Ints:
     """Return a favourite child of each op or -1: edges by decreasing transfer time, each op
     once.
     """
@@ -230,9 +229,9 @@ def greedy_children(context: Context) -> NDArray[np.int64]:
     )
 
 
-def _match(n: int, parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int64]:
-    favourite = np.full(n, -1, dtype=np.int64)
-    taken = np.zeros(n, dtype=np.bool_)
+def _match(n: int, parent: Ints, child: Ints) -> Ints:
+    favourite = np.full(n, -1, np.int64)
+    taken = np.zeros(n, np.bool_)
     for i, j in zip(parent.tolist(), child.tolist(), strict=True):
         if favourite[i] < 0 and not taken[j]:
             favourite[i], taken[j] = j, True

@@ -14,8 +14,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
@@ -43,7 +42,7 @@ class SingleDevice(Heuristic):
             )
         first = {twin: group[0] for group in problem.identical_devices for twin in group}
         for device in range(problem.num_devices):
-            wanted = np.full(problem.num_ops, device, dtype=np.int64)
+            wanted = np.full(problem.num_ops, device, np.int64)
             fits = everywhere[device] and context.units.bytes.sum() <= problem.capacity[device]
             if fits:
                 if first[device] == device:  # its twins are neither better nor worse
@@ -74,7 +73,7 @@ class RoundRobin(Heuristic):
         chunks = problem.num_devices if self.chunks is None else self.chunks
         middle = (np.cumsum(work) - work / 2) / work.sum()
         chunk = np.minimum((middle * chunks).astype(np.int64), chunks - 1)
-        device = np.empty(problem.num_ops, dtype=np.int64)
+        device = np.empty(problem.num_ops, np.int64)
         device[order] = chunk % problem.num_devices
         yield context.repaired(device)
 
@@ -113,9 +112,7 @@ class RandomPlacement(Heuristic):
                 yield None if home is None else Placement(home[context.units.unit])
 
 
-def sample_units(
-    context: Context, count: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64] | None]:
+def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iterator[Ints | None]:
     """Yield `count` random assignments of units to devices that respect compatibility and
     capacity.
     """
@@ -134,18 +131,18 @@ def sample_units(
             yield _sequential(context, rng)
 
 
-def _fits(context: Context, home: NDArray[np.int64]) -> bool:
-    used = np.zeros(context.problem.num_devices, dtype=np.int64)
+def _fits(context: Context, home: Ints) -> bool:
+    used = np.zeros(context.problem.num_devices, np.int64)
     np.add.at(used, home, context.units.bytes)
     return bool((used <= context.units.capacity).all())
 
 
-def _sequential(context: Context, rng: np.random.Generator) -> NDArray[np.int64] | None:
+def _sequential(context: Context, rng: np.random.Generator) -> Ints | None:
     """Draw units in random order, large ones more likely first, each among the devices with
     space.
     """
     units = context.units
-    home = np.zeros(len(units.bytes), dtype=np.int64)
+    home = np.zeros(len(units.bytes), np.int64)
     free = units.capacity.copy()
     weight = units.bytes.astype(np.float64) / max(1, int(units.bytes.max()))
     for unit in np.argsort(rng.random(len(home)) - weight, kind="stable"):

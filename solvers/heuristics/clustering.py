@@ -49,14 +49,11 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
 """Default load limits of the mapping, as excess over the ideal load per device."""
@@ -121,7 +118,7 @@ def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
     if not np.logical_or.reduce(units.allowed, axis=1).all():
         return None
     rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
-    pinned = np.full(len(units.bytes), -1, dtype=np.int64)
+    pinned = np.full(len(units.bytes), -1, np.int64)
     plan: ListSchedule = schedule_in_order(
         context.graph,
         context.costs,
@@ -251,7 +248,7 @@ class EdgeZeroing(Heuristic):
         ends = (
             np.flatnonzero(np.append(np.diff(cost) != 0, True)) + 1
             if len(cost)
-            else np.zeros(1, dtype=np.int64)
+            else np.zeros(1, np.int64)
         )
         picks = np.unique(np.linspace(0, len(ends) - 1, self.thresholds).round().astype(np.int64))
         return [int(ends[pick]) for pick in picks[::-1]]
@@ -344,7 +341,7 @@ def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> 
     fastest = graph.work.argmin(axis=1)
     work, room = graph.work.min(axis=1).tolist(), graph.capacity[fastest].tolist()
     size, label = graph.bytes.tolist(), cluster.tolist()
-    piece = np.empty(len(cluster), dtype=np.int64)
+    piece = np.empty(len(cluster), np.int64)
     pieces, load, used, previous = -1, 0.0, 0, -1
     for unit in np.lexsort((start, cluster)).tolist():
         if label[unit] != previous or load + work[unit] > cap or used + size[unit] > room[unit]:

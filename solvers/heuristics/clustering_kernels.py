@@ -17,10 +17,7 @@ from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+    from placeopt.model.arrays import Floats, Ints
 
 
 NONE = np.int64(-1)

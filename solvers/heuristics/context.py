@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Floats, Ints, frozen
 from placeopt.model.placement import Placement
 from placeopt.model.units import group_units
 from placeopt.solvers.heuristics import ranks
@@ -62,17 +62,17 @@ class Context:
         )
 
     @cached_property
-    def op_bytes(self) -> NDArray[np.int64]:
+    def op_bytes(self) -> Ints:
         """Bytes charged for each op, shape (num_ops,)."""
         problem = self.problem
-        held = np.zeros(problem.num_ops, dtype=np.int64)
+        held = np.zeros(problem.num_ops, np.int64)
         if self.inflation > 0 and problem.num_tensors:
             np.add.at(held, problem.producer, problem.tensor_bytes)
             np.add.at(held, problem.consumer, problem.tensor_bytes[problem.edge_tensor])
         return frozen(problem.resident + (held * self.inflation).astype(np.int64))
 
     @cached_property
-    def mean_compute(self) -> NDArray[np.float64]:
+    def mean_compute(self) -> Floats:
         """Mean ticks of each op over its compatible devices, shape (num_ops,)."""
         compute = self.problem.compute
         usable = compute >= 0
@@ -81,7 +81,7 @@ class Context:
         )
 
     @cached_property
-    def mean_transfer(self) -> NDArray[np.float64]:
+    def mean_transfer(self) -> Floats:
         """Mean ticks of each tensor over the ordered pairs of different devices, shape
         (num_tensors,).
         """
@@ -94,23 +94,21 @@ class Context:
         return np.asarray(problem.transfer @ share)
 
     @cached_property
-    def position(self) -> NDArray[np.int64]:
+    def position(self) -> Ints:
         """Place of each op in the topological order, shape (num_ops,)."""
         return self.inverse(self.problem.topological_order)
 
     @cached_property
-    def unpinned(self) -> NDArray[np.int64]:
+    def unpinned(self) -> Ints:
         """No unit is fixed beforehand, shape (num_units,)."""
-        return np.full(len(self.units.bytes), -1, dtype=np.int64)
+        return np.full(len(self.units.bytes), -1, np.int64)
 
     @cached_property
     def contended(self) -> bool:
         """Whether any two devices are joined by a channel."""
         return self.problem.num_channels > 0
 
-    def upward_rank(
-        self, *, communication: bool = True
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def upward_rank(self, *, communication: bool = True) -> tuple[Floats, Ints]:
         """b-levels with mean costs and the next op on each longest path; static levels without
         communication.
         """
@@ -118,23 +116,23 @@ class Context:
         rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
         return rank, following
 
-    def by_decreasing(self, key: NDArray[Any]) -> NDArray[np.int64]:
+    def by_decreasing(self, key: NDArray[Any]) -> Ints:
         """Ops sorted by decreasing `key`, ties in topological order."""
         return np.lexsort((self.position, -key)).astype(np.int64)
 
     @staticmethod
-    def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    def inverse(order: Ints) -> Ints:
         """Position of each op in `order`."""
-        position = np.empty(len(order), dtype=np.int64)
+        position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
         return position
 
     def in_order(
         self,
-        sequence: NDArray[np.int64],
+        sequence: Ints,
         *,
-        bias: NDArray[np.float64] | None = None,
-        pinned: NDArray[np.int64] | None = None,
+        bias: Floats | None = None,
+        pinned: Ints | None = None,
         insertion: bool = True,
         contention: bool = False,
     ) -> ListSchedule:
@@ -151,7 +149,7 @@ class Context:
         )
         return plan
 
-    def by_time(self, position: NDArray[np.int64]) -> ListSchedule:
+    def by_time(self, position: Ints) -> ListSchedule:
         """Schedule ops earliest start first: see `time_kernels.schedule_by_time`."""
         plan: ListSchedule = schedule_by_time(
             self.graph, self.costs, self.units, position, self.unpinned
@@ -165,13 +163,13 @@ class Context:
         order = np.lexsort((self.position, plan.finish))
         return Placement.from_starts(plan.device, plan.start, order)
 
-    def list_scheduled(self, device: NDArray[np.int64]) -> Placement:
+    def list_scheduled(self, device: Ints) -> Placement:
         """Rank the ops of a given assignment by a list schedule: highest b-level first, with
         insertion.
         """
         return self.ranked(self.pinned_plan(device))
 
-    def pinned_plan(self, device: NDArray[np.int64]) -> ListSchedule:
+    def pinned_plan(self, device: Ints) -> ListSchedule:
         """Return the list schedule of a given assignment."""
         pinned = self.unpinned.copy()
         pinned[self.units.unit] = device
@@ -186,7 +184,7 @@ class Context:
             return self.ranked(plan)
         return self.repaired(plan.device)
 
-    def repaired(self, device: NDArray[np.int64]) -> Placement | None:
+    def repaired(self, device: Ints) -> Placement | None:
         """Move ops of `device` until every constraint holds, and rank them; None if no way was
         found.
         """
@@ -195,7 +193,7 @@ class Context:
         return None if home is None else self.list_scheduled(home[self.units.unit])
 
     @cached_property
-    def packing(self) -> NDArray[np.int64] | None:
+    def packing(self) -> Ints | None:
         """Any assignment of units that fits, None if none was found."""
         return pack(self.units)[0]
 
@@ -204,7 +202,7 @@ class Context:
         return values[self.units.first_op]
 
     @cached_property
-    def unit_work(self) -> NDArray[np.float64]:
+    def unit_work(self) -> Floats:
         """Ticks of each unit on each device, infinity where it cannot run, shape (num_units,
         num_devices).
         """

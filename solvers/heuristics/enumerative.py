@@ -26,8 +26,7 @@ from placeopt.solvers.heuristics.heuristic import Heuristic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
@@ -55,10 +54,10 @@ class Enumerative(Heuristic):
         yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
-def depths(context: Context, label: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def depths(context: Context, label: Ints | None = None) -> Ints:
     """Edges on the longest path to each op; with `label`, only edges inside one label count."""
     problem = context.problem
-    depth = np.zeros(problem.num_ops, dtype=np.int64)
+    depth = np.zeros(problem.num_ops, np.int64)
     pointer, source, _ = problem.predecessors
     for op in problem.topological_order:
         inputs = source[pointer[op] : pointer[op + 1]]
@@ -69,7 +68,7 @@ def depths(context: Context, label: NDArray[np.int64] | None = None) -> NDArray[
     return depth
 
 
-def groups(context: Context, *, labelled: bool) -> list[NDArray[np.int64]]:
+def groups(context: Context, *, labelled: bool) -> list[Ints]:
     """Return the sets of ops placed at once, in topological order of their first ops.
 
     A meta-op splits into its inner levels: the shards, then the ops that reduce their results.
@@ -81,21 +80,21 @@ def groups(context: Context, *, labelled: bool) -> list[NDArray[np.int64]]:
         level = depths(context, label)
     else:
         types = {kind: i for i, kind in enumerate(sorted(set(problem.op_types)))}
-        label = np.array([types[kind] for kind in problem.op_types], dtype=np.int64)
+        label = np.array([types[kind] for kind in problem.op_types], np.int64)
         level = depths(context)
     members: dict[tuple[int, int], list[int]] = {}
     for op in problem.topological_order.tolist():
         members.setdefault((int(label[op]), int(level[op])), []).append(op)
-    return [np.array(ops, dtype=np.int64) for ops in members.values()]
+    return [np.array(ops, np.int64) for ops in members.values()]
 
 
-def assign_groups(context: Context, grouped: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
     """Place group after group, each by a linear assignment problem; device of each op."""
     from scipy.optimize import linear_sum_assignment
 
     problem, units = context.problem, context.units
     k = problem.num_devices
-    device = np.full(problem.num_ops, -1, dtype=np.int64)
+    device = np.full(problem.num_ops, -1, np.int64)
     home = context.unpinned.copy()
     free = units.capacity.copy()
     load = np.zeros(k)
@@ -133,9 +132,7 @@ def assign_groups(context: Context, grouped: list[NDArray[np.int64]]) -> NDArray
     return device
 
 
-def _fetch_times(
-    context: Context, rows: NDArray[np.int64], device: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _fetch_times(context: Context, rows: Ints, device: Ints) -> Floats:
     """Ticks to bring the placed inputs of each op to each device, shape (len(rows),
     num_devices).
     """
@@ -154,9 +151,7 @@ def _fetch_times(
     return cost
 
 
-def _tie_break(
-    context: Context, rows: NDArray[np.int64], load: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _tie_break(context: Context, rows: Ints, load: Floats) -> Floats:
     """Less than half a tick in total: prefer faster and less loaded devices among equal fetch
     times.
     """

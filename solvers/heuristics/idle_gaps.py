@@ -18,9 +18,8 @@ import numpy as np
 from placeopt.model.compiled import inlined, inner, uncounted
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
-    Ints = NDArray[np.int64]
 
 FAR = 2**62
 """A time later than every schedule ends."""

@@ -33,13 +33,9 @@ from placeopt.solvers.heuristics.idle_gaps import (
 from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.projection import CostArrays, GraphArrays
     from placeopt.model.units import Units
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 
 class ListSchedule(NamedTuple):

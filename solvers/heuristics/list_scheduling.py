@@ -13,6 +13,14 @@ All need O(e k) to O(n k log n) time beyond the insertion of HEFT, CPOP and PEFT
 sought from the end of a device's plan backwards. On problems with channels the first three make two
 plans, one with free channels (as published) and one that queues transfers, and the better one is
 kept.
+
+Critical path: ready ops by b-level, each on the device of its earliest start, best of several
+tie-breakings.
+
+References
+----------
+The critical-path baseline of "DOPPLER: Dual-policy learning for device assignment in asynchronous
+dataflow graphs" (2025) runs 50 times and keeps the best, because sharded graphs are full of ties.
 """
 
 from __future__ import annotations
@@ -24,13 +32,13 @@ import numpy as np
 
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.time_kernels import schedule_earliest_start
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -60,9 +68,7 @@ def cpop_plan(
     return context.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
-def critical_path(
-    context: Context, priority: NDArray[np.float64], following: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def critical_path(context: Context, priority: Floats, following: Ints) -> Ints:
     """Follow the longest path from the source with the largest priority.
 
     The paper walks along equal priorities; the successor that attains the upward rank is one of
@@ -74,10 +80,10 @@ def critical_path(
     while following[op] >= 0:
         op = int(following[op])
         path.append(op)
-    return np.array(path, dtype=np.int64)
+    return np.array(path, np.int64)
 
 
-def pin_path(context: Context, path: NDArray[np.int64]) -> NDArray[np.int64]:
+def pin_path(context: Context, path: Ints) -> Ints:
     """Pin the critical path to the device that runs it fastest: as much of it as the device can
     hold.
     """
@@ -174,3 +180,37 @@ class Etf(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan once; ties by static level, then by op, then by device."""
         yield context.fitted(etf_plan(context))
+
+
+@dataclass(frozen=True)
+class CriticalPath(Heuristic):
+    """Highest b-level first, device of the earliest start, best of several random tie-breakings.
+
+    The first tie-breaking is by index, the others are drawn from the seed.
+    """
+
+    name: ClassVar[str] = "critical-path"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
+
+    runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Run every tie-breaking, or as many as the budget allows, and keep the best."""
+        for plan in critical_path_plans(context, tracker.rng(), self.runs):
+            yield context.fitted(plan)
+
+
+def critical_path_plans(
+    context: Context, rng: np.random.Generator, runs: int
+) -> Iterator[ListSchedule]:
+    """Yield the schedule of each tie-breaking, that by index first."""
+    n, k = context.problem.num_ops, context.problem.num_devices
+    level, _ = context.upward_rank()
+    tie, turn = context.position, np.zeros(n, np.int64)
+    for _ in range(runs):
+        position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
+        sequence = ranks.priority_list(context.graph, position)
+        yield schedule_earliest_start(
+            context.graph, context.costs, context.units, sequence, turn, context.unpinned
+        )
+        tie, turn = rng.permutation(n), rng.integers(k, size=n)

@@ -13,12 +13,8 @@ from placeopt.model.compiled import entry
 from placeopt.model.heaps import pop, push
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.projection import CostArrays, GraphArrays
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 
 BOTTOM = np.int64(0)

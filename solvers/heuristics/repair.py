@@ -14,8 +14,7 @@ import numpy as np
 from placeopt.model.linear_program import integer_program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.units import Units
 
 MILP_NODES = 20_000
@@ -26,9 +25,7 @@ MILP_CELLS = 200_000
 """Largest (units x devices) table for which the integer program is tried."""
 
 
-def repair(
-    units: Units, home: NDArray[np.int64], work: NDArray[np.float64]
-) -> NDArray[np.int64] | None:
+def repair(units: Units, home: Ints, work: Floats) -> Ints | None:
     """Return a device per unit that is allowed and fits, close to `home`; None where moving units
     got stuck.
 
@@ -45,7 +42,7 @@ def repair(
     return home if _relieve(units, home, work) else None
 
 
-def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
+def pack(units: Units) -> tuple[Ints | None, bool]:
     """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none
     exists).
     """
@@ -53,9 +50,9 @@ def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     return (home, False) if home is not None else _integer_program(units)
 
 
-def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -> bool:
+def _relieve(units: Units, home: Ints, cost: Floats) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
-    used = np.zeros(len(units.capacity), dtype=np.int64)
+    used = np.zeros(len(units.capacity), np.int64)
     np.add.at(used, home, units.bytes)
     free = units.capacity - used
     for device in range(len(free)):
@@ -82,12 +79,12 @@ def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -
     return bool((free >= 0).all())
 
 
-def _best_fit(units: Units) -> NDArray[np.int64] | None:
+def _best_fit(units: Units) -> Ints | None:
     """Best fit decreasing: fewest options first, then largest first."""
     num_units = len(units.bytes)
-    for options in (units.allowed.sum(axis=1), np.zeros(num_units, dtype=np.int64)):
+    for options in (units.allowed.sum(axis=1), np.zeros(num_units, np.int64)):
         free = units.capacity.copy()
-        home = np.full(num_units, -1, dtype=np.int64)
+        home = np.full(num_units, -1, np.int64)
         for unit in np.lexsort((np.arange(num_units), -units.bytes, options)):
             there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
             if not len(there):
@@ -99,7 +96,7 @@ def _best_fit(units: Units) -> NDArray[np.int64] | None:
     return None
 
 
-def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
+def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
     from scipy.sparse import csr_array
 
@@ -124,7 +121,7 @@ def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     if answer.x is None:
         return None, answer.status == 2
     home = answer.x.reshape(num_units, k).argmax(axis=1).astype(np.int64)
-    used = np.zeros(k, dtype=np.int64)
+    used = np.zeros(k, np.int64)
     np.add.at(used, home, units.bytes)
     fits = bool((used <= units.capacity).all() and units.allowed[np.arange(num_units), home].all())
     return (home if fits else None), False

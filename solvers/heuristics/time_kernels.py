@@ -15,18 +15,15 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inlined, uncounted
 from placeopt.model.heaps import pop, push
-from placeopt.solvers.heuristics.data_ready import data_ready
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
+from placeopt.solvers.heuristics.unit_reservation import data_ready, fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.projection import CostArrays, GraphArrays
     from placeopt.model.units import Units
 
-    Ints = NDArray[np.int64]
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""

@@ -1,25 +1,24 @@
+# mypy: disable-error-code="assignment, return-value, no-any-return"
+# (a jitted integer is an int64 or an int alike, which the type checker cannot know)
 """How list schedulers keep to memory: a whole unit of ops is reserved on the device of its first
 member.
 
 Compiled into the schedulers of `insertion_kernels` and `time_kernels`.
-"""
 
-# mypy: disable-error-code="assignment, return-value, no-any-return"
-# (a jitted integer is an int64 or an int alike, which the type checker cannot know)
+A compiled step of list schedulers and walks: when the inputs of an op are on a device.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placeopt.model.compiled import inlined, inner, uncounted
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.units import Units
-
-    Ints = NDArray[np.int64]
 
 
 @inner
@@ -61,3 +60,24 @@ def settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None
     if home[unit] < 0:
         home[unit] = device
         free[device] -= units.bytes[unit]
+
+
+@inlined
+def data_ready(graph: Any, costs: Any, device_of: Ints, finish: Ints, op: int, device: int) -> int:
+    """Time at which all inputs of `op` are on `device`, transfers never waiting for each other.
+
+    Parameters
+    ----------
+    graph : tuple with `predecessors`. costs : tuple with `transfer` and `link_class`, which may be
+    the same.
+    """
+    ready = np.int64(0)
+    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+        source = graph.predecessors.op[e]
+        arrival = finish[source]
+        if device_of[source] != device:
+            arrival += costs.transfer[
+                graph.predecessors.tensor[e], costs.link_class[device_of[source], device]
+            ]
+        ready = max(ready, arrival)
+    return ready

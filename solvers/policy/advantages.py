@@ -9,6 +9,13 @@ References
   placement. ICLR 2018.
 - D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution
   strategies. JMLR 15, 2014.
+
+Adam, the step rule of every policy here, on one array or on several that learn at their own
+rates.
+
+References
+----------
+- D. P. Kingma, J. Ba. Adam: a method for stochastic optimization. ICLR 2015.
 """
 
 from __future__ import annotations
@@ -20,18 +27,20 @@ import numpy as np
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
+
+    from placeopt.model.arrays import Floats, Ints
 
 
-def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+def discounted_returns(rewards: Floats, discount: float) -> Floats:
     """Return G_t = sum_k discount^k r_(t+k) along the last axis."""
-    returns = np.array(rewards, dtype=np.float64)
+    returns = np.array(rewards, np.float64)
     for t in range(returns.shape[-1] - 2, -1, -1):
         returns[..., t] += discount * returns[..., t + 1]
     return returns
 
 
-def peer_advantages(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+def peer_advantages(returns: Floats) -> Floats:
     """Return each rollout's return minus the mean of its peers (leave-one-out), along the first
     axis.
 
@@ -60,7 +69,7 @@ class MovingBaseline:
         return value - baseline
 
 
-def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
+def rank_utilities(values: Ints) -> Floats:
     """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is
     zero.
 
@@ -78,11 +87,55 @@ def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
 
 
-def square_root_rewards(
-    values: NDArray[np.int64], scale: float, penalty: float
-) -> NDArray[np.float64]:
+def square_root_rewards(values: Ints, scale: float, penalty: float) -> Floats:
     """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et
     al. 2018).
     """
     failed = values == INFEASIBLE
     return np.where(failed, -penalty, -np.sqrt(np.where(failed, 0, values) / max(1.0, scale)))
+
+
+class Adam:
+    """Steps uphill for one array (Kingma and Ba 2015, algorithm 1)."""
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        learning_rate: float,
+        decay: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        self.learning_rate, self.decay = learning_rate, decay
+        self.first = np.zeros(shape)
+        self.second = np.zeros(shape)
+        self.steps = 0
+
+    def step(self, gradient: Floats) -> Floats:
+        """Return the change of the weights."""
+        a, b = self.decay
+        self.steps += 1
+        self.first = a * self.first + (1 - a) * gradient
+        self.second = b * self.second + (1 - b) * gradient**2
+        mean = self.first / (1 - a**self.steps)
+        scale = np.sqrt(self.second / (1 - b**self.steps)) + 1e-8
+        return np.asarray(self.learning_rate * mean / scale)
+
+
+class Parameters:
+    """Named arrays that learn, each by an Adam of its own.
+
+    Attributes
+    ----------
+    steps : the Adam of each array, by name.
+    """
+
+    def __init__(self, arrays: Mapping[str, Floats], rates: Mapping[str, float]) -> None:
+        self._arrays = dict(arrays)
+        self.steps = {name: Adam(array.shape, rates[name]) for name, array in arrays.items()}
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._arrays[name]
+
+    def ascend(self, gradient: Mapping[str, Floats], share: float = 1.0) -> None:
+        """Take one step along the gradient, or a share of it; arrays that it does not name stay."""
+        for name, slope in gradient.items():
+            self._arrays[name] += share * self.steps[name].step(slope)

@@ -66,8 +66,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.advantages import Parameters, rank_utilities
 from placeopt.solvers.policy.dual_policy_file import ARRAYS, DualPolicyModel
 from placeopt.solvers.policy.episodes import (
     Episodes,
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Weights
     from placeopt.solving.tracker import Tracker
@@ -379,7 +379,7 @@ class DualPolicy(LearnedPlacer):
         learner: DualLearner,
         value: int,
         devices: NDArray[Any],
-        ranks: NDArray[np.int64],
+        ranks: Ints,
         choice: WindowChoice,
     ) -> Chain:
         rows = Episodes.given(learner.ordered, devices, ranks).rows
@@ -432,7 +432,7 @@ class DualPolicy(LearnedPlacer):
         most = self.batch if self.measure is None else min(self.batch, MEASURED_BATCH)
         return int(min(most, tracker.evaluations_left))
 
-    def values(self, problem: PlacementProblem, samples: Samples) -> NDArray[np.int64]:
+    def values(self, problem: PlacementProblem, samples: Samples) -> Ints:
         """Return the ticks of every episode: simulated, or measured where there is a callable."""
         devices, ranks = samples.devices, samples.ranks
         if self.queue == "fifo":
@@ -462,7 +462,7 @@ class DualPolicy(LearnedPlacer):
         )
 
     def _measured(
-        self, problem: PlacementProblem, devices: NDArray[Any], ranks: NDArray[np.int64] | None
+        self, problem: PlacementProblem, devices: NDArray[Any], ranks: Ints | None
     ) -> int:
         """Ticks that the callable measures."""
         measure: Any = self.measure
@@ -506,7 +506,7 @@ class DualLearner:
         self.label = (
             residual_groups(ordered, config.score_groups)
             if self.residual
-            else np.zeros(0, dtype=np.int64)
+            else np.zeros(0, np.int64)
         )
         rows = int(self.label.max()) + 1 if self.residual else 0
         arrays = {name: np.array(getattr(self.first, name)) for name in ARRAYS}
@@ -520,13 +520,13 @@ class DualLearner:
         }
         rates |= dict.fromkeys(("sel_residual", "plc_residual"), max(1e-12, config.residual_rate))
         self.parameters = Parameters(arrays, rates)
-        self.elite: list[tuple[int, NDArray[np.int32], NDArray[np.int64]]] = []
-        self.first_episode: list[tuple[int, NDArray[np.int32], NDArray[np.int64]]] = []
+        self.elite: list[tuple[int, NDArray[np.int32], Ints]] = []
+        self.first_episode: list[tuple[int, NDArray[np.int32], Ints]] = []
         self.episodes = 0
         self._known: Weights | None = None
 
     @property
-    def best(self) -> tuple[int, NDArray[np.int32], NDArray[np.int64]] | None:
+    def best(self) -> tuple[int, NDArray[np.int32], Ints] | None:
         """Value, devices and ranks of the best episode so far."""
         return self.elite[0] if self.elite else None
 
@@ -563,9 +563,7 @@ class DualLearner:
             self.ordered, self.weights(1.0), np.zeros(1, np.uint64), select_and_place.GREEDY
         )
 
-    def rewrite(
-        self, incumbent: Incumbent, windows: NDArray[np.bool_], temperature: float
-    ) -> Episodes:
+    def rewrite(self, incumbent: Incumbent, windows: Flags, temperature: float) -> Episodes:
         """Draw local steps: episodes that place only the ops of their windows."""
         self.episodes += len(windows)
         seeds = draw_seeds(self.rng, len(windows))
@@ -573,7 +571,7 @@ class DualLearner:
             self.ordered, self.weights(temperature), seeds, guide=incumbent.guide, windows=windows
         )
 
-    def learn(self, samples: Episodes, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(self, samples: Episodes, values: Ints, temperature: float) -> None:
         """Stage II: one policy-gradient step on whole episodes, and the best so far, repeated."""
         self.remember(samples, values)
         advantage = rank_utilities(values)
@@ -587,9 +585,7 @@ class DualLearner:
             gradient = {key: gradient[key] + again[key] for key in gradient}
         self._ascend(gradient)
 
-    def learn_locally(
-        self, steps: Episodes, values: NDArray[np.int64], now: int, temperature: float
-    ) -> None:
+    def learn_locally(self, steps: Episodes, values: Ints, now: int, temperature: float) -> None:
         """Repeat the local steps that were better than the incumbent, each by its gain; the others,
         most of all, teach nothing.
 
@@ -602,7 +598,7 @@ class DualLearner:
                 self.config.window_rate,
             )
 
-    def remember(self, episodes: Episodes, values: NDArray[np.int64]) -> None:
+    def remember(self, episodes: Episodes, values: Ints) -> None:
         """Keep the best episodes of all, each value once."""
         for i in np.argsort(values, kind="stable")[: self.config.memory].tolist():
             value = int(values[i])
@@ -613,7 +609,7 @@ class DualLearner:
                 self.elite.sort(key=lambda kept: kept[0])
                 del self.elite[self.config.memory :]
 
-    def imitate(self, devices: NDArray[Any], ranks: NDArray[np.int64]) -> None:
+    def imitate(self, devices: NDArray[Any], ranks: Ints) -> None:
         """Stage I: raise the likelihood of a teacher's decisions."""
         lesson = Episodes.given(self.ordered, devices, ranks)
         advantage = np.full(len(devices), 1.0 / self.ordered.problem.num_ops)
@@ -622,13 +618,8 @@ class DualLearner:
         )
 
     def gradient(
-        self,
-        weights: Weights,
-        episodes: Episodes,
-        advantage: NDArray[np.float64],
-        *,
-        everywhere: bool = False,
-    ) -> dict[str, NDArray[np.float64]]:
+        self, weights: Weights, episodes: Episodes, advantage: Floats, *, everywhere: bool = False
+    ) -> dict[str, Floats]:
         """Return sum of credit times score function, for each group of parameters.
 
         An episode's advantage is credited to its decisions about critical ops, or to all
@@ -641,7 +632,7 @@ class DualLearner:
         total, _ = score_functions(weights, episodes, credit)
         return self.named(total)
 
-    def named(self, total: Gradient) -> dict[str, NDArray[np.float64]]:
+    def named(self, total: Gradient) -> dict[str, Floats]:
         """Return a gradient by the names of the parameters."""
         contexts = self.ordered.contexts
         found = {name: getattr(total, name) for name in ARRAYS}
@@ -653,7 +644,7 @@ class DualLearner:
             np.add.at(found["plc_residual"], self.label, total.plc_residual)
         return found
 
-    def _repeat(self, weights: Weights) -> dict[str, NDArray[np.float64]]:
+    def _repeat(self, weights: Weights) -> dict[str, Floats]:
         """Return the gradient of repeating the best episodes, those most that are still as probable
         as the best.
         """
@@ -666,7 +657,7 @@ class DualLearner:
             weights, again, self.config.elite * share / share.sum(), everywhere=True
         )
 
-    def _ascend(self, gradient: dict[str, NDArray[np.float64]], share: float = 1.0) -> None:
+    def _ascend(self, gradient: dict[str, Floats], share: float = 1.0) -> None:
         frozen = FROZEN[self.config.learn]
         moving = {
             key: slope for key, slope in gradient.items() if key.partition("_")[0] not in frozen
@@ -679,7 +670,7 @@ class DualLearner:
         self._known = None
 
 
-def residual_groups(ordered: OrderedProblem, count: int) -> NDArray[np.int64]:
+def residual_groups(ordered: OrderedProblem, count: int) -> Ints:
     """Return the group of each op, by topological place; the ops of one share their scores per
     device.
     """
@@ -691,7 +682,7 @@ def residual_groups(ordered: OrderedProblem, count: int) -> NDArray[np.int64]:
 
 def teaching_order(
     problem: PlacementProblem, placement: Placement
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], Ints]:
     """Return (devices, ranks) of a placement as one episode: ranks follow a topological order.
 
     An op is ranked when it starts if the placement is executed.
@@ -725,16 +716,16 @@ class WindowChoice:
         self.rate, self.average = rate, 0.0
         self.preference = np.zeros((NUM_KINDS, len(self.sizes)))
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    def draw(self, rng: np.random.Generator, count: int) -> Ints:
         """Return choices: places in the flattened table of preferences."""
         return rng.choice(self.preference.size, size=count, p=self._probability())
 
-    def split(self, choices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def split(self, choices: Ints) -> tuple[Ints, Ints]:
         """Return the kinds and the sizes of choices."""
         kind, size = np.divmod(choices, len(self.sizes))
         return kind, self.sizes[size]
 
-    def learn(self, choices: NDArray[np.int64], rewards: NDArray[np.float64]) -> None:
+    def learn(self, choices: Ints, rewards: Floats) -> None:
         """Raise the preference of what was rewarded more than the average so far."""
         flat = self.preference.ravel()
         for choice, reward in zip(choices.tolist(), rewards.tolist(), strict=True):
@@ -743,7 +734,7 @@ class WindowChoice:
             flat[choice] += step
             self.average += 0.02 * (reward - self.average)
 
-    def _probability(self) -> NDArray[np.float64]:
+    def _probability(self) -> Floats:
         mass = np.exp(self.preference.ravel() - self.preference.max())
         return np.asarray(mass / mass.sum())
 
@@ -765,9 +756,7 @@ class Chain:
         self._pull = _pull(graph, incumbent)
         self.rank = np.argsort(incumbent.guide.order)
 
-    def windows(
-        self, rng: np.random.Generator, count: int
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def windows(self, rng: np.random.Generator, count: int) -> tuple[Flags, Ints]:
         """Return windows, most of which begin at a critical op, and the choices behind them."""
         now = self.incumbent
         choices = self.choice.draw(rng, count)
@@ -777,12 +766,7 @@ class Chain:
         return grow_windows(self.graph, now.start, now.finish, seeds, sizes, kinds, random), choices
 
     def move(
-        self,
-        episodes: Episodes,
-        values: NDArray[np.int64],
-        choices: NDArray[np.int64],
-        heat: float,
-        rng: np.random.Generator,
+        self, episodes: Episodes, values: Ints, choices: Ints, heat: float, rng: np.random.Generator
     ) -> None:
         """Go to the best of some local steps, or stay.
 
@@ -816,7 +800,7 @@ class Chain:
         self._pull = _pull(self.graph, self.incumbent)
 
 
-def _pull(graph: Graph, incumbent: Incumbent) -> NDArray[np.float64]:
+def _pull(graph: Graph, incumbent: Incumbent) -> Floats:
     """Return the probability that a window begins at each op: critical ops by the time they take,
     the others a little.
     """

@@ -1,23 +1,62 @@
 """The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it
 can start as, its file.
+
+Policies as files: JSON that says what it is, which version wrote it, and what the policy was
+trained on.
 """
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, write_text
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS
-from placeopt.solvers.policy.policy_file import PolicyFile
+from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats
+
+
+class PolicyFile(ABC):
+    """A policy that is saved and loaded; `format` and `version` are those of its file."""
+
+    format: ClassVar[str]
+    version: ClassVar[int]
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """Return the policy as plain JSON."""
+
+    @classmethod
+    @abstractmethod
+    def from_content(cls, data: Any, path: str | Path) -> Self:
+        """Return the policy of a file's JSON.
+
+        Raises
+        ------
+        InputError
+            If it is not a policy file, or what it names is not what this version knows.
+        """
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy as JSON, what is learned in six digits."""
+        head = {"format": self.format, "version": self.version, "placeopt": __version__}
+        return write_text(path, json.dumps(head | self.content(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a policy file; raises InputError as `from_content` does."""
+        return cls.from_content(read_json(path), path)
+
 
 SEL_FEATURES, PLC_FEATURES = (
     tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc)
@@ -49,16 +88,16 @@ class DualPolicyModel(PolicyFile):
     format: ClassVar[str] = "placeopt/dual-policy"
     version: ClassVar[int] = 2
 
-    sel: NDArray[np.float64]  # (SEL features,)
-    plc: NDArray[np.float64]  # (PLC features,)
+    sel: Floats  # (SEL features,)
+    plc: Floats  # (PLC features,)
     temperature: float = 1.0
     provenance: tuple[str, ...] = field(default=())
-    sel_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Sel), 0)))
-    sel_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    sel_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    plc_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Plc), 0)))
-    plc_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
-    plc_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sel_inside: Floats = field(default_factory=lambda: np.zeros((len(Sel), 0)))
+    sel_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    sel_out: Floats = field(default_factory=lambda: np.zeros(0))
+    plc_inside: Floats = field(default_factory=lambda: np.zeros((len(Plc), 0)))
+    plc_context: Floats = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    plc_out: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         hidden = {kind: int(np.size(getattr(self, f"{kind}_out"))) for kind in ("sel", "plc")}
@@ -71,7 +110,7 @@ class DualPolicyModel(PolicyFile):
             raise InputError(f"dual policy: temperature must be > 0, received {self.temperature}")
 
     def _keep(self, name: str, shape: tuple[int, ...]) -> None:
-        array = np.array(getattr(self, name), dtype=np.float64)
+        array = np.array(getattr(self, name), np.float64)
         if array.size == 0 and 0 in shape:
             array = np.zeros(shape)
         if array.shape != shape or not np.isfinite(array).all():
@@ -123,7 +162,7 @@ class DualPolicyModel(PolicyFile):
             layers[f"{kind}_out"] = np.zeros(hidden)
         return replace(self, **layers)
 
-    def trained(self, arrays: dict[str, NDArray[np.float64]], note: str) -> DualPolicyModel:
+    def trained(self, arrays: dict[str, Floats], note: str) -> DualPolicyModel:
         """Return the policy with new `ARRAYS` and one more line of provenance."""
         known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
@@ -163,23 +202,21 @@ class DualPolicyModel(PolicyFile):
         )
 
 
-def _rounded(array: NDArray[np.float64]) -> Any:
+def _rounded(array: Floats) -> Any:
     """Return an array as lists, numbers in six digits."""
     if array.ndim > 1:
         return [_rounded(row) for row in array]
     return [float(f"{x:.6g}") for x in array]
 
 
-def _array(rows: Any, where: str, path: str | Path) -> NDArray[np.float64]:
+def _array(rows: Any, where: str, path: str | Path) -> Floats:
     try:
-        return np.array(rows, dtype=np.float64)
+        return np.array(rows, np.float64)
     except (TypeError, ValueError):
         raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
-def _column(
-    data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path
-) -> NDArray[np.float64]:
+def _column(data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path) -> Floats:
     table = data.get(key)
     if not isinstance(table, dict) or sorted(table) != sorted(names):
         raise InputError(

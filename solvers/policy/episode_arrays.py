@@ -8,13 +8,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from placeopt.model.projection import Edges
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+    from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.model.projection import Edges
 
 
 # The features are compiled into the kernels of `select_and_place`, whose cache does not notice a
@@ -72,7 +71,7 @@ class Graph(NamedTuple):
     sel_static: Floats
     horizon: float  # scale of ready times
     unit: Ints  # (n,) ops of one unit share a device
-    unit_allowed: NDArray[np.bool_]  # (units, k)
+    unit_allowed: Flags  # (units, k)
     unit_bytes: Floats  # (units,)
     capacity: Floats  # (k,)
     cluster: Ints  # (n,) ops joined along their most expensive edges
@@ -137,7 +136,7 @@ class Rows(NamedTuple):
     is that of the decisions about an op.
     """
 
-    window: NDArray[np.bool_]  # (batch, n)
+    window: Flags  # (batch, n)
     device: NDArray[np.int32]  # (batch, n)
     rank: Ints  # (batch, n)
     credit: Floats  # (batch, n)
@@ -151,8 +150,8 @@ class State(NamedTuple):
     order: Ints  # (n,) replays: ops by rank; otherwise the ops as they are placed
     waiting: Ints  # (n,) inputs that are not placed yet
     ready: Ints  # (n + 1,) ready ops of the window, then the next op outside
-    entered: NDArray[np.bool_]  # (n,) whether the op has features and a score
-    placed: NDArray[np.bool_]  # (n,)
+    entered: Flags  # (n,) whether the op has features and a score
+    placed: Flags  # (n,)
     features: Floats  # (n, SEL features)
     score: Floats  # (n,)
     mass: Floats  # (n,) exp of the score minus the reference
@@ -168,7 +167,7 @@ class State(NamedTuple):
     unit_home: Ints  # (units,)
     pull: Floats  # (n, k) communication of placed producers that an op will read on each device
     cluster_on: Floats  # (clusters, k) work of each cluster that is placed on each device
-    candidate: NDArray[np.bool_]  # (k,) where the op at hand may go
+    candidate: Flags  # (k,) where the op at hand may go
     plc: Floats  # (k, PLC features)
     plc_hidden: Floats  # (k, hidden) of each device, before the rectifier
     mass_on: Floats  # (k,) of each device

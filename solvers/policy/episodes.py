@@ -29,6 +29,7 @@ from placeopt.solvers.search.search_space import SearchSpace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 
@@ -55,7 +56,7 @@ class OrderedProblem:
 
     problem: PlacementProblem
     graph: Graph
-    order: NDArray[np.int64]  # (num_ops,)
+    order: Ints  # (num_ops,)
     own: NDArray[
         np.float64
     ]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
@@ -91,7 +92,7 @@ class OrderedProblem:
         return cls(problem, graph, order, _own_features(problem, view, static, cluster))
 
     @cached_property
-    def contexts(self) -> NDArray[np.float64]:
+    def contexts(self) -> Floats:
         """What the graph says of every op, by topological place, shape (num_ops, NUM_COLUMNS)."""
         return op_contexts(self.problem, self.own)[self.order]
 
@@ -107,11 +108,8 @@ class OrderedProblem:
 
 
 def _ready_op_features(
-    problem: PlacementProblem,
-    level: NDArray[np.float64],
-    mean: NDArray[np.float64],
-    delay: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    problem: PlacementProblem, level: Floats, mean: Floats, delay: Floats
+) -> Floats:
     """Return SEL's features of every op over their maxima; the others are filled in by the
     episode.
     """
@@ -126,11 +124,8 @@ def _ready_op_features(
 
 
 def _own_features(
-    problem: PlacementProblem,
-    view: Context,
-    static: NDArray[np.float64],
-    cluster: NDArray[np.int64],
-) -> NDArray[np.float64]:
+    problem: PlacementProblem, view: Context, static: Floats, cluster: Ints
+) -> Floats:
     """Return the features named in `message_passing.OWN`."""
     fastest = problem.min_compute.astype(np.float64)
     none = np.zeros(problem.num_tensors)
@@ -163,7 +158,7 @@ def _own_features(
     return np.column_stack([*columns, type_numbers(problem.op_types)])
 
 
-def _renumber(edges: Edges, order: NDArray[np.int64], place: NDArray[np.int64]) -> Edges:
+def _renumber(edges: Edges, order: Ints, place: Ints) -> Edges:
     """Return edges grouped by op with the ops in topological order."""
     pointer, op, tensor = edges
     counts = np.diff(pointer)[order]
@@ -172,9 +167,7 @@ def _renumber(edges: Edges, order: NDArray[np.int64], place: NDArray[np.int64]) 
     return Edges(new, place[op[flat]], tensor[flat])
 
 
-def _t_level(
-    problem: PlacementProblem, work: NDArray[np.float64], delay: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _t_level(problem: PlacementProblem, work: Floats, delay: Floats) -> Floats:
     """Longest path from a source to the start of each op, with mean costs."""
     pointer, source, tensor = problem.predecessors
     level = np.zeros(problem.num_ops)
@@ -189,8 +182,8 @@ def weights_of(
     model: DualPolicyModel,
     ordered: OrderedProblem,
     *,
-    sel_residual: NDArray[np.float64] | None = None,
-    plc_residual: NDArray[np.float64] | None = None,
+    sel_residual: Floats | None = None,
+    plc_residual: Floats | None = None,
     temperature: float | None = None,
     sel_random: bool = True,
     plc_random: bool = True,
@@ -236,17 +229,17 @@ class Episodes:
         return self.ordered.to_ops(self.rows.device)
 
     @property
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> Ints:
         """Place of every op in the order in which the episode ran them, shape (batch, num_ops)."""
         return self.ordered.to_ops(self.rows.rank)
 
     @property
-    def log_probability(self) -> NDArray[np.float64]:
+    def log_probability(self) -> Floats:
         """Of all decisions of each episode together, shape (batch,)."""
         return self.rows.log_probability
 
     @property
-    def entropy(self) -> NDArray[np.float64]:
+    def entropy(self) -> Floats:
         """Summed over the decisions of each episode, shape (batch,)."""
         return self.rows.entropy
 
@@ -285,7 +278,7 @@ def roll(
     mode: int = select_and_place.SAMPLE,
     *,
     guide: Guide | None = None,
-    windows: NDArray[np.bool_] | None = None,
+    windows: Flags | None = None,
 ) -> Episodes:
     """Run one episode per seed, on all cores; the result does not depend on how many there are.
 
@@ -305,7 +298,7 @@ def roll(
 
 
 def score_functions(
-    weights: Weights, episodes: Episodes, credit: NDArray[np.float64]
+    weights: Weights, episodes: Episodes, credit: Floats
 ) -> tuple[Gradient, Episodes]:
     """Return the sum of credit times score function over all decisions, and the episodes with their
     present probabilities.

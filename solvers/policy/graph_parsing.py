@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.threads import torch_threads
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.advantages import Parameters, rank_utilities
 from placeopt.solvers.policy.group_and_place import (
     ParsedSamples,
     Parser,
@@ -46,6 +45,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -144,15 +144,15 @@ class ParsingPolicy:
         """Whether the samples are to carry the score function of every edge."""
         return self.config.residual
 
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Floats:
         """Return the score of every edge, (edges,)."""
         return np.asarray(self.features @ self.parameters["edge"] + self.parameters["residual"])
 
-    def advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+    def advantages(self, values: Ints) -> Floats:
         """Return the utility of every sample."""
         return rank_utilities(values)
 
-    def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(self, samples: ParsedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
         advantage = self.advantages(values)
         gradient = {}
@@ -165,9 +165,7 @@ class ParsingPolicy:
         self.parameters.ascend(gradient)
 
 
-def edge_features(
-    problem: PlacementProblem, graph: GroupingGraph, without: str
-) -> NDArray[np.float64]:
+def edge_features(problem: PlacementProblem, graph: GroupingGraph, without: str) -> Floats:
     """Return the EDGE_FEATURES of every edge: its cost, then mean and difference of its ends;
     (edges, features).
     """
@@ -249,14 +247,14 @@ class NeuralParsingPolicy(ParsingPolicy):
         """The network learns from the score function of every edge."""
         return True
 
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Floats:
         """Return the cost's weight and the network's score of every edge."""
         import torch
 
         with torch.no_grad():
             return np.asarray(super().scores() + self.network().numpy().astype(np.float64))
 
-    def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(self, samples: ParsedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function, through the scores into the
         network.
         """

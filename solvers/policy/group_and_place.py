@@ -21,10 +21,8 @@ from placeopt.model.union_find import root as find_root
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.solvers.policy.grouping_graph import GroupingGraph
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 
 class Place(IntEnum):
@@ -107,7 +105,7 @@ class Devices(NamedTuple):
     room: Floats  # (k,)
     busy: Floats  # (k, levels) mean ticks
     near: Floats  # (k,) communication with groups there
-    open: NDArray[np.bool_]  # (k,) where the group at hand may go
+    open: Flags  # (k,) where the group at hand may go
     feature: Floats  # (k, Place)
     score: Floats  # (k,) then probability
 

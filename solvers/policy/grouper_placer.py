@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import MovingBaseline, square_root_rewards
+from placeopt.solvers.policy.advantages import MovingBaseline, Parameters, square_root_rewards
 from placeopt.solvers.policy.group_and_place import (
     AssignedSamples,
     Place,
@@ -40,6 +39,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -154,9 +154,7 @@ class GroupingPolicy:
 
         return fill_samples(samples, self.rng, draw, count * n * groups)
 
-    def learn(
-        self, samples: AssignedSamples, values: NDArray[np.int64], temperature: float
-    ) -> None:
+    def learn(self, samples: AssignedSamples, values: Ints, temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
         advantage = self._advantages(values)
         logits = np.tensordot(advantage, samples.logits, axes=1)
@@ -169,7 +167,7 @@ class GroupingPolicy:
             }
         )
 
-    def _advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _advantages(self, values: Ints) -> Floats:
         """Return square-root rewards over their moving average, scaled by their deviation."""
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         centre = float(rewards.mean())

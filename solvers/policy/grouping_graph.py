@@ -7,15 +7,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 NUM_LEVELS = 16
 

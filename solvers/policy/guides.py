@@ -26,7 +26,8 @@ from placeopt.solvers.policy.episode_arrays import Guide
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.policy.episode_arrays import Floats, Graph, Ints
+    from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.solvers.policy.episode_arrays import Graph
 
 HEAVY, NEAR, SAME_TIME = range(3)
 """How a window grows: along expensive edges, along any edges, over ops that run at the same
@@ -50,7 +51,7 @@ class Incumbent:
     guide: Guide
     start: Floats
     finish: Floats
-    critical: NDArray[np.bool_]
+    critical: Flags
 
     @classmethod
     def of(cls, graph: Graph, value: int, device: NDArray[np.int32], rank: Ints) -> Incumbent:
@@ -117,12 +118,7 @@ def _delay(graph: Graph, device: Ints, u: int, v: int, e: int) -> float:
 
 @uncounted
 def _mark(
-    graph: Graph,
-    device: Ints,
-    order: Ints,
-    start: Floats,
-    finish: Floats,
-    critical: NDArray[np.bool_],
+    graph: Graph, device: Ints, order: Ints, start: Floats, finish: Floats, critical: Flags
 ) -> None:
     """Mark the ops of the chains that end last: whatever an op of a chain waited for longest is on
     it, too.
@@ -155,7 +151,7 @@ def follow(
     start: Floats,
     finish: Floats,
     tail: Floats,
-    critical: NDArray[np.bool_],
+    critical: Flags,
 ) -> None:
     """Fill when the ops start and finish, the longest path from each start to the end, and which
     ops are critical.
@@ -176,7 +172,7 @@ def follow(
 
 
 @entry
-def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> NDArray[np.bool_]:
+def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> Flags:
     """Return which ops of every row are critical, shape (batch, n)."""
     batch, n = devices.shape
     critical = np.zeros((batch, n), np.bool_)
@@ -196,7 +192,7 @@ def critical_rows(graph: Graph, devices: NDArray[np.int32], ranks: Ints) -> NDAr
 
 
 @inlined
-def _reach(graph: Graph, v: int, near: Floats, window: NDArray[np.bool_]) -> None:
+def _reach(graph: Graph, v: int, near: Floats, window: Flags) -> None:
     """Note how expensive the dearest edge is from the window to each neighbour of op v."""
     for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
         x = graph.successors.op[e]
@@ -208,9 +204,7 @@ def _reach(graph: Graph, v: int, near: Floats, window: NDArray[np.bool_]) -> Non
 
 
 @inlined
-def _draw_neighbour(
-    near: Floats, window: NDArray[np.bool_], heavy: bool, random: NDArray[np.uint64]
-) -> int:
+def _draw_neighbour(near: Floats, window: Flags, heavy: bool, random: NDArray[np.uint64]) -> int:
     """Draw an op next to the window: by the cost of the edge (with a little for all), or uniformly;
     -1 if there is none.
     """
@@ -235,9 +229,7 @@ def _draw_neighbour(
 
 
 @inlined
-def _grow_over_time(
-    start: Floats, finish: Floats, op: int, size: int, window: NDArray[np.bool_]
-) -> None:
+def _grow_over_time(start: Floats, finish: Floats, op: int, size: int, window: Flags) -> None:
     """Add the ops whose middle is nearest to that of `op`."""
     middle = start[op] + finish[op]
     for _ in range(size):
@@ -262,7 +254,7 @@ def grow_windows(
     sizes: Ints,
     kinds: Ints,
     random: NDArray[np.uint64],
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Return a window for each op of `seeds`, of about `sizes` ops, grown in a way of `kinds`;
     whole units only.
 

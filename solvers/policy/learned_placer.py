@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
     from placeopt.solving.tracker import Tracker
@@ -57,7 +58,7 @@ class Samples(Protocol):
         ...
 
     @property
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> Ints:
         """Rank of every op, shape (batch, num_ops)."""
         ...
 
@@ -73,7 +74,7 @@ class Policy(Protocol):
         """Draw `Samples` of `count` placements."""
         ...
 
-    def learn(self, samples: Any, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(self, samples: Any, values: Ints, temperature: float) -> None:
         """Take one step towards the better ones of these samples; `values` in ticks, INFEASIBLE
         where refused.
         """
@@ -133,7 +134,7 @@ class LearnedPlacer(SearchSolver):
 
     def value(
         self, samples: Samples, problem: PlacementProblem, tracker: Tracker[Placement]
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Return the value of every sample, counted, the best one offered."""
         values = self.values(problem, samples)
         tracker.count(len(values))
@@ -145,7 +146,7 @@ class LearnedPlacer(SearchSolver):
             )
         return values
 
-    def values(self, problem: PlacementProblem, samples: Samples) -> NDArray[np.int64]:
+    def values(self, problem: PlacementProblem, samples: Samples) -> Ints:
         """Return the ticks of every sample, INFEASIBLE where it breaks a constraint."""
         return evaluate_batch(problem, samples.devices, samples.ranks, "priority")
 

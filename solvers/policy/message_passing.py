@@ -29,12 +29,10 @@ import numpy as np
 from placeopt.model.compiled import uncounted_entry
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.projection import Edges
 
-    Floats = NDArray[np.float64]
 
 ROUNDS = 2
 TYPE_NUMBERS = 4

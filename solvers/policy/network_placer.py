@@ -32,8 +32,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.policy.network_policy import NetworkPolicy
@@ -87,12 +86,12 @@ class NetworkPlacer(LearnedPlacer):
         nodes = describe(problem, self.groups_of(problem), first, LEAD)
         return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
 
-    def first_devices(self, tracker: Tracker[Placement]) -> NDArray[np.int64] | None:
+    def first_devices(self, tracker: Tracker[Placement]) -> Ints | None:
         """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
         self.ask_teacher(tracker)
         return None if tracker.solution is None or not self.warm_start else tracker.solution.device
 
-    def groups_of(self, problem: PlacementProblem) -> NDArray[np.int64]:
+    def groups_of(self, problem: PlacementProblem) -> Ints:
         """Return the group of every op that the network places as one: its unit."""
         return np.array(problem.units.unit)
 
@@ -111,7 +110,7 @@ class RecurrentPlacer(NetworkPlacer):
         128, low=1, meaning="groups at most; ops are grouped in topological order by equal work"
     )
 
-    def groups_of(self, problem: PlacementProblem) -> NDArray[np.int64]:
+    def groups_of(self, problem: PlacementProblem) -> Ints:
         """Return stretches of units in topological order."""
         return stretches(problem, self.length)
 
@@ -169,7 +168,7 @@ def refuse_without_torch(name: str) -> None:
         raise Refused(str(MissingExtraError("torch", "torch", f"solver '{name}'")))
 
 
-def stretches(problem: PlacementProblem, length: int) -> NDArray[np.int64]:
+def stretches(problem: PlacementProblem, length: int) -> Ints:
     """Return the group of every op: at most `length` stretches of units in topological order, of
     about equal work.
     """

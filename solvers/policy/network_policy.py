@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
 MAX_NORM = 1.0
@@ -59,7 +60,7 @@ class NetworkSamples(NamedTuple):
     """Placements that a network drew, and the choices that made them."""
 
     devices: NDArray[np.int32]  # (batch, n)
-    ranks: NDArray[np.int64]  # (batch, n)
+    ranks: Ints  # (batch, n)
     choices: torch.Tensor  # (batch, choices)
 
 
@@ -90,7 +91,7 @@ class NetworkPolicy:
             devices = self.network.devices(choices).numpy().astype(np.int32)
         return NetworkSamples(devices, np.tile(self.ranks, (count, 1)), choices)
 
-    def learn(self, samples: NetworkSamples, values: NDArray[np.int64], temperature: float) -> None:
+    def learn(self, samples: NetworkSamples, values: Ints, temperature: float) -> None:
         """Take one step (REINFORCE) or several clipped ones (PPO) towards the better samples."""
         advantage = torch.from_numpy(self._advantages(values).astype(np.float32))[:, None]
         clipped = self.config.learning == "ppo"
@@ -107,7 +108,7 @@ class NetworkPolicy:
             surprise = -(now.detach().sum(dim=1) * now.sum(dim=1)).mean() / now.shape[1]
             descend(self.steps, -gain.sum(dim=1).mean() - self.config.entropy * surprise)
 
-    def _advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _advantages(self, values: Ints) -> Floats:
         """Return square-root rewards over their moving average, scaled by their deviation."""
         rewards = square_root_rewards(values, self.scale, self.config.penalty)
         mean = float(rewards.mean())

@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from placeopt.solvers.policy.structure_features import structure_features, type_features
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
 
 
@@ -46,12 +45,7 @@ class Nodes(NamedTuple):
     prior: Tensor  # (m, k) logits that the first placement is given ahead
 
 
-def describe(
-    problem: PlacementProblem,
-    label: NDArray[np.int64],
-    first: NDArray[np.int64] | None,
-    lead: float,
-) -> Nodes:
+def describe(problem: PlacementProblem, label: Ints, first: Ints | None, lead: float) -> Nodes:
     """Return the groups of `label` with mean features of their ops, their shares of time and
     memory, and their edges.
 
@@ -85,7 +79,7 @@ def describe(
     )
 
 
-def _tensor(array: NDArray[np.float64]) -> Tensor:
+def _tensor(array: Floats) -> Tensor:
     return torch.from_numpy(array.astype(np.float32))
 
 

@@ -31,15 +31,8 @@ from placeopt.solvers.policy.episode_arrays import Plc, Sel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.policy.episode_arrays import (
-        Floats,
-        Gradient,
-        Graph,
-        Guide,
-        Rows,
-        State,
-        Weights,
-    )
+    from placeopt.model.arrays import Flags, Floats
+    from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Guide, Rows, State, Weights
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
@@ -272,12 +265,7 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
 
 @pasted
 def _describe(
-    graph: Graph,
-    guide: Guide,
-    state: State,
-    device: NDArray[np.int32],
-    window: NDArray[np.bool_],
-    v: int,
+    graph: Graph, guide: Guide, state: State, device: NDArray[np.int32], window: Flags, v: int
 ) -> int:
     """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return
     the only candidate.
@@ -394,7 +382,7 @@ def _place(
 
 
 @pasted
-def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) -> int:
+def _begin(graph: Graph, guide: Guide, state: State, window: Flags) -> int:
     """Empty the devices and list the ops of the window without inputs; return how many are
     ready.
     """
@@ -446,9 +434,7 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
 
 
 @pasted
-def _release(
-    graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int
-) -> int:
+def _release(graph: Graph, state: State, window: Flags, v: int, d: int, count: int) -> int:
     """Tell the consumers of op v that it sits on device d; return how many ops of the window are
     ready.
     """

@@ -26,8 +26,7 @@ from scipy.sparse.linalg import ArpackError, eigsh
 from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.model.problem import PlacementProblem
 
 NUM_TYPES = 12
@@ -51,7 +50,7 @@ POSITION_FEATURES = tuple(f"position_{i}" for i in range(NUM_POSITIONAL))
 STRUCTURE = (*GRAPH_FEATURES, *SPECTRAL_FEATURES, *POSITION_FEATURES)
 
 
-def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
+def structure_features(problem: PlacementProblem) -> Floats:
     """Return the features named in STRUCTURE, shape (num_ops, features)."""
     view = Context(problem)
     adjacency = _adjacency(problem)
@@ -80,7 +79,7 @@ def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
     return np.column_stack([columns[name] for name in STRUCTURE])
 
 
-def type_features(problem: PlacementProblem) -> NDArray[np.float64]:
+def type_features(problem: PlacementProblem) -> Floats:
     """One column per frequent op type (1 where the op has it), shape (num_ops, NUM_TYPES)."""
     ranked = sorted(Counter(problem.op_types).items(), key=lambda item: (-item[1], item[0]))[
         :NUM_TYPES
@@ -93,9 +92,7 @@ def type_features(problem: PlacementProblem) -> NDArray[np.float64]:
     return table
 
 
-def neighbour_means(
-    problem: PlacementProblem, features: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def neighbour_means(problem: PlacementProblem, features: Floats) -> Floats:
     """Mean features of each op's neighbours, shape of `features`: what an op's adjacency says about
     it.
     """
@@ -116,7 +113,7 @@ def _adjacency(problem: PlacementProblem) -> csr_array:
     return matrix
 
 
-def _depths(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _depths(problem: PlacementProblem) -> tuple[Floats, Floats]:
     """Edges on the longest path from a source to each op, and from it to a sink."""
     pointer, consumer, _ = problem.successors
     level, height = np.zeros(problem.num_ops), np.zeros(problem.num_ops)
@@ -130,9 +127,7 @@ def _depths(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.
     return level, height
 
 
-def _centrality(
-    adjacency: csr_array, damping: float = 0.85, steps: int = 60
-) -> NDArray[np.float64]:
+def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> Floats:
     """PageRank by power iteration."""
     n = adjacency.shape[0]
     degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
@@ -142,7 +137,7 @@ def _centrality(
     return rank
 
 
-def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
+def _fractal_dimension(adjacency: csr_array) -> Floats:
     """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at
     each op).
     """
@@ -161,7 +156,7 @@ def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
     return np.maximum(0.0, (x[:, None] * np.array(masses)).sum(axis=0) / (x**2).sum())
 
 
-def _spectral(adjacency: csr_array) -> NDArray[np.float64]:
+def _spectral(adjacency: csr_array) -> Floats:
     """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n,
     NUM_SPECTRAL).
     """

@@ -30,6 +30,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -39,7 +40,7 @@ class Moved(NamedTuple):
     """Placements of the episodes after a visit, as `LearnedPlacer.value` takes them."""
 
     devices: NDArray[np.int32]  # (episodes, n)
-    ranks: NDArray[np.int64]  # (episodes, n)
+    ranks: Ints  # (episodes, n)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Visits:
         self,
         problem: PlacementProblem,
         config: VisitingPlacer,
-        first: NDArray[np.int64] | None,
+        first: Ints | None,
         tracker: Tracker[Placement],
     ) -> None:
         import torch
@@ -109,7 +110,7 @@ class Visits:
         else:
             keys = self.rng.random((count, *self.units.allowed.shape))
             self.device = np.where(self.units.allowed, keys, -1.0).argmax(axis=2)
-        self.value: NDArray[np.float64] | None = None
+        self.value: Floats | None = None
 
     def segment(
         self, visits: range, problem: PlacementProblem, tracker: Tracker[Placement]
@@ -151,9 +152,7 @@ class Visits:
         weight = torch.from_numpy(advantage.T.astype(np.float32))
         descend(self.steps, -(torch.stack(chosen) * weight).mean())
 
-    def _values(
-        self, problem: PlacementProblem, tracker: Tracker[Placement]
-    ) -> NDArray[np.float64]:
+    def _values(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Floats:
         """Return the ticks of every episode's placement, counted; `penalty` times the scale where
         it breaks a constraint.
         """

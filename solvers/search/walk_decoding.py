@@ -19,7 +19,7 @@ from __future__ import annotations
 # Kernels take NamedTuples of arrays, described where those are defined.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from placeopt.model.compiled import uncounted
-from placeopt.solvers.heuristics.data_ready import data_ready
+from placeopt.solvers.heuristics.unit_reservation import data_ready
 
 REJECTED = -1
 """Value of a decoding that was given up because the limit is passed."""

@@ -12,9 +12,8 @@ from placeopt.cli import main
 from placeopt.experiments import analysis
 from placeopt.experiments.archive import read_archive, update_archive
 from placeopt.experiments.cell import run_cell
-from placeopt.experiments.consistency import contradiction, is_above
 from placeopt.experiments.report import write_report
-from placeopt.experiments.store import cell_rows
+from placeopt.experiments.store import cell_rows, contradiction, is_above
 from placeopt.experiments.study import Study, expand
 from placeopt.model.errors import InputError
 

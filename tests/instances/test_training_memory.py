@@ -7,8 +7,7 @@ import pytest
 from training_samples import perceptron
 
 import placeopt as po
-from placeopt.instances.training import training_graph
-from placeopt.instances.training_memory import resident_parts, saved_bytes, training_memory
+from placeopt.instances.training import resident_parts, saved_bytes, training_graph, training_memory
 
 
 def test_a_perceptron_by_precision():

@@ -17,8 +17,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
-from placeopt.solvers.policy.list_policy import ListPolicy, facts_of, trained
-from placeopt.solvers.policy.tuned_list import critical
+from placeopt.solvers.policy.tuned_list import ListPolicy, critical, facts_of, trained
 from placeopt.solving.registry import make_solver
 
 

@@ -11,7 +11,7 @@ import pytest
 import placeopt as po
 from placeopt.cli import main
 from placeopt.experiments.studies import data_folder
-from placeopt.instances.readers.dnn_split import is_split, read_split
+from placeopt.instances.readers.dnn_partitioning import is_split, read_split
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 

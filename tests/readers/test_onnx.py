@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from placeopt.instances.readers import read_graph, symbolic_dims
+from placeopt.instances.readers.onnx_file import list_models
 from placeopt.instances.readers.onnx_reader import parse_dims
-from placeopt.instances.readers.onnx_zoo import list_models
 from placeopt.model.errors import InputError
 
 onnx = pytest.importorskip("onnx")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.proof.supposition import Supposition
-    from placeopt.model.witness import Step
+    from placeopt.model.bound import Step
 
 MOST_ENDS = 64
 """Begins, and ends, of windows that are tried."""

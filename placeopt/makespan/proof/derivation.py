@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.proof.supposition import Supposition
-    from placeopt.model.witness import Step
+    from placeopt.model.bound import Step
 
 ROUNDS = 12
 """Rounds of propagation before cases are tried."""

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.bounds.front import front_proof
 from placeopt.makespan.proof.supposition import INFINITE
+from placeopt.model.bound import Belief
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
-from placeopt.model.witness import Belief
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.front import FrontProof
     from placeopt.makespan.proof.supposition import Supposition
-    from placeopt.model.witness import Step
+    from placeopt.model.bound import Step
 
 Model = dict[str, Any]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.fork_join import Spread
     from placeopt.makespan.bounds.segment_graph import Segment
     from placeopt.makespan.proof.supposition import Supposition
-    from placeopt.model.witness import Step
+    from placeopt.model.bound import Step
 
 MOST_CASES = 400
 """Cases told apart for one segment."""

@@ -22,7 +22,7 @@ from placeopt.makespan.proof.lemmas import sweep
 from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
 from placeopt.model.arrays import frozen
-from placeopt.model.witness import Belief, Witness
+from placeopt.model.bound import Belief, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.proof.derivation import Choice
+    from placeopt.model.bound import Step
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.witness import Step
 
     Table = NDArray[np.int64]
 
