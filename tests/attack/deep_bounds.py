@@ -86,8 +86,13 @@ SMALL = {
     ),
     "period": (
         (best_prices, "_LISTED", (1, 3)),
+        (best_prices, "_NEAR", (0.5,)),
+        (best_prices, "_DISJOINT", (1,)),
+        (best_prices, "_LEAST_STEADY", (2.0,)),
         (contracted, "ROWS_AT_ONCE", (1, 2)),
         (covering, "_MAX_NODES", (0,)),
+        (covering, "_DISJOINT", (1,)),
+        (covering, "_LEAST_STEADY", (2.0,)),
         (disjoint_sets, "_WORK", (1, 20)),
         (frontier, "MAX_STATES", (1, 8)),
         (set_prices, "_WORK", (1, 20)),
@@ -115,11 +120,11 @@ SMALL = {
 """Limits on the work of bounds, by objective: (module, name, smaller values)."""
 
 
-def small_limits(objective, rng):
-    """Return a context in which some limits are smaller, and the clock may run out; half of the
-    time all are as they are.
+def small_limits(objective, rng, chance=None):
+    """Return a context in which some limits are smaller, and the clock may run out, each with some
+    chance; without one a third of all contexts changes nothing.
     """
-    stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3])
+    stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3]) if chance is None else chance
     for module, name, values in SMALL[objective]:
         assert hasattr(module, name), f"{module.__name__} has no {name}"
         if rng.random() < chance:

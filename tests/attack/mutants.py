@@ -189,14 +189,14 @@ def files_of(group: Group) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in found if p.resolve() == p)
 
 
-def chosen(files: str, share: float | None) -> list[tuple[str, Mutant]]:
+def chosen(files: str, share: float | None, seed: int = SEED) -> list[tuple[str, Mutant]]:
     """Return the mutants that the seed chooses in files that match, with their groups."""
     return [
         (name, mutant)
         for name, group in GROUPS.items()
         for file in files_of(group)
         if fnmatch.fnmatch(file, files)
-        for mutant in mutants_of(ROOT, file, SEED, group.share if share is None else share)
+        for mutant in mutants_of(ROOT, file, seed, group.share if share is None else share)
     ]
 
 
@@ -610,6 +610,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--share", type=float, default=None, help="of all mutants, instead of the table's"
     )
+    parser.add_argument("--seed", type=int, default=SEED, help="another one: a fresh share")
+    parser.add_argument("--besides", type=Path, help="leave out the mutants of this table")
     parser.add_argument("--seconds", type=float, default=None, help="begin none after so many")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "placeopt-mutants"
@@ -620,7 +622,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     rows = read_rows(options.output)
-    wanted = chosen(options.files, options.share)[options.first :]
+    tried = read_rows(options.besides) if options.besides else {}
+    wanted = [
+        pair
+        for pair in chosen(options.files, options.share, options.seed)
+        if pair[1].key not in tried
+    ][options.first :]
     todo = [
         (group, mutant)
         for group, mutant in wanted
