@@ -43,6 +43,7 @@ from placeopt.makespan.coarsening import coarsen
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
 from placeopt.model.placement import Placement
+from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
     best_prices,
@@ -81,6 +82,7 @@ SMALL = {
         (segments, "MOST_BETWEEN", (0, 1)),
         (segments, "MOST_WIDE", (1, 2)),
         (front, "LARGEST_TIME", (2**62,)),
+        (segments, "EFFORT", (0.0,)),
         (front_windows, "MOST_CANDIDATES", (1, 3)),
         (front_windows, "_CLOSE", (10**12,)),
     ),
@@ -95,6 +97,9 @@ SMALL = {
         (covering, "_LEAST_STEADY", (2.0,)),
         (disjoint_sets, "_WORK", (1, 20)),
         (frontier, "MAX_STATES", (1, 8)),
+        (frontier, "_MAX_WIDTH", (1, 2)),
+        (period_bounds, "_CONTRACT_SECONDS", (1e9,)),
+        (period_bounds, "_AREA_NODES", (0,)),
         (set_prices, "_WORK", (1, 20)),
         (set_prices, "_LABELS", (8,)),
         (set_prices, "_MOST_LABELS", (8, 16)),
@@ -162,17 +167,17 @@ def _makespan(problem, best, rng):
     found.append(("heads and tails", int(whole.heads.through().max())))
     parts = series_parts(whole.relaxation, float("inf"))
     if parts:
-        found.append(("parts in series", _in_series(problem, whole, parts)))
+        found.append(("parts in series", in_series(problem, whole, parts)))
     if problem.objective == "makespan" and best < 2**40 and rng.random() < 0.3:
         unit = rng.choice([1, 2, 3, 7, max(1, best // 4)])
         coarse = coarsen(problem, unit)
         inner = Analysis(coarse.problem, seconds=3600.0)
         found += [("coarse " + name, inner.run(name) * unit) for name in MAKESPAN[:7]]
-        found += _there_and_back(problem, coarse, rng)
+        found += there_and_back(problem, coarse, rng)
     return _above(found, best, f"from {known}, value {upper}")
 
 
-def _in_series(problem, whole, parts):
+def in_series(problem, whole, parts):
     """Return the bound of parts one after the other, each with heads and tails of its own."""
     inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
     least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
@@ -185,7 +190,7 @@ def _in_series(problem, whole, parts):
     return max(sum(least), int(heads.through().max()))
 
 
-def _there_and_back(problem, coarse, rng):
+def there_and_back(problem, coarse, rng):
     """Return a difference where a placement of the coarse problem and one of the fine problem do
     not have the devices of each other.
     """

@@ -12,14 +12,18 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from itertools import permutations
 from unittest import mock
 
+import brute_force
 import compare
 import numpy as np
 from answers import poor_answers
 from case import NO_LIMIT, Case
-from deep_bounds import deep_bounds, small_limits
+from deep_bounds import deep_bounds, in_series, small_limits, there_and_back
+from limits import clock
 
+from placeopt.makespan.bounds import METHODS as MAKESPAN
 from placeopt.makespan.bounds import front
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
@@ -29,6 +33,8 @@ from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
 from placeopt.makespan.bounds.load import load_bound
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.bounds.segments import segment_delays
+from placeopt.makespan.bounds.series import series_parts
+from placeopt.makespan.coarsening import coarsen
 
 FOREVER = 1e6
 
@@ -137,9 +143,11 @@ def _scheduled(rng, lane, compute, producer, consumers, transfer, loose):
 def attack(seed):
     """Return (True, every difference)."""
     rng = random.Random(seed)
+    if rng.random() < 0.5:
+        return True, _fork(rng)
     lanes = draw(rng)
     problem = compare.problem_of(lanes.case)
-    ways = [_bounds, _heads, _windows, _windows, _delays, _fronts, _horizons]
+    ways = [_bounds, _heads, _windows, _windows, _delays, _fronts, _horizons, _parts, _parts]
     with poor_answers(rng, rng.choice([0.0, 0.0, 0.3])):
         return True, rng.choice(ways)(problem, lanes, rng)
 
@@ -147,6 +155,24 @@ def attack(seed):
 def _bounds(problem, lanes, rng):
     """Every bound, one by one, the coarse problem and parts in series too."""
     return deep_bounds(problem, lanes.best, rng)
+
+
+def _parts(problem, lanes, rng):
+    """Parts in series, with heads of their own, and times on a grid, there and back."""
+    whole, best = Analysis(problem, seconds=3600.0), lanes.best
+    known = rng.randint(0, best)
+    whole.bounds["drawn"] = known
+    found = []
+    parts = series_parts(whole.relaxation, rng.choice([float("inf"), 0.0]))
+    if parts:
+        found.append(("parts in series", in_series(problem, whole, parts)))
+    if best < 2**40:
+        unit = rng.choice([1, 2, 7, max(1, best // 4), max(1, best // 2)])
+        coarse = coarsen(problem, unit)
+        inner = Analysis(coarse.problem, seconds=3600.0)
+        found += [("coarse " + name, inner.run(name) * unit) for name in MAKESPAN[:4]]
+        found += there_and_back(problem, coarse, rng)
+    return [f"{how} {value}, the optimum is {best}" for how, value in found if value > best]
 
 
 def _heads(problem, lanes, rng):
@@ -268,6 +294,117 @@ def _fronts(problem, lanes, rng):
             known = known if proof is None else max(known, proof.bound)
             found.append(known)
     return [f"fronts prove {x}, the optimum is {best}" for x in found if x > best]
+
+
+# --- forks
+
+
+def _fork(rng):
+    """A fork and its join, of few ops: bounds from far below the best of all devices and orders."""
+    case = _draw_fork(rng)
+    best = _best_fork(case)
+    if best is None or best < 1:
+        return []
+    problem = compare.problem_of(case)
+    if rng.random() < 0.3:
+        return _refuted(problem, case, best, rng)
+    upper = rng.choice([None, best, best + rng.randint(1, 9)])
+    whole = Analysis(problem, seconds=rng.choice([0.0, 3600.0, 3600.0, 3600.0]), upper=upper)
+    known = rng.choice([0, best // 2, rng.randint(0, best), best - 1])
+    whole.bounds["drawn"] = known
+    names = rng.sample(["segments", "fork-join", "destructive", "energy"], rng.randint(1, 4))
+    names += rng.sample([name for name in MAKESPAN if name != "front"], 2)
+    with (
+        poor_answers(rng, rng.choice([0.0, 0.0, 0.3])),
+        small_limits("makespan", rng, chance=rng.choice([0.0, 0.1, 0.3])),
+    ):
+        found = [(name, whole.run(name)) for name in names]
+        if rng.random() < 0.3:
+            looks = rng.choice([None, rng.randint(1, 30)])
+            with clock(looks):
+                end = time.perf_counter() + FOREVER
+                delays = segment_delays(whole.evidence(known), end, everything=rng.random() < 0.6)
+            fork = [x for (segment, x) in delays if segment.last == problem.num_ops - 1]
+            found += [("delay", x) for x in fork]
+    return [
+        f"{how} {value}, {best} from {known} is possible" for how, value in found if value > best
+    ]
+
+
+def _refuted(problem, case, best, rng):
+    """The best makespan of a fork is not refuted, and less may be."""
+    whole = Analysis(problem, seconds=3600.0)
+    horizon = best + rng.choice([0, 0, -1, -1, -best // 3])
+    weights = rng.choice([whole.load.weights, np.ones_like(whole.load.weights)])
+    if rng.random() < 0.2 and len(weights):
+        weights = weights * 2**40
+    with small_limits("makespan", rng):
+        found = propagate(
+            whole.relaxation, whole.heads, weights, horizon, time.perf_counter() + FOREVER
+        )
+    return [f"{horizon} is refuted"] if found is None and horizon >= best else []
+
+
+def _draw_fork(rng):
+    n, k, top = rng.choice([4, 5, 5, 6]), rng.choice([2, 2, 3]), rng.choice([3, 9, 20, 2**45])
+    alike = rng.random() < 0.6
+    rows = [[rng.randint(0, top) for _ in range(k)] for _ in range(n)]
+    compute = [[row[0]] * k for row in rows] if alike else rows
+    if rng.random() < 0.25:
+        for row in compute:
+            keep = rng.randrange(k)
+            row[:] = [x if d == keep or rng.random() < 0.7 else -1 for d, x in enumerate(row)]
+    producer, consumers = [], []
+    for v in range(1, n - 1):
+        extra = [w for w in range(v + 1, n - 1) if rng.random() < 0.15]
+        producer += [0, v]
+        consumers += [[v], [*extra, n - 1]]
+    if rng.random() < 0.3:
+        producer.append(0)
+        consumers.append([*range(1, n - 1)])
+    dear = rng.choice([top, 3 * top])
+    resident = [rng.randrange(4) for _ in range(n)]
+    tight = rng.randint(sum(resident) // 2, sum(resident) + 1)
+    labels = rng.choice([[-1], [-1], [-1, 0], [0, 1, -1]])
+    return Case(
+        compute=compute,
+        producer=producer,
+        consumers=consumers,
+        transfer=[[rng.randint(0, dear)] for _ in producer],
+        link_class=[[0] * k for _ in range(k)],
+        channel=[[-1] * k for _ in range(k)],
+        resident=resident,
+        capacity=[rng.choice([NO_LIMIT, NO_LIMIT, tight])] * k,
+        tensor_bytes=[0] * len(producer),
+        colocation=[rng.choice(labels) for _ in range(n)],
+        backward=[False] * n,
+        io_class=[0] * k,
+    )
+
+
+def _best_fork(case):
+    """The least makespan: without contention, all devices, and all orders of the ops between, each
+    as early as it may be.
+    """
+    n, best = case.num_ops, None
+    into = [
+        [(t, u) for t, u in enumerate(case.producer) if v in case.consumers[t]] for v in range(n)
+    ]
+    for device in brute_force.placements(case):
+        for inner in permutations(range(1, n - 1)):
+            end, idle = {}, [0] * case.num_devices
+            for v in (0, *inner, n - 1):
+                if any(u not in end for _, u in into[v]):
+                    break
+                ready = [
+                    end[u] + (case.transfer[t][0] if device[u] != device[v] else 0)
+                    for t, u in into[v]
+                ]
+                end[v] = max([idle[device[v]], *ready]) + case.compute[v][device[v]]
+                idle[device[v]] = end[v]
+            if len(end) == n and (best is None or end[n - 1] < best):
+                best = end[n - 1]
+    return best
 
 
 __all__ = ["Lanes", "attack", "draw"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import combinations
 from unittest import mock
 
@@ -19,8 +19,9 @@ from case import NO_LIMIT, draw
 from deep_bounds import small_limits
 from limits import clock
 
-from placeopt.model.errors import InputError
-from placeopt.period.bounds import best_prices, set_prices, set_tables
+from placeopt.model.errors import InfeasibleProblemError, InputError
+from placeopt.period.bounds import METHODS as PERIOD
+from placeopt.period.bounds import best_prices, period_bounds, set_prices, set_tables
 from placeopt.period.bounds.best_prices import PriceSearch
 from placeopt.period.bounds.closing import Closing, can_close
 from placeopt.period.bounds.columns import ColumnBound
@@ -93,8 +94,8 @@ def attack(seed):
     except InputError:
         return best is not None, [] if best is None else [f"refused, brute force has {best}"]
     if best is None:
-        return False, []
-    ways = [_columns, _columns, _prices, _closing, _closing, _closing, _sets, _sets]
+        return False, _impossible(problem)
+    ways = [_columns, _columns, _prices, _prices, _closing, _closing, _closing, _sets, _sets, _all]
     with few_buckets(rng), small_limits("period", rng, chance=rng.choice([0.0, 0.1, 0.2])):
         return True, rng.choice(ways)(problem, best, rng)
 
@@ -116,6 +117,21 @@ def few_buckets(rng):
         mock.patch.object(best_prices, "_PHASES", phases),
     ):
         yield
+
+
+def _impossible(problem):
+    """Without a placement any bound is true; that is said, or some bound is given."""
+    with suppress(InfeasibleProblemError):
+        list(period_bounds(problem, FOREVER))
+    return []
+
+
+def _all(problem, best, rng):
+    """Every bound of the list, or some, with a clock that runs out."""
+    names = rng.sample(PERIOD, rng.randint(1, len(PERIOD)))
+    seconds, upper = rng.choice([0.0, FOREVER, FOREVER]), rng.choice([None, best])
+    with clock(rng.choice([None, rng.randint(1, 20)])):
+        return _above(period_bounds(problem, seconds, names, upper), best, f"value {upper}")
 
 
 def _known(problem, best, rng):
@@ -190,7 +206,7 @@ def _closing(problem, best, rng):
             except (OutOfTimeError, UndecidedError) as error:
                 return [f"closing lets {type(error).__name__} out"]
             found.append(("closing", known))
-        if rng.random() < 0.3:
+        if rng.random() < 0.5:
             found += _limits(cover, best, rng)
     values = [int(x) for x in period_batch(problem, np.array(offered))] if offered else []
     if values and closing._best != min(values):
@@ -205,7 +221,10 @@ def _limits(cover, best, rng):
     for _ in range(2):
         limit, end = rng.randint(0, 2 * best), time.perf_counter() + FOREVER
         try:
-            with clock(rng.choice([None, rng.randint(5, 60)])):
+            with (
+                clock(rng.choice([None, rng.randint(5, 60)])),
+                poor_answers(rng, rng.choice([0.0, 0.5])),
+            ):
                 prices = search.best(limit, end)
             found.append(("limit of prices", limit + 1 if prices.slack < 0 else 0))
             lower = rng.randint(0, limit)
@@ -244,11 +263,25 @@ def _sets(problem, best, rng):
     found = []
     for way in (_pricer, _tables):
         try:
-            with clock(rng.choice([None, None, rng.randint(1, 12)])):
+            with clock(rng.choice([None, None, rng.randint(1, 12)])), _little_room(rng):
                 found += way(graph, model, ask, least, worth, rng)
         except (OutOfTimeError, UndecidedError):
             pass
     return found
+
+
+@contextmanager
+def _little_room(rng):
+    """Room for few labels at first, and at most, every third time."""
+    if rng.random() < 0.7:
+        yield
+        return
+    most = rng.choice([4, 16, 64])
+    with ExitStack() as stack:
+        for module in (set_prices, set_tables):
+            stack.enter_context(mock.patch.object(module, "_LABELS", 4))
+            stack.enter_context(mock.patch.object(module, "_MOST_LABELS", most))
+        yield
 
 
 def _load(model, g, members):

@@ -238,8 +238,6 @@ class SetPricer:
                     return None
                 if found is not None and (not relaxed or self.load(found) <= limit):
                     return found
-            if _shift(limit, bits) == 0:
-                break
         raise UndecidedError
 
     def dear(
