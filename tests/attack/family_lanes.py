@@ -28,13 +28,18 @@ from placeopt.makespan.bounds import front
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import propagate
+from placeopt.makespan.bounds.energy import energy_bound
+from placeopt.makespan.bounds.evidence import Evidence
 from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import load_bound
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.bounds.segments import segment_delays
 from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.coarsening import coarsen
+from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 
 FOREVER = 1e6
 
@@ -76,7 +81,14 @@ def draw(rng):
     for v in range(n):
         before = [u for u in range(v) if lane[u] == lane[v]]
         if before and not loose:
-            _tensor(producer, consumers, transfer, before[-1], [v], rng.choice([0, 2, top, 2**58]))
+            _tensor(
+                producer,
+                consumers,
+                transfer,
+                before[-1],
+                [v],
+                rng.choice([0, 2, top, 2**58, 2**61]),
+            )
     for u in range(n):
         later = [v for v in range(u + 1, n) if lane[v] != lane[u] and rng.random() < 0.3]
         if halves and u < n // 2:
@@ -146,10 +158,37 @@ def attack(seed):
     if rng.random() < 0.5:
         return True, _fork(rng)
     lanes = draw(rng)
-    problem = compare.problem_of(lanes.case)
+    if rng.random() < 0.06:
+        return False, _nowhere(lanes, rng)
+    try:
+        problem = compare.problem_of(lanes.case)
+    except InputError:  # sums beyond 2^62
+        return False, []
     ways = [_bounds, _heads, _windows, _windows, _delays, _fronts, _horizons, _parts, _parts]
     with poor_answers(rng, rng.choice([0.0, 0.0, 0.3])):
         return True, rng.choice(ways)(problem, lanes, rng)
+
+
+def _nowhere(lanes, rng):
+    """No op fits, or two that share a device have none in common: that is said, and bounds of it
+    are found all the same.
+    """
+    case = lanes.case
+    case.capacity, case.resident = [2] * case.num_devices, [3] * case.num_ops
+    if rng.random() < 0.5:
+        case.capacity, case.colocation = [NO_LIMIT] * case.num_devices, [0] * case.num_ops
+        case.compute = [
+            [x if d == v % 2 else -1 for d, x in enumerate(row)]
+            for v, row in enumerate(case.compute)
+        ]
+    try:
+        problem = compare.problem_of(case)
+    except InputError:
+        return []
+    relaxation = relax(problem)
+    found = load_bound(relaxation).value, int(heads_tails(relaxation).through().max())
+    said = objective_of(problem).impossible(problem)
+    return [] if said and min(found) >= 0 else [f"{found} of an impossible problem: '{said}'"]
 
 
 def _bounds(problem, lanes, rng):
@@ -181,8 +220,13 @@ def _heads(problem, lanes, rng):
     end = time.perf_counter() + rng.choice([FOREVER, 0.0])
     with small_limits("makespan", rng):
         found = heads_tails(relaxation, rng.choice([None, 1, 64]), end)
-        value = load_bound(relaxation).value
-    wrong = [f"load {value} of {lanes.best}"] if value > lanes.best else []
+        loads = load_bound(relaxation)
+        values = loads.value, head_tail_bound(relaxation, found, loads.weights)
+        values += (energy_bound(Evidence(relaxation, found, loads.weights, 0), end),)
+    wrong = [f"{values} of {lanes.best}"] if max(values) > lanes.best else []
+    for v, row in enumerate(relaxation.allowed):
+        if not row[lanes.lane[v]]:
+            wrong.append(f"op {v} is not allowed where it runs")
     for v, d in enumerate(lanes.lane):
         c = relaxation.class_of[d]
         if found.head[v, c] > lanes.start[v]:

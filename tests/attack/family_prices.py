@@ -194,7 +194,7 @@ def _closing(problem, best, rng):
         return []
     upper = rng.choice([upper, 2 * best + 1, int(model.smallest_times.sum()) + 1, 3 * best + 9])
     upper = max(upper, best)
-    with poor_answers(rng, rng.choice([0.0, 0.0, 0.2])):
+    with poor_answers(rng, rng.choice([0.0, 0.0, 0.2])), _little_room(rng):
         if rng.random() < 0.4:
             known = cover.raise_from(known, upper)
         closing = Closing(cover, lambda: upper, lambda device: offered.append(model.expand(device)))
