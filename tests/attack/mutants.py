@@ -97,6 +97,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]makespan*",
+            f"{SLICES}::*[[]lanes*",
             "tests/attack/test_segments.py",
             "tests/bounds/test_*.py",
             "tests/exact/test_coarsening.py",
@@ -107,6 +108,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]period*",
+            f"{SLICES}::*[[]prices*",
             f"{SLICES}::*-dp-*",
             "tests/period/test_*.py",
             "tests/splits/test_*.py",
@@ -117,6 +119,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]latency*",
+            f"{SLICES}::*[[]slots*",
             "tests/bounds/test_latency*.py",
             "tests/period/test_period_models.py::*flow*",
         ),
@@ -140,7 +143,7 @@ GROUPS = {
             "placeopt/sharding/compact.py",
         ),
         0.04,
-        (f"{SLICES}::*[[]sharding*", "tests/sharding/test_*.py"),
+        (f"{SLICES}::*[[]sharding*", f"{SLICES}::*[[]parts*", "tests/sharding/test_*.py"),
     ),
     "judges": Group(
         ("schedules/judge.py", "placeopt/*/judge.py", "placeopt/plans/*_judge.py"),
@@ -605,7 +608,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=None, help="try at most so many")
     parser.add_argument("--files", default="*", help="only files that match, say tools/*")
     parser.add_argument(
-        "--again", action="store_true", help="try survivors again, and nothing else"
+        "--again",
+        action="store_true",
+        help="try again survivors that equivalent.csv does not argue, and nothing else",
     )
     parser.add_argument(
         "--share", type=float, default=None, help="of all mutants, instead of the table's"
@@ -628,11 +633,12 @@ def main(arguments: list[str] | None = None) -> None:
         for pair in chosen(options.files, options.share, options.seed)
         if pair[1].key not in tried
     ][options.first :]
+    argued = read_rows(ROOT / RESULTS / "equivalent.csv")
     todo = [
         (group, mutant)
         for group, mutant in wanted
         if (
-            rows.get(mutant.key, {}).get("outcome") == "survived"
+            rows.get(mutant.key, {}).get("outcome") == "survived" and mutant.key not in argued
             if options.again
             else mutant.key not in rows
         )
