@@ -39,6 +39,8 @@ class PipelinePeriod(PlainObjective):
     make.
     """
 
+    __slots__ = ()
+
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "pipeline"
     default_solver: ClassVar[str] = "repetend"

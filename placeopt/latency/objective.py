@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Latency(SteadyObjective):
     """The end of one sample where accelerators run convex slots, in ticks."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "latency"
     default_solver: ClassVar[str] = "cp-sat"
     ordered: ClassVar[bool] = True

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Makespan(PlacementObjective):
     """End of the last op in ticks; ops and transfers run as docs/concepts.md says."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "makespan"
     default_solver: ClassVar[str] = "portfolio"
     comparison: ClassVar[tuple[str, ...]] = (

@@ -148,7 +148,12 @@ class PlainObjective(ABC):
     comparison : the default solver alone, unless a class says more.
     bounded : what the bounds are of, for messages. bound_methods : their names, cheapest first.
     ends_at_upper : whether bounding ends once a bound meets a known value.
+
+    Objectives are shared by all problems, and foreign searches can reach them: slots leave nothing
+    on an instance that could be set.
     """
+
+    __slots__ = ()
 
     name: ClassVar[str]
     default_solver: ClassVar[str]
@@ -273,6 +278,8 @@ class JudgedObjective(PlainObjective):
     ----------
     solution_class : class of its solutions. expected : what a solution is, for messages.
     """
+
+    __slots__ = ()
 
     solution_class: ClassVar[type]
     expected: ClassVar[str]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class PlacementObjective(PlainObjective):
     """What objectives of a placement share: the constraints, and ticks as the unit."""
 
+    __slots__ = ()
+
     kind: ClassVar[str] = "placement"
 
     def impossible(self, problem: PlacementProblem) -> str:
@@ -30,6 +32,8 @@ class PlacementObjective(PlainObjective):
 
 class SteadyObjective(PlacementObjective, ABC):
     """What the period and the latency share: one value in ticks, no choice of execution."""
+
+    __slots__ = ()
 
     ends_at_upper: ClassVar[bool] = True
 

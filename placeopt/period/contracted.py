@@ -426,8 +426,8 @@ def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | No
 def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
     """Return a topological order of the order edges that follows branches to their end.
 
-    Without cycles in the order edges (a contracted `none` or `convex` model may have them; any
-    order will do there) every node comes after its predecessors.
+    There are no cycles: `chain` has joined them, `none` has no order edges, and a `convex` model
+    that comes here has a node for every op.
     """
     size = model.num_nodes
     successors: list[list[int]] = [[] for _ in range(size)]
@@ -444,6 +444,4 @@ def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
             waiting[v] -= 1
             if waiting[v] == 0:
                 stack.append(v)
-    if len(order) < size:
-        return np.arange(size)
     return np.array(order, dtype=np.int64)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Period(SteadyObjective):
     """The largest device load of a steady-state pipeline, in ticks."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "period"
     default_solver: ClassVar[str] = "ideal-dp"
     comparison: ClassVar[tuple[str, ...]] = ("linear-dp", "ideal-dp")

@@ -13,6 +13,8 @@ class PlanObjective(JudgedObjective):
     bounded.
     """
 
+    __slots__ = ()
+
     kind: ClassVar[str] = "plan"
     bounded: ClassVar[str] = "a plan"
     solution_class: ClassVar[type] = TrainingPlan

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class SampleTime(PlanObjective):
     """The largest time per sample of a stage."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "sample-time"
     default_solver: ClassVar[str] = "plan-ideals"
     prover: ClassVar[str] = "plan-ideals"

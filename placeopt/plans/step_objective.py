@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class StepTime(PlanObjective):
     """The time of a step under the cost model of the problem."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "step-time"
     default_solver: ClassVar[str] = "plan-stages"
     prover: ClassVar[str] = "plan-stages"

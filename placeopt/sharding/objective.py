@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class TotalCost(JudgedObjective):
     """Costs of nodes and edges, added up; the usage limit is a constraint."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "cost"
     kind: ClassVar[str] = "sharding"
     default_solver: ClassVar[str] = "sharding-portfolio"

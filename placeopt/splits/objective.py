@@ -21,6 +21,8 @@ class SplitPeriod(JudgedObjective):
     overlapped transfers.
     """
 
+    __slots__ = ()
+
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "split"
     default_solver: ClassVar[str] = "split-ideals"

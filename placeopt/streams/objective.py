@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Blocking(JudgedObjective):
     """Blocked jobs: refused, not placed, late, or still running at the horizon."""
 
+    __slots__ = ()
+
     name: ClassVar[str] = "blocking"
     kind: ClassVar[str] = "jobs"
     default_solver: ClassVar[str] = "feasible-first"

@@ -43,6 +43,7 @@ from placeopt.makespan.coarsening import coarsen
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
 from placeopt.model.placement import Placement
+from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
     best_prices,
@@ -81,15 +82,24 @@ SMALL = {
         (segments, "MOST_BETWEEN", (0, 1)),
         (segments, "MOST_WIDE", (1, 2)),
         (front, "LARGEST_TIME", (2**62,)),
+        (segments, "EFFORT", (0.0,)),
         (front_windows, "MOST_CANDIDATES", (1, 3)),
         (front_windows, "_CLOSE", (10**12,)),
     ),
     "period": (
         (best_prices, "_LISTED", (1, 3)),
+        (best_prices, "_NEAR", (0.5,)),
+        (best_prices, "_DISJOINT", (1,)),
+        (best_prices, "_LEAST_STEADY", (2.0,)),
         (contracted, "ROWS_AT_ONCE", (1, 2)),
         (covering, "_MAX_NODES", (0,)),
+        (covering, "_DISJOINT", (1,)),
+        (covering, "_LEAST_STEADY", (2.0,)),
         (disjoint_sets, "_WORK", (1, 20)),
         (frontier, "MAX_STATES", (1, 8)),
+        (frontier, "_MAX_WIDTH", (1, 2)),
+        (period_bounds, "_CONTRACT_SECONDS", (1e9,)),
+        (period_bounds, "_AREA_NODES", (0,)),
         (set_prices, "_WORK", (1, 20)),
         (set_prices, "_LABELS", (8,)),
         (set_prices, "_MOST_LABELS", (8, 16)),
@@ -115,11 +125,11 @@ SMALL = {
 """Limits on the work of bounds, by objective: (module, name, smaller values)."""
 
 
-def small_limits(objective, rng):
-    """Return a context in which some limits are smaller, and the clock may run out; half of the
-    time all are as they are.
+def small_limits(objective, rng, chance=None):
+    """Return a context in which some limits are smaller, and the clock may run out, each with some
+    chance; without one a third of all contexts changes nothing.
     """
-    stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3])
+    stack, chance = ExitStack(), rng.choice([0.0, 0.1, 0.3]) if chance is None else chance
     for module, name, values in SMALL[objective]:
         assert hasattr(module, name), f"{module.__name__} has no {name}"
         if rng.random() < chance:
@@ -157,17 +167,17 @@ def _makespan(problem, best, rng):
     found.append(("heads and tails", int(whole.heads.through().max())))
     parts = series_parts(whole.relaxation, float("inf"))
     if parts:
-        found.append(("parts in series", _in_series(problem, whole, parts)))
+        found.append(("parts in series", in_series(problem, whole, parts)))
     if problem.objective == "makespan" and best < 2**40 and rng.random() < 0.3:
         unit = rng.choice([1, 2, 3, 7, max(1, best // 4)])
         coarse = coarsen(problem, unit)
         inner = Analysis(coarse.problem, seconds=3600.0)
         found += [("coarse " + name, inner.run(name) * unit) for name in MAKESPAN[:7]]
-        found += _there_and_back(problem, coarse, rng)
+        found += there_and_back(problem, coarse, rng)
     return _above(found, best, f"from {known}, value {upper}")
 
 
-def _in_series(problem, whole, parts):
+def in_series(problem, whole, parts):
     """Return the bound of parts one after the other, each with heads and tails of its own."""
     inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
     least = [max(part.run(name) for name in MAKESPAN[:4]) for part in inner]
@@ -180,7 +190,7 @@ def _in_series(problem, whole, parts):
     return max(sum(least), int(heads.through().max()))
 
 
-def _there_and_back(problem, coarse, rng):
+def there_and_back(problem, coarse, rng):
     """Return a difference where a placement of the coarse problem and one of the fine problem do
     not have the devices of each other.
     """

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 import brute_force
 import compare
+import family_lanes
+import family_parts
 import family_pipeline
+import family_prices
 import family_proof
 import family_sharding
+import family_slots
 import family_split
 from case import NO_LIMIT, draw
 from deep_bounds import deep_bounds
@@ -189,10 +193,14 @@ def bounds_by_looks(problem, best, rng: random.Random) -> list[str]:
 
 FAMILIES: dict[str, Callable[[int], Outcome]] = {
     "makespan": attack_makespan,
+    "lanes": lambda seed: Outcome(*family_lanes.attack(seed)),
     "period": attack_period,
+    "prices": lambda seed: Outcome(*family_prices.attack(seed)),
     "latency": attack_latency,
+    "slots": lambda seed: Outcome(*family_slots.attack(seed)),
     "split": lambda seed: Outcome(*family_split.attack(seed)),
     "sharding": lambda seed: Outcome(*family_sharding.attack(seed)),
+    "parts": lambda seed: Outcome(*family_parts.attack(seed)),
     "pipeline": lambda seed: Outcome(*family_pipeline.attack(seed)),
     "proof": lambda seed: Outcome(*family_proof.attack(seed)),
 }

@@ -97,6 +97,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]makespan*",
+            f"{SLICES}::*[[]lanes*",
             "tests/attack/test_segments.py",
             "tests/bounds/test_*.py",
             "tests/exact/test_coarsening.py",
@@ -107,6 +108,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]period*",
+            f"{SLICES}::*[[]prices*",
             f"{SLICES}::*-dp-*",
             "tests/period/test_*.py",
             "tests/splits/test_*.py",
@@ -117,6 +119,7 @@ GROUPS = {
         0.04,
         (
             f"{SLICES}::*[[]latency*",
+            f"{SLICES}::*[[]slots*",
             "tests/bounds/test_latency*.py",
             "tests/period/test_period_models.py::*flow*",
         ),
@@ -140,7 +143,7 @@ GROUPS = {
             "placeopt/sharding/compact.py",
         ),
         0.04,
-        (f"{SLICES}::*[[]sharding*", "tests/sharding/test_*.py"),
+        (f"{SLICES}::*[[]sharding*", f"{SLICES}::*[[]parts*", "tests/sharding/test_*.py"),
     ),
     "judges": Group(
         ("schedules/judge.py", "placeopt/*/judge.py", "placeopt/plans/*_judge.py"),
@@ -189,14 +192,14 @@ def files_of(group: Group) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in found if p.resolve() == p)
 
 
-def chosen(files: str, share: float | None) -> list[tuple[str, Mutant]]:
+def chosen(files: str, share: float | None, seed: int = SEED) -> list[tuple[str, Mutant]]:
     """Return the mutants that the seed chooses in files that match, with their groups."""
     return [
         (name, mutant)
         for name, group in GROUPS.items()
         for file in files_of(group)
         if fnmatch.fnmatch(file, files)
-        for mutant in mutants_of(ROOT, file, SEED, group.share if share is None else share)
+        for mutant in mutants_of(ROOT, file, seed, group.share if share is None else share)
     ]
 
 
@@ -605,11 +608,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=None, help="try at most so many")
     parser.add_argument("--files", default="*", help="only files that match, say tools/*")
     parser.add_argument(
-        "--again", action="store_true", help="try survivors again, and nothing else"
+        "--again",
+        action="store_true",
+        help="try again survivors that equivalent.csv does not argue, and nothing else",
     )
     parser.add_argument(
         "--share", type=float, default=None, help="of all mutants, instead of the table's"
     )
+    parser.add_argument("--seed", type=int, default=SEED, help="another one: a fresh share")
+    parser.add_argument("--besides", type=Path, help="leave out the mutants of this table")
     parser.add_argument("--seconds", type=float, default=None, help="begin none after so many")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "placeopt-mutants"
@@ -620,12 +627,18 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     rows = read_rows(options.output)
-    wanted = chosen(options.files, options.share)[options.first :]
+    tried = read_rows(options.besides) if options.besides else {}
+    wanted = [
+        pair
+        for pair in chosen(options.files, options.share, options.seed)
+        if pair[1].key not in tried
+    ][options.first :]
+    argued = read_rows(ROOT / RESULTS / "equivalent.csv")
     todo = [
         (group, mutant)
         for group, mutant in wanted
         if (
-            rows.get(mutant.key, {}).get("outcome") == "survived"
+            rows.get(mutant.key, {}).get("outcome") == "survived" and mutant.key not in argued
             if options.again
             else mutant.key not in rows
         )

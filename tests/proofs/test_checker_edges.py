@@ -7,6 +7,7 @@ test would find: they come from mutants that survived (`tests/attack/mutants.py`
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -433,3 +434,71 @@ def test_a_bound_is_refuted_one_tick_below_it():
     for bound, said in ((10, "accepted"), (11, "refused")):
         data = proof_of([[5, 5]] * 3, [0, 0, 1], [0, 6, 0], bound, steps)
         assert verdict(checker, data) == said
+
+
+def test_memory_is_freed_after_it_is_allocated_in_every_order():
+    """`never_below_zero` says what trying every set of blocks that may come first says."""
+    from itertools import product
+
+    from proof_checker.pipeline_memory import never_below_zero
+
+    rng, answers = random.Random(7), []
+    for _ in range(600):
+        n = rng.choice([2, 4, 5, 6])
+        changes = [rng.randint(-3, 3) for _ in range(n)]
+        changes[-1] = -sum(changes[:-1])
+        before = [set() for _ in range(n)]
+        for v in range(n):
+            for u in range(v):
+                if rng.random() < 0.5:
+                    before[v] |= {u} | before[u]
+        order = rng.sample(range(n), n)  # blocks by any number
+        changes = [changes[order.index(v)] for v in range(n)]
+        before = [{order[u] for u in before[order.index(v)]} for v in range(n)]
+        firsts = ({v for v in range(n) if chosen[v]} for chosen in product([False, True], repeat=n))
+        expected = all(
+            sum(changes[v] for v in first) >= 0
+            for first in firsts
+            if all(before[v] <= first for v in first)
+        )
+        assert never_below_zero(changes, before) == expected, (changes, before)
+        answers.append(expected)
+    assert 50 < sum(answers) < 550
+
+
+def test_a_problem_that_frees_too_early_is_refused():
+    """Memory that is freed by a block which does not wait for what allocates it."""
+    rows = [
+        {
+            "name": name,
+            "kind": "F",
+            "devices": ["x"],
+            "span": 1,
+            "memory": [change],
+            "after": [],
+            "stage": -1,
+        }
+        for name, change in (("a", 1), ("b", -1))
+    ]
+    data = {"name": "two", "devices": ["x"], "micro_batches": 1, "capacity": [4], "blocks": rows}
+    with pytest.raises(checker.FalseStatementError, match="frees what was allocated"):
+        checker.Pipeline(data)
+    rows[1]["after"] = ["a"]
+    assert checker.Pipeline(data).order == [0, 1]
+
+
+def test_times_of_a_segment_and_of_one_device_are_those_of_the_class():
+    """The ends of a segment take no time where they can run, and ops on one device of a class
+    take the times of that class.
+    """
+    from types import SimpleNamespace
+
+    from proof_checker.segment_steps import no_time
+    from proof_checker.sharing_steps import time_on_one
+
+    assert no_time([3, None, 0]) == [0, None, 0]
+    state = SimpleNamespace(
+        time=[[3, 50], [4, 60]], head=[[1, 200], [2, 300]], tail=[[5, 7000], [6, 8000]]
+    )
+    assert time_on_one(state, [0, 1], 0) == 1 + 7 + 5
+    assert time_on_one(state, [0, 1], 1) == 200 + 110 + 7000

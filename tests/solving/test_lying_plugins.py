@@ -20,6 +20,7 @@ import pytest
 import reference
 from contract_problems import other_problems
 
+import placeopt.model.objective as objectives
 import placeopt.solving.run as run_module
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
@@ -447,6 +448,26 @@ def stretch_budget(problem, tracker):
     tracker.stop()
 
 
+def set_objective(problem, tracker):
+    """Have all be valued, judged and bounded by functions of one's own: the objective is shared."""
+    objective = objective_of(problem)
+    report = BoundReport(1, "magic", {"magic": 1}, 0.0, "")
+    liars = {
+        "finish": lambda *given, **named: Finished(1, "fifo", ()),
+        "bounds": lambda *given, **named: report,
+        "impossible": lambda problem: "I say so",
+        "name": "optimal",
+    }
+    for key, liar in liars.items():
+        for write in (setattr, object.__setattr__):
+            try:
+                write(objective, key, liar)
+            except AttributeError:
+                continue
+    tracker.offer(1, Placement([1, 0, 1, 0]))
+    run_part(tracker, make_solver("heft"))
+
+
 def prove_elsewhere(problem, tracker):
     """Have one of our solvers prove a bound of another problem in the name of this one."""
     tracker.problem = PlacementProblem.from_edges(np.array(COMPUTE) * 100, [])
@@ -483,6 +504,7 @@ DEEDS = {
     "pretend a part": pretend_part,
     "take the best": take_the_best,
     "stretch the budget": stretch_budget,
+    "set the objective": set_objective,
     "prove elsewhere": prove_elsewhere,
     "run elsewhere": run_elsewhere,
     "a value too low": lambda problem, tracker: tracker.offer(1, Placement([1, 0, 1, 0])),
@@ -528,6 +550,19 @@ def test_nor_does_it_without_anything_to_start_from(deed):
     if result is not None:
         assert result.value is None or result.value >= OPTIMUM
     check(result, problem)
+
+
+def test_nothing_can_be_set_on_an_objective_of_ours():
+    """One object values all problems of an objective: it holds nothing that could be replaced."""
+    seen = 0
+    for kind, name in list(objectives._targets):
+        objective = objectives.named_objective(kind, name)
+        if type(objective).__module__.startswith("placeopt."):
+            assert not hasattr(objective, "__dict__"), name
+            with pytest.raises(AttributeError):
+                objective.finish = None
+            seen += 1
+    assert seen >= 9
 
 
 @pytest.mark.parametrize("solves", [True, False], ids=["solution", "none"])

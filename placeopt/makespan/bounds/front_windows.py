@@ -160,8 +160,10 @@ class FrontModel:
         solver = cp_solver(workers=self.front.num_workers, seconds=seconds)
         if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return 0, self.known
-        self.known = min(self.known, int(np.floor(solver.best_objective_bound + 0.5)))
-        return round(solver.objective_value), self.known
+        # in whole numbers: CP-SAT minimises the negative, and a float rounds what passes 2^53
+        most = -int(solver.response_proto.inner_objective_lower_bound)
+        self.known = min(self.known, most)
+        return sum(solver.value(x) for x in self.gained), self.known
 
     def reaches(self, energy: int, seconds: float) -> int | bool | None:
         """Return the energy of a schedule of at least `energy`, False if there is none, None if

@@ -185,21 +185,27 @@ class Closing:
         """Return the sets that a placement may use, and whether these are all; else as many of the
         nearest.
         """
-        usable, sets = self._search.usable(prices.limit), None
+        sets = None
         for share in _SHARES:
-            least = max(0, prices.most - int(share * prices.slack))
-            try:
-                self._tables.prepare(prices.price, usable, prices.limit, least)
-            except UndecidedError:
-                break
-            more = self._tables.near(least, _MOST_SETS)
+            more = self._nearest(prices, share)
             if more is None:
-                break
+                return self._tables.some(prices.most, _MOST_SETS) if sets is None else sets, False
             sets = more
-            if share == 1.0:
-                self._listed = max(self._listed, int(prices.limit * self._share(prices)))
-                return sets, True
-        return self._tables.some(prices.most, _MOST_SETS) if sets is None else sets, False
+        assert sets is not None  # the last share is the whole slack
+        self._listed = max(self._listed, int(prices.limit * self._share(prices)))
+        return sets, True
+
+    def _nearest(self, prices: BestPrices, share: float) -> NearSets | None:
+        """Return the sets within a share of the slack of the dearest, None if they are too many."""
+        usable, least = (
+            self._search.usable(prices.limit),
+            max(0, prices.most - int(share * prices.slack)),
+        )
+        try:
+            self._tables.prepare(prices.price, usable, prices.limit, least)
+        except UndecidedError:
+            return None
+        return self._tables.near(least, _MOST_SETS)
 
     def _rest(self, prices: BestPrices) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return the ticks of every node on the device of the other type, what it costs of the

@@ -43,7 +43,6 @@ _SCALES = (
     0.7,
     1.4,
 )  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
-_HALVINGS = 45
 _LABELS, _MOST_LABELS = 1 << 18, 1 << 24
 _WORK = 2_000_000  # labels between two looks at the clock
 
@@ -239,8 +238,6 @@ class SetPricer:
                     return None
                 if found is not None and (not relaxed or self.load(found) <= limit):
                     return found
-            if _shift(limit, bits) == 0:
-                break
         raise UndecidedError
 
     def dear(
@@ -277,9 +274,7 @@ class SetPricer:
             min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest)),
         )
         best, multiplier = None, 0
-        for _ in range(_HALVINGS):
-            if high - low <= 1:
-                break
+        while high - low > 1:
             middle = (low + high) // 2
             load = int(longest_rest(self.graph, price, usable, middle, self._rest[0]))
             most = int(self._rest[0, 0]) + middle * limit

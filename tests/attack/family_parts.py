@@ -1,0 +1,197 @@
+"""Parts of sharding's bound, one by one: the bound of what is left, step by step and narrowed, what
+CP-SAT leaves of it, and branch and bound, against every choice.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from itertools import product
+from unittest import mock
+
+import numpy as np
+from answers import poor_answers
+from family_sharding import NO_LIMIT, draw_tables, problem_of, value
+
+from placeopt.model.errors import InputError
+from placeopt.sharding import reduction
+from placeopt.sharding.bounds import bounding as bounding_file
+from placeopt.sharding.bounds import branches as branches_file
+from placeopt.sharding.bounds.bounding import Bounding
+from placeopt.sharding.bounds.branches import Branches
+from placeopt.sharding.bounds.lagrangian import MOST_PRICE
+
+SMALL = (
+    (bounding_file, "SHRUNK", (0.5, 1.0, 2.0)),
+    (bounding_file, "CP_SAT_PAIRS", (0, 5)),
+    (branches_file, "STEPS", (1, 5)),
+    (branches_file, "MOST_NUMBERS", (0,)),
+    (reduction, "MOST_GROWTH", (1, 4)),
+    (reduction, "MOST_WORK", (1, 200)),
+    (reduction, "ROUNDS", (0, 1)),
+)
+
+
+def draw(rng):
+    """Return tables as ever, or of nodes that live together under a tight limit: the dearer their
+    usage the cheaper they are.
+    """
+    if rng.random() < 0.4:
+        return draw_tables(rng)
+    n, top = rng.choice([2, 3, 4, 5, 6]), rng.choice([9, 100, 10**6])
+    sizes = [rng.choice([2, 2, 3]) for _ in range(n)]
+    usages = [sorted(rng.randint(0, 20) for _ in range(k)) for k in sizes]
+    costs = [[rng.randint(0, top) + top * (20 - u) // 10 for u in row] for row in usages]
+    if rng.random() < 0.15:  # usage differs nowhere
+        usages = [[3] * k for k in sizes]
+    last, spread = rng.choice([1, 2, 6]), rng.choice([1, 4])
+    begins = [rng.randrange(min(last, spread)) for _ in range(n)]
+    intervals = [[begin, rng.randint(begin + 1, last)] for begin in begins]
+    edges = [rng.sample(range(n), 2) for _ in range(rng.randint(0, n + 1))]
+    worth, linked = rng.choice([top, top, 2**60]), rng.random() < 0.3
+    tables = [
+        [
+            [
+                worth
+                if (x % sizes[v] != y if linked else rng.random() < 0.2)
+                else rng.randint(0, top)
+                for y in range(sizes[v])
+            ]
+            for x in range(sizes[u])
+        ]
+        for u, v in edges
+    ]
+    least, most = sum(map(min, usages)), sum(map(max, usages))
+    limit = rng.choice([rng.randint(least, most), (least + most) // 2, most, NO_LIMIT])
+    return costs, usages, intervals, edges, tables, limit
+
+
+def attack(seed):
+    """Return (whether a choice is feasible, every difference)."""
+    rng = random.Random(seed)
+    drawn = draw(rng)
+    every = list(product(*(range(len(row)) for row in drawn[0])))
+    values = {choice: cost for choice in every if (cost := value(drawn, choice)) is not None}
+    problem = problem_of(seed, drawn)
+    if not values:
+        return False, _impossible(problem, drawn)
+    best = min(values.values())
+    known = rng.choice([None, best, best + 1, rng.choice(sorted(values.values()))])
+    with ExitStack() as stack:
+        for module, name, smaller in SMALL:
+            if rng.random() < 0.3:
+                stack.enter_context(mock.patch.object(module, name, rng.choice(smaller)))
+        stack.enter_context(poor_answers(rng, rng.choice([0.0, 0.0, 0.3])))
+        way = rng.choice([_whole, _branches, _branches])
+        return True, way(problem, drawn, best, known, rng)
+
+
+def _impossible(problem, drawn):
+    """No choice fits: that is said of a node or of the smallest usages, or nothing is found."""
+    try:
+        bound = Bounding(problem)
+    except InputError:
+        return []
+    _, usages, intervals, _, _, limit = drawn
+    least = [
+        sum(
+            min(row)
+            for row, (start, end) in zip(usages, intervals, strict=True)
+            if start <= t < end
+        )
+        for t, _ in intervals
+    ]
+    bound.certify()
+    wrong = bound.found is not None and max(least) <= limit
+    return ["a choice is found where none fits"] if wrong else []
+
+
+def _dream(dual, rng):
+    """Any prices and messages prove something, and nothing false."""
+    scale, n = 10.0 ** rng.choice([-3, 0, 2, 9, 18]), len(dual.prices)
+    dual.prices = np.clip([rng.random() * scale for _ in range(n)], 0.0, MOST_PRICE)
+    dual._messages = tuple(
+        part + [scale * rng.choice([0.0, rng.uniform(-1, 1)]) for _ in part]
+        for part in dual._messages
+    )
+
+
+def _whole(problem, drawn, best, known, rng):
+    """Steps, certificates, known choices, and CP-SAT in any order."""
+    bound, found = Bounding(problem, known), []
+    for _ in range(rng.randint(3, 15)):
+        deed = rng.choice(
+            ["step", "dream", "certify", "certify", "aim", "finish", "prove", "decode"]
+        )
+        if deed == "step" and not bound.settled:
+            bound.step()
+        elif deed == "dream" and not bound.settled:
+            _dream(bound.dual, rng)
+        elif deed == "certify":
+            bound.certify(narrow=rng.random() < 0.8)
+        elif deed == "aim":
+            above = rng.choice([0, 1, 5, 10**6])
+            bound.aim(
+                max(0, best - bound.condensed.offset + above), guess=rng.choice([1.0, np.inf])
+            )
+        elif deed == "finish":
+            bound.finish(5.0, deterministic=True)
+        elif deed == "prove":
+            bound.prove(rng.randint(0, max(0, best - bound.condensed.offset)))
+        elif deed == "decode" and not bound.settled:
+            bound.decoded(limited=rng.random() < 0.5)
+            found += [] if bound.prices.min(initial=0.0) >= 0 else ["a price below 0"]
+        if bound.left() < 0:
+            found.append("less than nothing is left")
+        if bound.bound > best:
+            found.append(f"{bound.bound} is proved by {deed}, the optimum is {best}")
+        if bound.found is not None:
+            found += _worth(bound, bound.found, drawn, best)
+    return found
+
+
+def _worth(bound, choice, drawn, best):
+    """A difference where a choice that was found is worth less than the best."""
+    whole = tuple(int(x) for x in bound.condensed.expand(choice))
+    cost = value(drawn, whole)
+    return [f"{whole} costs {cost}, the best {best}"] if cost is not None and cost < best else []
+
+
+def _branches(problem, drawn, best, known, rng):
+    """Part by part until nothing is open: then the best is proved, unless it was known."""
+    known = best + rng.choice([0, 1, 3, 10**7]) if known is None else known
+    bounding = Bounding(problem, known)
+    if bounding.settled:
+        return []
+    for _ in range(rng.randint(0, 4)):
+        bounding.step()
+    if rng.random() < 0.3:
+        bounding.certify()
+    if bounding.settled or bounding.upper is None or not bounding.cheap:
+        return []
+    offset = bounding.condensed.offset
+    sure = (
+        bounding._exact and bounding._others > best - offset
+    )  # no choice is left out, none blurred
+    branches, found = Branches(bounding), []
+    looks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 30)])))
+
+    def stop():
+        return next(looks, None) is None
+
+    for _ in range(60):
+        if branches.over or branches.full:
+            break
+        branches.step(stop)
+        if rng.random() < 0.2:
+            branches.close(max(0, best - offset) + rng.choice([0, 0, 1, 5]))
+        if sure and branches.bound + offset > best:
+            found.append(f"{branches.bound + offset} is proved by parts, the optimum is {best}")
+    if branches.over and sure and branches.bound + offset != best:
+        found.append(f"no part is open at {branches.bound + offset}, the optimum is {best}")
+    bounding.prove(branches.bound)
+    if bounding.bound > best:
+        found.append(f"{bounding.bound} is proved by branches, the optimum is {best}")
+    if branches.choice is not None:
+        found += _worth(bounding, branches.choice, drawn, best)
+    return found

@@ -1,0 +1,397 @@
+"""Pieces of the makespan's bounds against their definitions: the energy of windows, delays between
+forks and joins, the cheapest version of a problem, and the sums of the load bound.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from itertools import permutations, product
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
+
+import compare
+import family_lanes
+from ortools.sat.python import cp_model
+
+from placeopt.makespan.bounds import front, front_windows
+from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.front import FrontSearch
+from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.head_tail import _smallest_ends
+from placeopt.makespan.bounds.load import _weighted
+from placeopt.makespan.bounds.relaxation import INFINITE, relax
+from placeopt.makespan.bounds.segment_graph import Segment, SegmentGraph
+from placeopt.makespan.bounds.segments import _Model, _model
+from placeopt.model.problem import PlacementProblem
+
+pytestmark = pytest.mark.interpreted
+
+
+def lanes_of(seed, most):
+    """Return a random.Random, drawn Lanes of at most `most` ops, and their problem."""
+    rng = random.Random(seed)
+    lanes = family_lanes.draw(rng)
+    while lanes.case.num_ops > most or lanes.best > 10**6 or lanes.best < 2:
+        lanes = family_lanes.draw(rng)
+    return rng, lanes, compare.problem_of(lanes.case)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_lanes_say_holds(part):
+    """Heads, delays, windows and bounds of 15 problems are true of a schedule that is the best."""
+    for seed in range(15 * part, 15 * part + 15):
+        assert family_lanes.attack(5000 + seed) == (True, []), seed
+
+
+# --- windows
+
+
+def energy_of_window(side, window):
+    """Return the most energy in a window by trying all devices and orders of all ops that may run
+    in it: earlier is never worse.
+    """
+    r, head = side.relaxation, side.head
+    edges = list(
+        zip(
+            side.source.tolist(), side.target.tolist(), r.pay.tolist(), r.free.tolist(), strict=True
+        )
+    )
+    n, devices = r.num_ops, range(len(r.class_of))
+    best = 0
+    for places in product([None, *devices], repeat=n):
+        if any(d is not None and r.compute[v, r.class_of[d]] < 0 for v, d in enumerate(places)):
+            continue
+        if any(places[v] is not None and places[u] is None for u, v, _, _ in edges):
+            continue
+        running = [v for v in range(n) if places[v] is not None]
+        for order in permutations(running):
+            value = _energy_of(side, window, places, order, edges, head)
+            best = max(best, value)
+    return best
+
+
+def _energy_of(side, window, places, order, edges, head):
+    r = side.relaxation
+    end, idle, total = {}, {}, 0
+    for v in order:
+        d = places[v]
+        c = r.class_of[d]
+        begin = max(int(head[v, c]), idle.get(d, 0))
+        for u, w, pay, free in edges:
+            if w != v:
+                continue
+            if u not in end or (places[u] != d and pay >= INFINITE):
+                return 0
+            begin = max(begin, end[u] + (free if places[u] == d else max(free, pay)))
+        end[v] = idle[d] = begin + int(r.compute[v, c])
+        if begin >= window:
+            return 0
+        total += min(int(side.energy[v]), int(side.weights[c]) * (window - begin))
+    return total
+
+
+def sides(seed, most=3):
+    """Yield (rng, Fronts, window) of a drawn problem in both directions."""
+    rng, lanes, problem = lanes_of(seed, most)
+    whole = Analysis(problem, seconds=3600.0)
+    weights = np.array([rng.randint(1, 3) for _ in whole.relaxation.class_size])
+    for backwards in (False, True):
+        head = whole.heads.tail if backwards else whole.heads.head
+        side = Fronts(whole.relaxation, head, weights, backwards=backwards, num_workers=1)
+        yield rng, side, rng.randint(1, lanes.best)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_window_holds_what_all_orders_say(part):
+    """The energy of a window is that of the best of all devices and orders, and known to be."""
+    for seed in range(8 * part, 8 * part + 8):
+        for _, side, window in sides(seed):
+            side.extend(window, 60.0)
+            true = energy_of_window(side, window)
+            assert side.most[window] == min(true, window * side.width), seed
+            assert side.solved == window, seed
+
+
+def test_questions_alone_find_the_energy():
+    """Where the first look at the maximum finds nothing, bisection does, and says so."""
+    for seed in range(6):
+        for _, side, window in sides(seed):
+
+            def nothing(model, seconds):
+                return 0, model.known
+
+            with (
+                mock.patch.object(FrontModel, "maximum", nothing),
+                mock.patch.object(front_windows, "_CLOSE", 10**12),
+            ):
+                side.extend(window, 60.0)
+            assert side.most[window] == min(energy_of_window(side, window), window * side.width)
+            assert side.solved == window
+
+
+def test_energy_beyond_floats_is_not_rounded():
+    """An energy of 2^53 + 1 is no smaller in CP-SAT's bound."""
+    ticks = 2**33 + 1
+    problem = PlacementProblem.from_edges(np.array([[ticks, ticks]]), [])
+    whole = Analysis(problem, seconds=3600.0)
+    weights = np.full(len(whole.relaxation.class_size), 2**20 + 1)
+    side = Fronts(whole.relaxation, whole.heads.head, weights, backwards=False, num_workers=1)
+    side.extend(ticks, 60.0)
+    energy = ticks * (2**20 + 1)
+    assert float(energy) != energy
+    assert side.most[ticks] >= energy
+
+
+def test_fronts_go_on_after_windows_that_stay_open():
+    """A round whose windows CP-SAT leaves open is followed by one with more time, without a value
+    too.
+    """
+    _, lanes, problem = lanes_of(3, 6)
+    whole = Analysis(problem, seconds=3600.0)
+    search = FrontSearch(whole.evidence(lanes.best), num_workers=1)
+    search._limit, rounds = 0.01, []
+
+    def unknown(solver, model, *given):
+        rounds.append(model)
+        return cp_model.UNKNOWN
+
+    with (
+        mock.patch.object(front, "TRY_SECONDS", 0.01),
+        mock.patch.object(front_windows, "solve_interruptibly", unknown),
+    ):
+        assert search.run(time.perf_counter() + 0.3, lanes.best) is None
+    assert rounds
+    assert search._limit > 0.01
+
+
+# --- segments
+
+
+def least_of_segment(ticks, edges, num_devices):
+    """Return the least time from the first op to the last one over all devices and orders."""
+    n, best = len(ticks), 2**62
+    for places in product(range(num_devices), repeat=n):
+        for inner in permutations(range(1, n - 1)):
+            end, idle = {}, {}
+            for v in (0, *inner, n - 1):
+                begin = 0
+                if ticks[v]:
+                    begin = idle.get(places[v], 0)
+                for u, w, free, pay in edges:
+                    if w == v:
+                        same = places[u] == places[v]
+                        gap = free if same else max(free, pay)
+                        begin = max(begin, end.get(u, 2**62) + gap)
+                end[v] = begin + ticks[v]
+                if ticks[v]:
+                    idle[places[v]] = end[v]
+            best = min(best, end[n - 1])
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_segment_takes_what_all_orders_say(seed):
+    """The least time of a segment is the best of all devices and orders of its ops."""
+    rng = random.Random(seed)
+    n, k = rng.choice([4, 5]), rng.choice([2, 2, 3]) if seed % 2 else 2
+    ticks = [0, *(rng.randint(0, 9) for _ in range(n - 2)), 0]
+    edges = [
+        (u, v, *rng.choice([(0, rng.randint(0, 12)), (4, 4), (0, INFINITE)]))
+        for u in range(n)
+        for v in range(u + 1, n)
+        if u == 0 or v == n - 1 or rng.random() < 0.4
+    ]
+    model = _Model(ticks, edges, k, [])
+    assert model.least(float("inf")) == least_of_segment(ticks, edges, k)
+
+
+def graphs():
+    """Yield (problem, SegmentGraph) of drawn problems of up to ten ops."""
+    for seed in range(40):
+        _, _, problem = lanes_of(seed, 10)
+        yield problem, SegmentGraph(relax(problem), float("inf"))
+
+
+def test_segments_keep_the_ticks_of_their_ops():
+    """The model of a segment has the fastest times of the ops between, in their order, and the list
+    schedule of a segment takes no less than the best.
+    """
+    seen = 0
+    for problem, graph in graphs():
+        if problem.num_devices < 2:
+            continue
+        for segment in list(graph.small())[:2]:
+            if len(segment.between) > 5:
+                continue
+            model = _model(graph, segment, problem.num_devices, {})
+            assert model.ticks == [0, *(graph.fastest[v] for v in segment.between), 0]
+            seen += 1
+            if all(free == 0 and pay < INFINITE for _, _, free, pay in model.edges):
+                least = model.least(float("inf"))
+                assert graph.listed(segment, problem.num_devices) >= least
+    assert seen > 10
+
+
+def test_the_nearest_meetings_are_those_of_the_definition():
+    """From every fork to the first op after which all of its branches have met, and from the last
+    op before every join likewise.
+    """
+    seen = 0
+    for problem, graph in graphs():
+        n, place = problem.num_ops, graph.place
+        edges = {(u, v) for v in range(n) for u, _, _ in graph.before[v]}
+        after = {v: {v} for v in range(n)}
+        for u in reversed(graph.order):
+            for v in range(n):
+                if (u, v) in edges:
+                    after[u] |= after[v]
+        expected = set()
+        for v in range(n):
+            branches = [w for w in range(n) if (v, w) in edges]
+            parents = [u for u in range(n) if (u, v) in edges]
+            met = [w for w in range(n) if all(w in after[u] for u in branches)]
+            parted = [w for w in range(n) if all(u in after[w] for u in parents)]
+            if len(branches) > 1 and met:
+                expected.add((v, min(met, key=place.__getitem__)))
+            if len(parents) > 1 and parted:
+                expected.add((max(parted, key=place.__getitem__), v))
+        found = {(s.first, s.last): s for s in graph.nearest(100)}
+        assert set(found) == expected
+        for (u, v), segment in found.items():
+            between = {w for w in range(n) if w in after[u] and v in after[w]} - {u, v}
+            assert isinstance(segment, Segment)
+            assert set(segment.between) == between
+        seen += len(expected)
+    assert seen > 20
+
+
+# --- the cheapest version of a problem
+
+
+def costs_by_definition(problem, allowed, u, v, tensors):
+    """Return (pay, whether one device can hold both) of two ops: the cheapest link of two devices
+    that are allowed, for the dearest tensor.
+    """
+    devices = range(problem.num_devices)
+    group = problem.colocation
+    if group[u] >= 0 and group[u] == group[v]:
+        return INFINITE, True
+    links = {
+        int(problem.link_class[a, b])
+        for a in devices
+        for b in devices
+        if a != b and allowed[u, a] and allowed[v, b]
+    }
+    pay = max(min((int(problem.transfer[t, c]) for c in links), default=INFINITE) for t in tensors)
+    size = int(problem.resident[u] + problem.resident[v])
+    both = [d for d in devices if allowed[u, d] and allowed[v, d]]
+    return pay, any(size <= int(problem.capacity[d]) for d in both)
+
+
+def test_edges_cost_what_the_definition_says():
+    """Each pair of ops pays the cheapest link of its devices, merged classes the cheapest of all,
+    and shares a device if one is allowed and holds both.
+    """
+    from case import draw
+
+    seen = 0
+    for seed in range(150):
+        case = draw(random.Random(seed), "makespan")
+        try:
+            problem = compare.problem_of(case)
+        except ValueError:
+            continue
+        found = relax(problem)
+        pairs = zip(
+            found.source.tolist(),
+            found.target.tolist(),
+            found.free.tolist(),
+            found.pay.tolist(),
+            strict=True,
+        )
+        for u, v, free, pay in pairs:
+            tensors = [t for t, p in enumerate(case.producer) if p == u and v in case.consumers[t]]
+            expected, share = costs_by_definition(problem, found.allowed, u, v, tensors)
+            assert pay == expected, seed
+            assert free == (0 if share or expected >= INFINITE else expected), seed
+            seen += not share
+        merged = relax(problem, merged=True)
+        together = problem.colocation
+        for u, v, pay in zip(merged.source, merged.target, merged.pay, strict=True):
+            if together[u] >= 0 and together[u] == together[v]:
+                assert pay == INFINITE
+            else:
+                tensors = [
+                    t for t, p in enumerate(case.producer) if p == u and v in case.consumers[t]
+                ]
+                assert pay in {int(problem.min_transfer[t]) for t in tensors}, seed
+        rows = sorted(
+            (int(u), int(v), int(pay))
+            for u, v, pay in zip(merged.source, merged.target, merged.pay, strict=True)
+            if pay < INFINITE
+        )
+        assert rows == sorted(
+            (u, v, int(problem.min_transfer[t]))
+            for t, u in enumerate(case.producer)
+            for v in case.consumers[t]
+            if together[u] < 0 or together[u] != together[v]
+        ), seed
+    assert seen > 3
+
+
+# --- sums
+
+
+def test_the_smallest_ends_of_all_sets():
+    """The kernel's bound is the best over all pairs of a least head and a number of ops by falling
+    tail.
+    """
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        n, k = int(rng.integers(1, 7)), int(rng.integers(1, 4))
+        head, tail, fastest = (rng.integers(0, 20, n) for _ in range(3))
+        order = np.argsort(-tail, kind="stable")
+        best = 0
+        for a in head:
+            chosen = []
+            for v in order:
+                if head[v] < a:
+                    continue
+                chosen.append(v)
+                heads = sorted(int(head[w]) for w in chosen)
+                tails = sorted(int(tail[w]) for w in chosen)
+                total = sum(int(fastest[w]) for w in chosen)
+                value = min(
+                    -(-(sum(heads[:j]) + sum(tails[:j]) + total) // j)
+                    for j in range(1, min(len(chosen), k) + 1)
+                )
+                best = max(best, value)
+        assert _smallest_ends(head, tail, fastest, order, np.unique(head), np.int64(k)) == best
+
+
+def test_weighted_loads_are_whole_numbers():
+    """The load by weights adds integers, however large, to the last tick."""
+    rng = random.Random(1)
+    problem = PlacementProblem.from_edges(np.array([[1, 2], [2, 1]]), [])
+    relaxation = relax(problem)
+    for _ in range(50):
+        compute = np.array(
+            [
+                [rng.choice([-1, 2**50 - 1 - rng.randrange(1000)]), 2**49 + rng.randrange(999)]
+                for _ in range(5)
+            ]
+        )
+        weights = np.array([rng.randint(1, 1024), rng.randint(1, 1024)])
+        total = sum(
+            min(int(x) * int(w) for x, w in zip(row, weights, strict=True) if x >= 0)
+            for row in compute
+        )
+        width = int((relaxation.class_size * weights).sum())
+        assert _weighted(compute, np.zeros(5), weights, None, relaxation) == -(-total // width)

@@ -1,0 +1,156 @@
+"""How `run` ends, and what the face of plug-ins passes on, where the other tests would not tell: a
+fresh share of mutants showed which.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_run_edges import EQUAL, GOOD, VALUE, WORSE, Plugin, face_of, problem_of
+
+from placeopt.model.budget import Budget
+from placeopt.model.errors import SolverError
+from placeopt.model.objective import objective_of
+from placeopt.model.placement import Placement
+from placeopt.model.result import TracePoint
+from placeopt.solving.plugin import declared, lent, restated, settled
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import _conclude, run
+from placeopt.solving.tracker import Tracker
+
+
+def ended(value, devices, *, bound=0, start=None):
+    """Return what `run` concludes of a tracker that says `value` of a placement."""
+    problem = problem_of()
+    tracker = Tracker("tried", problem, Budget(seconds=60))
+    tracker.value, tracker.solution = value, None if devices is None else Placement(devices)
+    tracker.lower_bound, tracker.bound_method = bound, "drawn"
+    if start is not None:
+        tracker.initial = start[0], Placement(start[1])
+    tracker.trace = [
+        TracePoint(0.1, 1, None, 2),
+        TracePoint(0.2, 2, 3, 2),
+        TracePoint(0.3, 3, 14, 2),
+    ]
+    return tracker, _conclude(tracker, objective_of(problem), measured=False)
+
+
+def test_a_value_that_meets_the_bound_is_optimal():
+    """A bound that equals the value proves it; one tick more is a contradiction."""
+    assert ended(VALUE, GOOD, bound=VALUE)[1].status == "optimal"
+    with pytest.raises(SolverError, match="exceeds the value"):
+        ended(VALUE, GOOD, bound=VALUE + 1)
+
+
+def test_the_start_is_kept_where_the_end_is_worse():
+    """A solution that is worse than the first one is replaced by it, one as good is not."""
+    assert ended(3, WORSE, start=(VALUE, GOOD))[1].value == VALUE
+    _, result = ended(VALUE, EQUAL, start=(VALUE, GOOD))
+    assert list(result.solution.device) == EQUAL
+
+
+@pytest.mark.parametrize(("value", "devices"), [(None, GOOD), (3, None)])
+def test_half_an_incumbent_is_none(value, devices):
+    """Without a value, or without a solution, nothing was found."""
+    tracker, result = ended(value, devices)
+    assert (result.solution, result.value, tracker.value) == (None, None, None)
+    assert "no solution" in result.message
+
+
+def test_points_without_an_incumbent_stay_in_the_trace():
+    """Points before the first solution stay, those below the true value go."""
+    _, result = ended(VALUE, GOOD)
+    assert [point.incumbent for point in result.trace[:2]] == [None, 14]
+
+
+def test_an_endless_search_runs_with_a_limit():
+    """It is refused without one only."""
+
+    @dataclass(frozen=True)
+    class Endless(Plugin):
+        endless: ClassVar[bool] = True
+
+    found = run(
+        problem_of(),
+        Endless(lambda problem, tracker: tracker.offer(VALUE, Placement(GOOD))),
+        Budget(evaluations=5),
+    )
+    assert found.value == VALUE
+
+
+def test_what_a_search_begins_with_is_nobodys_gain(monkeypatch):
+    """The gain of an initial solution and of quick bounds is taken back before the search."""
+    seen, heft = [], type(make_solver("heft"))
+    monkeypatch.setattr(heft, "search", lambda self, problem, tracker: seen.append(tracker.gained))
+    run(problem_of(), make_solver("heft"), Budget(seconds=5), initial=Placement(WORSE))
+    assert seen == [(0.0, 0.0)]
+
+
+def test_progress_of_a_plug_in_is_no_evaluation():
+    """A solver that only has `solve` reports progress, which counts nothing."""
+
+    class Reporter:
+        name, objectives, problem_kind = "reporter", ("makespan",), "placement"
+
+        def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+            for _ in range(4):
+                on_progress(None)
+
+    assert run(problem_of(), Reporter(), Budget(evaluations=50)).evaluations <= 1
+
+
+def test_a_face_meets_the_other_side_where_it_looks():
+    """Each look whether to stop is a meeting."""
+    whole, face = face_of()
+    met = []
+    whole.exchange = SimpleNamespace(meet=met.append)
+    face.stop()
+    assert met
+
+
+def test_a_name_without_words_is_that_of_the_class():
+    """Where nothing is left of a name to show."""
+    assert declared(type("Odd", (), {"name": "\n"})()).name == "Odd"
+
+
+def test_fields_that_no_option_sets_are_left_alone():
+    """`settled` makes a solver anew of its options only."""
+
+    @dataclass(frozen=True)
+    class WithCache(Plugin):
+        option: int = 3
+        cache: list[Any] = field(default_factory=list, init=False)
+
+    assert settled(WithCache(option=True)).option == 1
+
+
+def test_parts_of_what_cannot_be_copied_are_copied():
+    """A holder of a lock is made anew with the same lock and arrays of its own."""
+
+    @dataclass
+    class Holder:
+        lock: Any
+        ticks: Any
+
+    given = Holder(threading.Lock(), np.zeros(3))
+    copy = lent(given)
+    copy.ticks[0] = 1.0
+    assert given.ticks[0] == 0.0
+    assert copy.lock is given.lock
+
+
+def test_solutions_of_objectives_without_a_class_are_made_plain():
+    """An objective need not name the class of its solutions."""
+    found = restated([np.int64(3)], problem_of(), SimpleNamespace(kind="other"))
+    assert found == (3,)
+    assert type(found[0]) is int
