@@ -63,6 +63,8 @@ FREE: tuple[str, ...] = (
     "gemm_launch",
     "launch",
     "launch_unfused",
+    "launch_experts",
+    "each_expert",
     "ranks",
     "overlapped",
     "seen",

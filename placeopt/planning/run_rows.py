@@ -193,7 +193,9 @@ def _configuration(
         notes.append(f"ep {degrees['ep']} assumed: experts are spread over the replicas")
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
+    text_of = {key: str(row.get(key) or "").lower() for key in ("precision", "framework")}
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
+    short = short or "nemo" in text_of["framework"] or "bridge" in text_of["framework"]
     short = short or (precision == "fp16" and sharding in ("zero2", "zero3"))
     return (
         Configuration(
@@ -216,6 +218,8 @@ def _configuration(
             framework=framework,
             adapters=str(row.get("kind") or "").lower() in ("lora", "qlora", "peft"),
             main_gradients=2 if short else 4,
+            compiled=framework == "jax" or "compile" in " ".join(text_of.values()),
+            async_tensor="asynctp" in text_of["precision"],
         ),
         not said,
     )
