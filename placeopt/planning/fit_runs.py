@@ -75,6 +75,7 @@ FREE: tuple[str, ...] = (
     "exchange",
     "transfer",
     "tensor_seen",
+    "async_seen",
     "step",
     "micro_batch",
     "scale",

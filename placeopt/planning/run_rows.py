@@ -219,6 +219,7 @@ def _configuration(
             adapters=str(row.get("kind") or "").lower() in ("lora", "qlora", "peft"),
             main_gradients=2 if short else 4,
             compiled=framework == "jax" or "compile" in " ".join(text_of.values()),
+            triton="composer" in text_of["framework"] or "foundry" in text_of["framework"],
             async_tensor="asynctp" in text_of["precision"],
         ),
         not said,

@@ -25,7 +25,8 @@ class Configuration:
     share : part of the layers that full recomputation covers.
     framework : family of launchers, "" if unknown. adapters : whether low-rank adapters alone are
     trained. main_gradients : bytes of a gradient. compiled : whether a compiler fuses what lies
-    between matrices. async_tensor : whether products overlap tensor collectives.
+    between matrices. async_tensor : whether products overlap tensor collectives. triton : whether
+    attention is Triton's.
     """
 
     sequence: int
@@ -50,6 +51,7 @@ class Configuration:
     share: float = 1.0
     compiled: bool = False
     async_tensor: bool = False
+    triton: bool = False
 
     def __post_init__(self) -> None:
         degrees = {

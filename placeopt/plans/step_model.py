@@ -156,8 +156,7 @@ class StepModel:
         """Forward passes and the gradients of inputs and weights.
 
         Inputs and gradients that enter products of 8 bits or less are read in 16 bits and written
-        in two layouts, the second for the gradient of the weights. Low-rank adapters read the
-        input again, and add what they make to the output, in both directions.
+        in two layouts, the second for the gradient of the weights.
         """
         c, gpu = self.constants, self.gpu
         found = forward * self.product(m, n, k, conf.precision, groups)
@@ -167,8 +166,7 @@ class StepModel:
             each = groups * m * (2 + 2 * BYTES[used])
             found += c["convert"] * each * (forward * k + n) / gpu.bandwidth
         if conf.adapters:
-            added = groups * m * (forward * (2 * k + 6 * n) + 6 * k + 2 * n)
-            return found + c["elementwise"] * added / gpu.bandwidth
+            return found
         return found + self.product(k, n, m, conf.precision, groups)
 
     def _layer(self, conf: Configuration) -> tuple[float, float, float]:
@@ -237,6 +235,7 @@ class StepModel:
             once *= shape.seen_keys(conf.sequence)
             slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
             once *= c["attention"] * (c["attention_portable"] if slow else 1.0)
+            once *= c["attention_triton"] if conf.triton else 1.0
             return once * (forward + 2.5) / (peak * gpu.share(used))
         again = forward + (1 if conf.recompute == "selective" else 0)
         scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
@@ -277,9 +276,10 @@ class StepModel:
         size = 2 * tokens * self.shape.hidden
         sums = 2 * (forward + 1)
         once = self._ring(size, 1, conf.tensor, conf.per_host)
-        overlaps = conf.async_tensor or (conf.framework == "megatron" and conf.flash)
-        seen = self.constants["tensor_seen"] if overlaps else 1.0
-        return self.constants["tensor"] * seen * sums * once
+        c = self.constants
+        overlaps = conf.framework == "megatron" and conf.flash
+        seen = c["tensor_seen"] if overlaps else c["async_seen"] if conf.async_tensor else 1.0
+        return c["tensor"] * seen * sums * once
 
     def _context(self, conf: Configuration, tokens: float, forward: float) -> float:
         if conf.context == 1:
