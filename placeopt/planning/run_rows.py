@@ -177,8 +177,14 @@ def _configuration(
         batch = micro * accumulated * data
     if batch is None:
         raise InputError("lacks global_batch")
+    plain = str(row.get("framework") or "").lower()
+    if degrees["vp"] == 1 and "interleaved" in str(row.get("schedule") or "").lower():
+        degrees["vp"] = 2
+        notes.append("vp 2 assumed: the schedule is interleaved")
     if micro is None:
-        micro = max(1, batch // data // accumulated) if accumulated else 1
+        # torchtitan cuts a replica's batch into as many micro-batches as there are stages
+        parts = degrees["pp"] * degrees["vp"] if "torchtitan" in plain else batch
+        micro = max(1, batch // data // (accumulated or parts))
         notes.append(f"micro-batch {micro} assumed")
     per_host = min(_count(row, "gpus_per_node") or gpu.per_host, max(devices or inner * data, 1))
     precision = _precision(str(row.get("precision") or ""))
@@ -193,9 +199,9 @@ def _configuration(
         notes.append(f"ep {degrees['ep']} assumed: experts are spread over the replicas")
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
-    text_of = {key: str(row.get(key) or "").lower() for key in ("precision", "framework")}
+    said_precision = str(row.get("precision") or "").lower()
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
-    short = short or "nemo" in text_of["framework"] or "bridge" in text_of["framework"]
+    short = short or "nemo" in plain or "bridge" in plain
     short = short or (precision == "fp16" and sharding in ("zero2", "zero3"))
     return (
         Configuration(
@@ -218,9 +224,9 @@ def _configuration(
             framework=framework,
             adapters=str(row.get("kind") or "").lower() in ("lora", "qlora", "peft"),
             main_gradients=2 if short else 4,
-            compiled=framework == "jax" or "compile" in " ".join(text_of.values()),
-            triton="composer" in text_of["framework"] or "foundry" in text_of["framework"],
-            async_tensor="asynctp" in text_of["precision"],
+            compiled=framework == "jax" or "compile" in said_precision + plain,
+            triton="composer" in plain or "foundry" in plain,
+            async_tensor="asynctp" in said_precision,
         ),
         not said,
     )

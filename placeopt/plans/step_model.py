@@ -236,6 +236,9 @@ class StepModel:
             slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
             once *= c["attention"] * (c["attention_portable"] if slow else 1.0)
             once *= c["attention_triton"] if conf.triton else 1.0
+            if conf.framework == "fsdp" and shape.causal:
+                # PyTorch's ranks have consecutive tokens: the last sees all, the mean one half
+                once *= 2 - 1 / conf.context
             return once * (forward + 2.5) / (peak * gpu.share(used))
         again = forward + (1 if conf.recompute == "selective" else 0)
         scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
