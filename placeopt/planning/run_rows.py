@@ -17,6 +17,9 @@ COUNT_TOLERANCE = 0.15
 """A public shape whose parameters differ from the row's by more is another model."""
 
 
+MOST_COUNT = 10**9
+"""A larger count is a slip: of tokens, say, in the column of sequences."""
+
 MOST_EXPERT = 64
 """Ranks that experts are spread over at most where a row does not say it: no plan searched has
 more."""
@@ -29,7 +32,7 @@ class Run:
     Attributes
     ----------
     notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
-    them. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
+    them. offloads : whether states are said to be in the host's memory. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
     it is among; they share a noise.
     """
 
@@ -43,6 +46,7 @@ class Run:
     memory_gb: float | None
     oom: bool | None
     source: str = ""
+    offloads: bool = False
 
     @property
     def shares(self) -> bool:
@@ -64,7 +68,10 @@ def number(row: dict[str, Any], key: str) -> float | None:
 
 def _count(row: dict[str, Any], key: str) -> int | None:
     value = number(row, key)
-    return int(value) if value is not None and value >= 1 else None
+    thousands = re.fullmatch(r"(\d+)\s*k", str(row.get(key) or "").strip().lower())
+    if thousands:
+        value = 1024.0 * int(thousands.group(1))
+    return int(value) if value is not None and 1 <= value <= MOST_COUNT else None
 
 
 def read_run(row: dict[str, Any]) -> Run:
@@ -96,6 +103,7 @@ def read_run(row: dict[str, Any]) -> Run:
         number(row, "peak_mem_gb") or None,
         None if oom is None else bool(oom),
         str(row.get("source") or ""),
+        "offload" in str(row.get("sharding") or "").lower(),
     )
 
 
@@ -122,35 +130,58 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     return counted_shape(params * 1e9, name)
 
 
-def _precision(text: str) -> str:
-    text = text.lower()
-    words = (("fp4", "fp4"), ("fp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"), ("fp32", "fp32"))
-    return next((name for word, name in words if word in text), "bf16")
+PRECISION_WORDS = (
+    *(("fp4", name) for name in ("fp4",)),
+    *(("fp8", name) for name in ("fp8", "float8", "e4m3")),
+    *(("bf16", name) for name in ("bf16", "bfloat16")),
+    *(("fp16", name) for name in ("fp16", "float16", "half")),
+    ("tf32", "tf32"),
+    *(("fp32", name) for name in ("fp32", "float32", "single")),
+)
 
 
-def _sharding(text: str, framework: str, per_host: int) -> tuple[str, int]:
+def _precision(text: str, notes: list[str]) -> str:
+    found = next((name for name, word in PRECISION_WORDS if word in text.lower()), None)
+    if found is None and text.strip():
+        notes.append(f"precision '{text}' is not known: bf16 assumed")
+    return found or "bf16"
+
+
+def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tuple[str, int]:
     """Return the level of sharding and its group, 0 for all replicas."""
-    text = text.lower()
-    group = re.search(r"(?:zero\d:|fsdp)(\d+)$", text)
+    plain = re.sub(r"[^a-z0-9:]", "", text.lower())
+    group = re.search(r"(?:zero\d:|fsdp)(\d+)$", plain)
     size = int(group.group(1)) if group else 0
-    if "grad_op" in text or "zero2" in text:
+    level = re.search(r"(?:zero|stage)+([0-3])|^([0-3])$", plain)
+    if "gradop" in plain:
         return "zero2", 0
-    if "zero1" in text or "distributed" in text:
+    if level and (level.group(1) or level.group(2)) != "3":
+        said = level.group(1) or level.group(2)
+        return ("none", 0) if said == "0" else (f"zero{said}", size if said == "1" else 0)
+    if "distributed" in plain:
         return "zero1", size
-    if "hsdp" in text or "hybrid" in text:
+    if "hsdp" in plain or "hybrid" in plain:
         return "zero3", per_host
-    if "fsdp" in text or "full_shard" in text or "zero3" in text or "zero-3" in text:
+    if level or any(word in plain for word in ("fsdp", "fullshard", "fullysharded", "zeropp")):
         return "zero3", size if size > 2 else 0
-    if not text and framework == "megatron":
+    if not plain and framework == "megatron":
         return "zero1", 0
+    if plain and plain not in ("none", "no", "ddp", "false", "replicate"):
+        notes.append(f"sharding '{text}' is not known: none assumed")
     return "none", 0
+
+
+UNSAID = ("", "n/a", "na", "nan", "-", "?", "unknown")
 
 
 def _recompute(text: str) -> str:
     text = text.lower()
-    if not text or text in ("none", "no", "false", "0", "off"):
+    if text in (*UNSAID, "none", "no", "false", "0", "off", "disabled"):
         return "none"
     return "selective" if "select" in text or "flash" in text or "attn" in text else "full"
+
+
+COUNTS = ("n_gpus", "global_batch", "micro_batch", "grad_accum", "tp", "pp", "vp", "dp", "cp", "ep")
 
 
 def _configuration(
@@ -161,20 +192,32 @@ def _configuration(
     sequence: int,
     notes: list[str],
 ) -> tuple[Configuration, bool]:
+    for key in COUNTS:
+        text = str(row.get(key) or "").strip()
+        if text.lower() not in (*UNSAID, "none", "0", "1") and _count(row, key) is None:
+            notes.append(f"{key} '{text}' is no count: not used")
     degrees = {key: _count(row, key) or 1 for key in ("tp", "pp", "vp", "cp", "ep")}
-    inner = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    if degrees["pp"] * degrees["vp"] > shape.layers:
+        raise InputError(
+            f"pp {degrees['pp']} x vp {degrees['vp']} are more stages than {shape.layers} layers"
+        )
     devices, data = _count(row, "n_gpus"), _count(row, "dp")
+    left = (devices or 0) / (degrees["pp"] * degrees["cp"] * (data or 1))
+    if data and _count(row, "tp") is None and left > 1 and left <= gpu.per_host:
+        degrees["tp"] = int(left)
+    inner = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if devices is None and data is None:
         raise InputError("lacks n_gpus and dp")
     if not str(row.get("tp") or "").strip():
-        notes.append("tp 1 assumed")
+        notes.append(f"tp {degrees['tp']} assumed")
     data = data or max(1, (devices or 1) // inner)
     if devices and devices != data * inner:
         notes.append(f"{devices} devices are not tp pp dp cp = {data * inner}")
     micro, accumulated = _count(row, "micro_batch"), _count(row, "grad_accum")
     batch = _count(row, "global_batch")
-    if batch is None and micro and accumulated:
-        batch = micro * accumulated * data
+    if batch is None and micro:
+        batch = micro * (accumulated or degrees["pp"]) * data
+        notes += [] if accumulated else [f"global_batch {batch} assumed"]
     if batch is None:
         raise InputError("lacks global_batch")
     plain = str(row.get("framework") or "").lower()
@@ -187,10 +230,10 @@ def _configuration(
         micro = max(1, batch // data // (accumulated or parts))
         notes.append(f"micro-batch {micro} assumed")
     per_host = min(_count(row, "gpus_per_node") or gpu.per_host, max(devices or inner * data, 1))
-    precision = _precision(str(row.get("precision") or ""))
+    precision = _precision(str(row.get("precision") or ""), notes)
     text = str(row.get("sharding") or "").strip()
-    sharding, group = _sharding(text, framework, per_host)
-    old = framework == "megatron" and precision == "fp16"
+    sharding, group = _sharding(text, framework, per_host, notes)
+    old = framework == "megatron" and precision == "fp16" and "fp8" not in gpu.peaks
     if degrees["ep"] > 1 and not shape.experts:
         notes.append("ep is given, but the model has no experts that are known")
         degrees["ep"] = 1
@@ -199,6 +242,9 @@ def _configuration(
         notes.append(f"ep {degrees['ep']} assumed: experts are spread over the replicas")
     experts = min(degrees["ep"], max(1, shape.experts), max(1, data * degrees["cp"]))
     said = str(row.get("recompute") or "").strip()
+    said = "" if said.lower() in UNSAID else said
+    if batch % (data * min(micro, max(1, batch // data))):
+        notes.append(f"{batch} sequences are not whole micro-batches of {micro} on {data} replicas")
     said_precision = str(row.get("precision") or "").lower()
     short = framework in ("megatron-deepspeed", "fsdp", "internevo") or "pure" in text.lower()
     short = short or "nemo" in plain or "bridge" in plain

@@ -93,9 +93,9 @@ def _stage_parts(
     known = MEMORY_CONSTANTS | constants
     level = int(conf.sharding[-1]) if conf.sharding != "none" else 0
     own = held / conf.shards
-    size = 4 if conf.precision == "fp32" else 2
+    size = 4 if conf.precision in ("fp32", "tf32") else 2
     trained = 0.01 if conf.adapters else 1.0
-    master = 8 if conf.precision == "fp32" else MASTER_BYTES
+    master = 8 if size == 4 else MASTER_BYTES
     copied = STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)

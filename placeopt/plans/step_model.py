@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placeopt.plans.gpus import Gpu
     from placeopt.plans.model_shapes import ModelShape
 
-BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp4": 0.5}
 BLEND = 4.0
 """Exponent of the mean that rounds off the larger of two times."""
 
@@ -135,7 +135,12 @@ class StepModel:
         ends = shape.embedding_parameters / conf.tensor
         if conf.pipeline == 1 and not shape.tied:
             ends *= 2
-        return dense + ends + shape.expert_parameters / conf.pipeline / conf.expert
+        return dense + ends + self._experts_held(conf)
+
+    def _experts_held(self, conf: Configuration) -> float:
+        """Those of experts, which tensor ranks share where they are not spread."""
+        ranks = conf.expert if conf.expert > 1 else conf.tensor
+        return self.shape.expert_parameters / conf.pipeline / ranks
 
     def product(self, m: float, n: float, k: float, precision: str, groups: float = 1.0) -> float:
         """Seconds of `groups` equal matrix products that one kernel runs; a sum, since a kernel's
@@ -321,7 +326,7 @@ class StepModel:
         if ranks == 1 or (conf.adapters and conf.sharding != "zero3"):
             return 0.0
         held = self.held(conf)
-        experts = self.shape.expert_parameters / conf.pipeline / conf.expert
+        experts = self._experts_held(conf)
         dense = held - experts
         if conf.sharding == "zero3":
             group = conf.shards
