@@ -32,8 +32,8 @@ class Run:
     Attributes
     ----------
     notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
-    them. offloads : whether states are said to be in the host's memory. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
-    it is among; they share a noise.
+    them. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
+    it is among; they share a noise. offloads : whether states are said to be in the host's memory.
     """
 
     shape: ModelShape
@@ -197,7 +197,7 @@ def _configuration(
         if text.lower() not in (*UNSAID, "none", "0", "1") and _count(row, key) is None:
             notes.append(f"{key} '{text}' is no count: not used")
     degrees = {key: _count(row, key) or 1 for key in ("tp", "pp", "vp", "cp", "ep")}
-    if degrees["pp"] * degrees["vp"] > shape.layers:
+    if degrees["pp"] * degrees["vp"] > shape.layers + 2:  # embedding and head may have their own
         raise InputError(
             f"pp {degrees['pp']} x vp {degrees['vp']} are more stages than {shape.layers} layers"
         )

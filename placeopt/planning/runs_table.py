@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ADDED = ("predicted_step_s", "predicted_memory_gb", "predicted_oom", "note")
 OFFLOADED = "offloading to the host assumed: nothing else fits"
 USABLE = 0.99
-"""Part of the memory as sold that drivers report, the least of 16160 MiB on V100-16, 32510 on V100-32,
-81251 on A100 and 81559 on H100, up to a hundredth."""
+"""Part of the memory as sold that drivers report, to a hundredth: 16160 MiB on V100-16, 32510 on
+V100-32, 81251 on A100-80, 81559 on H100."""
 
 
 def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryParts, Run, str]:
