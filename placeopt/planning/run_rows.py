@@ -233,7 +233,10 @@ def _configuration(
     precision = _precision(str(row.get("precision") or ""), notes)
     text = str(row.get("sharding") or "").strip()
     sharding, group = _sharding(text, framework, per_host, notes)
-    old = framework == "megatron" and precision == "fp16" and "fp8" not in gpu.peaks
+    # before Hopper, fp16 or the Megatron of DeepSpeed mean a time without fused attention
+    early = "fp8" not in gpu.peaks
+    old = early and framework == "megatron" and precision == "fp16"
+    unfused = old or gpu.name.startswith("V100") or (early and framework == "megatron-deepspeed")
     if degrees["ep"] > 1 and not shape.experts:
         notes.append("ep is given, but the model has no experts that are known")
         degrees["ep"] = 1
@@ -266,7 +269,7 @@ def _configuration(
             group,
             precision,
             sequence_parallel=framework != "megatron-deepspeed" and not old,
-            flash=framework != "megatron-deepspeed" and not old and not gpu.name.startswith("V100"),
+            flash=not unfused,
             framework=framework,
             adapters=str(row.get("kind") or "").lower() in ("lora", "qlora", "peft"),
             main_gradients=2 if short else 4,

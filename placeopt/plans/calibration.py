@@ -70,11 +70,13 @@ def family(framework: str) -> str:
     """Return the family of launchers, without its release."""
     text = framework.lower()
     known = (
-        ("megatron-deepspeed", ("megatron-deepspeed", "megatron-ds", "deepspeed")),
-        ("fsdp", ("fsdp", "composer", "foundry", "torchtitan", "automodel", "fairscale", "llm.c")),
-        ("megatron", ("megatron", "nemo", "bridge", "apex")),
-        ("jax", ("pax", "maxtext", "jax", "levanter", "t5x", "easylm")),
+        ("megatron-deepspeed", ("megatron-deepspeed", "megatron-ds", "megatron deepspeed")),
+        ("jax", ("pax", "maxtext", "jax", "levanter", "t5x", "easylm", "alpa")),
         ("internevo", ("intern",)),
+        ("fsdp", ("automodel", "fsdp", "composer", "foundry", "fairscale", "llm.c", "deepspeed")),
+        ("fsdp", ("torchtitan", "torchtune", "accelerate", "trainer", "lightning", "axolotl")),
+        ("fsdp", ("llamafactory", "llama-factory", "litgpt", "lit-gpt", "unsloth", "olmo", "trl")),
+        ("megatron", ("megatron", "nemo", "bridge", "apex")),
     )
     return next((name for name, words in known if any(word in text for word in words)), "other")
 
