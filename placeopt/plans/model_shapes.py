@@ -176,10 +176,6 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9.]|\.(?!\d)", "", text)
 
 
-def known_models() -> list[str]:
-    """Return the aliases of all sizes."""
-    return [alias for alias, _ in _families()]
-
 
 def named_shape(name: str) -> ModelShape | None:
     """Return the shape of a public model, None if the name is none of a family."""
