@@ -176,7 +176,6 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9.]|\.(?!\d)", "", text)
 
 
-
 def named_shape(name: str) -> ModelShape | None:
     """Return the shape of a public model, None if the name is none of a family."""
     plain = _plain(name)
