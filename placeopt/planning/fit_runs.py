@@ -63,6 +63,8 @@ FREE: tuple[str, ...] = (
     "gemm_launch",
     "launch",
     "launch_unfused",
+    "launch_experts",
+    "each_expert",
     "ranks",
     "overlapped",
     "seen",
@@ -73,6 +75,7 @@ FREE: tuple[str, ...] = (
     "exchange",
     "transfer",
     "tensor_seen",
+    "async_seen",
     "step",
     "micro_batch",
     "scale",
@@ -86,7 +89,9 @@ PRIOR_ROWS = 5
 LINEAR = 1.345
 """Errors beyond so many times the noise count linearly (Huber, 1964)."""
 
-BOOTSTRAPS, KEPT = 100, 40
+KEPT = 40
+"""Samples that a calibration file holds, of those drawn."""
+
 ROUNDS = 12
 LEAST_RUNS = 10
 
@@ -189,11 +194,16 @@ def huber(error: Array, noise: Array) -> Array:
     return 1 / (noise * np.sqrt(np.maximum(1.0, np.abs(error) / noise / LINEAR)))
 
 
-def minimize(model: LinearFit) -> Solution:
-    """Fit constants and offsets by Gauss-Newton; steps that make the fit worse are halved."""
-    logs, offsets = model.prior.copy(), np.zeros(len(model.keys))
-    base = model.predicted(logs)
-    error = model.measured - base
+def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
+    """Fit constants and offsets by Gauss-Newton; steps that make the fit worse are halved.
+
+    `near`: where to begin, which saves rounds; the end is the same.
+    """
+    near = near or model.start
+    logs = np.log([near[name] for name in model.names])
+    offsets = np.array([near.offsets.get(key, 0.0) for key in model.keys])
+    offsets -= [model.start.offsets.get(key, 0.0) for key in model.keys]
+    error = model.measured - model.predicted(logs) - model.kinds @ offsets
     noise = np.full(len(error), MOST_NOISE)
     for _ in range(ROUNDS):
         weights = huber(error, noise)
@@ -222,8 +232,12 @@ def fit(
     start: Calibration | None = None,
     source: str = "",
     widths: Widths | None = None,
+    near: Calibration | None = None,
+    bootstraps: int = 100,
 ) -> Calibration:
     """Return the calibration of some runs; what they do not tell stays as it starts.
+
+    `bootstraps`: drawn samples behind the intervals, 0 for none. `near`: see `minimize`.
 
     Raises
     ------
@@ -237,11 +251,11 @@ def fit(
             f"a prediction needs, received {len(runs)}"
         )
     model = LinearFit(runs, start, widths or Widths())
-    found = minimize(model)
+    found = minimize(model, near)
     values = dict(zip(model.names, np.exp(found.logs).tolist(), strict=True))
     factors = dict(start.offsets)
     for key, moved in zip(model.keys, found.offsets.tolist(), strict=True):
-        if abs(moved) >= LEAST_OFFSET:
+        if abs(moved) >= 5e-4:  # less is not seen in three digits of a step
             factors[key] = round(factors.get(key, 0.0) + moved, 4)
     fitted = Calibration(
         {name: float(f"{value:.4g}") for name, value in values.items()},
@@ -250,10 +264,7 @@ def fit(
         spread=start.spread,
         source=source or f"fitted to {len(runs)} runs",
     )
-    return bootstrapped(fitted, model, found)
-
-
-LEAST_OFFSET = 5e-4
+    return bootstrapped(fitted, model, found, bootstraps) if bootstraps else fitted
 
 
 def _loss(error: Array, noise: Array, away: Array) -> float:
@@ -263,7 +274,9 @@ def _loss(error: Array, noise: Array, away: Array) -> float:
     return float(rows + (away**2).sum())
 
 
-def bootstrapped(fitted: Calibration, model: LinearFit, found: Solution) -> Calibration:
+def bootstrapped(
+    fitted: Calibration, model: LinearFit, found: Solution, bootstraps: int
+) -> Calibration:
     """Return a calibration with intervals (5th to 95th part) and samples of its constants.
 
     Whole groups of (model, devices) are drawn again, the fit is linear around the one of all.
@@ -275,7 +288,7 @@ def bootstrapped(fitted: Calibration, model: LinearFit, found: Solution) -> Cali
     slopes = model.slopes(found.logs)
     away = np.concatenate([found.logs - model.prior, found.offsets])
     drawn = []
-    for _ in range(BOOTSTRAPS):
+    for _ in range(bootstraps):
         times = np.bincount(random.integers(0, len(number), len(number)), minlength=len(number))
         weights = found.weights * np.sqrt(times[member])
         step = model.solve(slopes, found.error, weights, away)

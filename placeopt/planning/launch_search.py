@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.planning.runs_table import USABLE
 from placeopt.plans.calibration import Calibration, spread_key
 from placeopt.plans.configuration import RECOMPUTE, Configuration
 from placeopt.plans.gpus import Gpu, find_gpu
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GIB = 2**30
+PLANNED = 0.95
+"""Part of a device's memory that a plan may fill: peaks are predicted to a tenth only."""
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10)
 LEAST_SLICE = 2048
@@ -158,7 +159,7 @@ class LaunchProblem:
         """Bytes that a plan may use on a device."""
         if self.memory_limit is not None:
             return float(self.memory_limit)
-        return USABLE * self.machine.gpu.memory
+        return PLANNED * self.machine.gpu.memory
 
     def memory(self, conf: Configuration) -> MemoryParts:
         """Return the memory of a plan."""

@@ -23,8 +23,10 @@ class Configuration:
     that share states out, 0 for all replicas. precision : of the matrix products.
     sequence_parallel : whether what lies between matrices is shared out, too.
     share : part of the layers that full recomputation covers.
-    framework : family of launchers, "" if unknown. trained : part of the parameters that have
-    gradients ("all", or "adapters" for low-rank adapters).
+    framework : family of launchers, "" if unknown. adapters : whether low-rank adapters alone are
+    trained. main_gradients : bytes of a gradient. compiled : whether a compiler fuses what lies
+    between matrices. async_tensor : whether products overlap tensor collectives. triton : whether
+    attention is Triton's.
     """
 
     sequence: int
@@ -47,6 +49,9 @@ class Configuration:
     adapters: bool = False
     main_gradients: int = 4
     share: float = 1.0
+    compiled: bool = False
+    async_tensor: bool = False
+    triton: bool = False
 
     def __post_init__(self) -> None:
         degrees = {

@@ -1,4 +1,4 @@
-"""Bytes of a device of a training plan, part by part, on the fullest stage: the first.
+"""Bytes of a device of a training plan, part by part, on the fuller of the first and last stage.
 
 Mixed precision keeps 16-bit weights, gradients, and 12 bytes of 32-bit weights and moments per
 parameter: 16 bytes with 16-bit gradients, 18 with 32-bit ones. Activations are counted as by
@@ -23,12 +23,14 @@ MEMORY_CONSTANTS = {"base": 2.5e9, "fragmentation": 1.1}
 is that of a framework F, where peaks were measured."""
 
 MASTER_BYTES = 12
-LOGIT_BYTES = {"fsdp": 12}
+LOGIT_BYTES = {"fsdp": 12, "megatron-deepspeed": 10}
 USUAL_LOGIT_BYTES = 6
-"""A logit in 16 bits and its gradient in 32; PyTorch's own loss keeps both in both."""
+"""A logit in 16 bits and its gradient in 32. PyTorch's own loss keeps both in both; the one of
+2021's Megatron a logit in 16 bits, in 32 bits, and less the largest one."""
 
 STEP_BYTES = 4
-"""A copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps."""
+"""A copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps. With ZeRO 1 it is
+whole: measured peaks of one model on 8 devices grow by 9 bytes per parameter of a stage."""
 
 CHECKPOINT_BYTES = 2
 
@@ -67,16 +69,41 @@ def memory_parts(
     `offloaded`: states and what recomputation starts from are in the host's memory; the device
     holds what a layer works with.
     """
-    known = MEMORY_CONSTANTS | (constants or {})
+    if conf.pipeline == 1:
+        return _stage_parts(shape, conf, held, constants or {}, offloaded=offloaded)
+    p, v = conf.pipeline, conf.chunks
+    waiting = min(conf.rounds, p) + ((p - 1) / v if v > 1 else 0.0)
+    first = _stage_parts(shape, conf, held, constants or {}, waiting, logits=False)
+    # 1F1B's last stage keeps one micro-batch, an interleaved one the chunks before its last
+    last = _stage_parts(shape, conf, held, constants or {}, ((v - 1) * min(conf.rounds, p) + 1) / v)
+    return max(first, last, key=lambda parts: parts.total)
+
+
+def _stage_parts(
+    shape: ModelShape,
+    conf: Configuration,
+    held: float,
+    constants: dict[str, float],
+    waiting: float = 1.0,
+    *,
+    logits: bool = True,
+    offloaded: bool = False,
+) -> MemoryParts:
+    """Return the parts of a stage on which `waiting` micro-batches have not gone back yet."""
+    known = MEMORY_CONSTANTS | constants
     level = int(conf.sharding[-1]) if conf.sharding != "none" else 0
     own = held / conf.shards
-    size = 4 if conf.precision == "fp32" else 2
+    size = 4 if conf.precision in ("fp32", "tf32") else 2
     trained = 0.01 if conf.adapters else 1.0
-    master = 8 if conf.precision == "fp32" else MASTER_BYTES
-    master += STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
+    master = 8 if size == 4 else MASTER_BYTES
+    copied = STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
-    activations = _activations(shape, conf, 0 if offloaded else layers, size)
+    activations = _activations(shape, conf, waiting * (0 if offloaded else layers), size)
+    if logits:
+        tokens = conf.micro_batch * conf.sequence / conf.context
+        each = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES)
+        activations += each * tokens * shape.vocab / conf.tensor
     if offloaded:
         base = known.get(f"base {conf.framework}", known["base"])
         more = (known["fragmentation"] - 1) * activations
@@ -87,7 +114,7 @@ def memory_parts(
         gathered = 2 * size * one_layer if conf.pipeline == 1 else (size + 4) * held
     return MemoryParts(
         size * (own if level >= 3 else held),
-        trained * max(size, conf.main_gradients) * (own if level >= 2 else held),
+        trained * (max(size, conf.main_gradients) + copied) * (own if level >= 2 else held),
         trained * master * (own if level >= 1 else held),
         activations,
         gathered,
@@ -115,18 +142,14 @@ def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> floa
     return between + attention + inner + routed + scores
 
 
-def _activations(shape: ModelShape, conf: Configuration, layers: float, size: int) -> float:
-    tokens = conf.micro_batch * conf.sequence / conf.context
-    flight = min(conf.rounds, conf.pipeline) * 1.0
-    if conf.chunks > 1 and conf.pipeline > 1:
-        flight += (conf.pipeline - 1) / conf.chunks
+def _activations(shape: ModelShape, conf: Configuration, kept: float, size: int) -> float:
+    """Bytes of the activations of so many layers of micro-batches."""
     each = layer_activations(shape, conf, size)
-    found = layers * flight * each
+    found = kept * each
     if conf.recompute == "full":
-        kept = tokens * shape.hidden * CHECKPOINT_BYTES
-        kept /= conf.tensor if conf.sequence_parallel else 1
+        tokens = conf.micro_batch * conf.sequence / conf.context
+        start = tokens * shape.hidden * CHECKPOINT_BYTES
+        start /= conf.tensor if conf.sequence_parallel else 1
         scores = 0.0 if conf.flash else 5 * tokens * conf.sequence * shape.heads / conf.tensor
-        full = layers * flight * kept + each + scores
-        found = conf.share * full + (1 - conf.share) * found
-    logits = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES) * tokens * shape.vocab / conf.tensor
-    return found + (logits if conf.pipeline == 1 else 0.0)
+        found = conf.share * (kept * start + each + scores) + (1 - conf.share) * found
+    return found

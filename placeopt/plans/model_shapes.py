@@ -28,7 +28,9 @@ class ModelShape:
     ----------
     ffn : width of the feed-forward part, twice of it to the hidden size where it is `gated`.
     experts, active, expert_ffn, shared_ffn : of a mixture; the first `dense_layers` have none.
-    attention_layers : layers with attention, all by default. published, published_active :
+    expert_hidden : width that tokens are brought to for the experts, 0 for the hidden size.
+    attention_layers : layers with attention, all by default; of them `local_layers` see the last
+    `window` tokens. published, published_active :
     parameters that the shape is completed to.
     """
 
@@ -49,6 +51,9 @@ class ModelShape:
     shared_ffn: int = 0
     dense_layers: int = 0
     attention_layers: int = -1
+    expert_hidden: int = 0
+    local_layers: int = 0
+    window: int = 0
     published: float = 0.0
     published_active: float = 0.0
 
@@ -56,6 +61,18 @@ class ModelShape:
     def with_attention(self) -> int:
         """Layers with attention."""
         return self.layers if self.attention_layers < 0 else self.attention_layers
+
+    @property
+    def expert_width(self) -> int:
+        """Width of what experts take and return."""
+        return self.expert_hidden or self.hidden
+
+    def seen_keys(self, sequence: int) -> float:
+        """Part of a sequence that a token sees, on average over tokens and layers."""
+        everything = 0.5 if self.causal else 1.0
+        local = min(everything, self.window / sequence) if self.window else everything
+        share = self.local_layers / self.with_attention if self.with_attention else 0.0
+        return (1 - share) * everything + share * local
 
     @property
     def matrices(self) -> int:
@@ -86,7 +103,7 @@ class ModelShape:
     @property
     def expert_parameters(self) -> float:
         """Of all experts of all layers that are routed to."""
-        each = self.matrices * self.hidden * self.expert_ffn
+        each = self.matrices * self.expert_width * self.expert_ffn
         return float(self.sparse_layers * self.experts * each)
 
     @property
@@ -136,7 +153,7 @@ class ModelShape:
         scores = 12.0 * self.with_attention * self.attention_width * sequence
         lookup = 0.0 if self.tied else self.embedding_parameters
         weights = 6 * (self.active_parameters - lookup)
-        return weights + scores * (0.5 if self.causal else 1.0)
+        return weights + scores * self.seen_keys(sequence)
 
 
 @cache
@@ -157,11 +174,6 @@ def _plain(text: str) -> str:
     text = re.sub(r"\([^)]*\)|meta|nvidia|instruct|\bhf\b", "", text.lower())
     text = re.sub(r"v(?=\d)", "", text)
     return re.sub(r"[^a-z0-9.]|\.(?!\d)", "", text)
-
-
-def known_models() -> list[str]:
-    """Return the aliases of all sizes."""
-    return [alias for alias, _ in _families()]
 
 
 def named_shape(name: str) -> ModelShape | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placeopt.plans.gpus import Gpu
     from placeopt.plans.model_shapes import ModelShape
 
-BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp4": 0.5}
 BLEND = 4.0
 """Exponent of the mean that rounds off the larger of two times."""
 
@@ -109,6 +109,9 @@ class StepModel:
             # the last stage has a layer less, beside the head
             slowest = (layers - 1) * compute + _greater(compute, head)
         transfer = self._transfer(conf)
+        sent = rounds * transfer * (2.0 * conf.chunks if conf.pipeline > 1 else 0.0)
+        if conf.chunks > 1:  # behind the compute of other chunks
+            sent = longer(rounds * slowest, sent) - rounds * slowest
         bubble = (conf.pipeline - 1) / conf.chunks * (middle + 2 * transfer)
         busy = rounds * (slowest + layers * (tensor + experts))
         optimizer = c["optimizer"] * 34.0 * self.held(conf) / conf.shards / self.gpu.bandwidth
@@ -116,7 +119,7 @@ class StepModel:
             rounds * slowest,
             rounds * layers * tensor,
             rounds * layers * experts,
-            rounds * transfer * (2.0 * conf.chunks if conf.pipeline > 1 else 0.0),
+            sent,
             bubble,
             self._gradients(conf, busy),
             optimizer,
@@ -132,7 +135,12 @@ class StepModel:
         ends = shape.embedding_parameters / conf.tensor
         if conf.pipeline == 1 and not shape.tied:
             ends *= 2
-        return dense + ends + shape.expert_parameters / conf.pipeline / conf.expert
+        return dense + ends + self._experts_held(conf)
+
+    def _experts_held(self, conf: Configuration) -> float:
+        """Those of experts, which tensor ranks share where they are not spread."""
+        ranks = conf.expert if conf.expert > 1 else conf.tensor
+        return self.shape.expert_parameters / conf.pipeline / ranks
 
     def product(self, m: float, n: float, k: float, precision: str, groups: float = 1.0) -> float:
         """Seconds of `groups` equal matrix products that one kernel runs; a sum, since a kernel's
@@ -150,9 +158,18 @@ class StepModel:
     def _thrice(
         self, m: float, n: float, k: float, conf: Configuration, forward: float, groups: float = 1.0
     ) -> float:
-        """Forward passes and the gradients of inputs and weights."""
+        """Forward passes and the gradients of inputs and weights.
+
+        Inputs and gradients that enter products of 8 bits or less are read in 16 bits and written
+        in two layouts, the second for the gradient of the weights.
+        """
+        c, gpu = self.constants, self.gpu
         found = forward * self.product(m, n, k, conf.precision, groups)
         found += self.product(m, k, n, conf.precision, groups)
+        used = gpu.peak(conf.precision)[1]
+        if used in ("fp8", "fp4"):
+            each = groups * m * (2 + 2 * BYTES[used])
+            found += c["convert"] * each * (forward * k + n) / gpu.bandwidth
         if conf.adapters:
             return found
         return found + self.product(k, n, m, conf.precision, groups)
@@ -184,18 +201,24 @@ class StepModel:
         if sparse:
             local = max(1.0, shape.experts / conf.expert)
             each = tokens / t * shape.active * conf.expert / shape.experts
-            pair = self._thrice(each, gates * shape.expert_ffn, hidden, conf, forward, local)
-            pair += self._thrice(each, hidden, shape.expert_ffn, conf, forward, local)
+            inside = shape.expert_width
+            pair = self._thrice(each, gates * shape.expert_ffn, inside, conf, forward, local)
+            pair += self._thrice(each, inside, shape.expert_ffn, conf, forward, local)
+            pair += 2 * (forward + 2) * c["each_expert"] * local
             work += sparse * pair * c["expert_products"]
         work += attending * self._attention(conf, tokens, forward)
         passes = forward + 2
         between = tokens * hidden / (t if conf.sequence_parallel else 1)
         inner = tokens * (sparse * (shape.active * shape.expert_ffn + shape.shared_ffn) / t)
         inner += tokens * (1 - sparse) * shape.ffn * gates / t
-        moved = 2 * (c["elementwise"] * 8 * between + c["elementwise"] * 2 * inner)
+        # tokens are sorted by expert, and back: each read and written once
+        routed = tokens * sparse * shape.active * shape.expert_width / t
+        moved = 2 * c["elementwise"] * (8 * between + 2 * inner + 4 * routed)
+        moved *= c["compiled"] if conf.compiled else 1.0
         work += passes * moved / gpu.bandwidth
         launch = c["launch"] if conf.flash else c["launch_unfused"]
-        launches = passes * launch * (1 + sparse) * (1 + c["ranks"] * math.log2(t))
+        launch = launch + sparse * c["launch_experts"]
+        launches = passes * launch * (1 + c["ranks"] * math.log2(t))
         sums = self._tensor(conf, tokens, forward)
         sums += attending * self._context(conf, tokens, forward)
         alone = longer(work, launches)
@@ -214,9 +237,13 @@ class StepModel:
         peak, used = gpu.peak("fp16" if conf.precision == "fp16" else "bf16")
         once = 4 * tokens * conf.sequence * shape.attention_width / conf.tensor
         if conf.flash:
-            once *= 0.5 if shape.causal else 1.0
+            once *= shape.seen_keys(conf.sequence)
             slow = "fp8" in gpu.peaks and conf.framework not in ("megatron", "jax")
             once *= c["attention"] * (c["attention_portable"] if slow else 1.0)
+            once *= c["attention_triton"] if conf.triton else 1.0
+            if conf.framework == "fsdp" and shape.causal:
+                # PyTorch's ranks have consecutive tokens: the last sees all, the mean one half
+                once *= 2 - 1 / conf.context
             return once * (forward + 2.5) / (peak * gpu.share(used))
         again = forward + (1 if conf.recompute == "selective" else 0)
         scores = tokens * conf.sequence * shape.heads / conf.tensor * 2
@@ -257,9 +284,10 @@ class StepModel:
         size = 2 * tokens * self.shape.hidden
         sums = 2 * (forward + 1)
         once = self._ring(size, 1, conf.tensor, conf.per_host)
+        c = self.constants
         overlaps = conf.framework == "megatron" and conf.flash
-        seen = self.constants["tensor_seen"] if overlaps else 1.0
-        return self.constants["tensor"] * seen * sums * once
+        seen = c["tensor_seen"] if overlaps else c["async_seen"] if conf.async_tensor else 1.0
+        return c["tensor"] * seen * sums * once
 
     def _context(self, conf: Configuration, tokens: float, forward: float) -> float:
         if conf.context == 1:
@@ -277,10 +305,10 @@ class StepModel:
         hosts = max(1, conf.expert * conf.tensor // domain)
         # other hosts that a token's experts are expected on; it is sent once to each
         spread = (hosts - 1) * (1 - (1 - 1 / hosts) ** shape.active)
-        size = 2 * tokens / conf.tensor * shape.hidden
+        size = 2 * tokens / conf.tensor * shape.expert_width
         near = size * shape.active * (conf.expert - 1) / conf.expert / gpu.link
         far = size * spread / gpu.fabric
-        return self.constants["exchange"] * 2 * (forward + 1) * (near + far)
+        return self.constants["exchange"] * 2 * (forward + 1) * longer(near, far)
 
     def _transfer(self, conf: Configuration) -> float:
         """One activation to the next stage."""
@@ -295,23 +323,23 @@ class StepModel:
     def _gradients(self, conf: Configuration, busy: float) -> float:
         """What is seen of gradient sums, and of gathered weights, beside the compute."""
         c, ranks = self.constants, conf.data * conf.context
-        if ranks == 1 or conf.adapters:
+        if ranks == 1 or (conf.adapters and conf.sharding != "zero3"):
             return 0.0
         held = self.held(conf)
-        experts = self.shape.expert_parameters / conf.pipeline / conf.expert
+        experts = self._experts_held(conf)
         dense = held - experts
         if conf.sharding == "zero3":
             group = conf.shards
             gathered = 4  # 2 bytes, for the forward and for the backward pass
             once = 0.5 * self._ring(dense, conf.tensor, group, conf.per_host)
             once += 0.5 * self._ring(experts, conf.expert, max(1, group // conf.expert), 8)
-            each = once * (gathered + conf.main_gradients)
+            each = once * (gathered + (0 if conf.adapters else conf.main_gradients))
             # with stages, weights stay gathered and gradients are summed at the end of the step
             times = conf.rounds if conf.pipeline == 1 else 1
-            if group < ranks:
+            if group < ranks and not conf.adapters:
                 outer = self._ring(2 * held / group, conf.per_host, ranks // group, conf.per_host)
                 each += outer / times
-            hops = 3 * times * self._hops(conf, group)
+            hops = (2 if conf.adapters else 3) * times * self._hops(conf, group)
             return longer(busy, c["gather"] * times * each) - busy + c["seen"] * each + hops
         # gradients that are shared out are summed after every micro-batch
         times = conf.rounds if conf.sharding == "zero2" else 1
