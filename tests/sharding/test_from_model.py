@@ -55,7 +55,8 @@ def two_layers(batch=8, width=512):
         ((-1, 0), (-1, 1), 3 * 0.5 + 200 * 3 / 4 / 100),  # all-to-all over 4
         ((0, -2), (0, -1), 6 * 0.5 + 2 * 400 * 3 / 4 / 100),  # all-reduce of half of it
         ((-2, -1), (0, -1), 1 * 1.0 + 800 / 2 / 10),  # reduce-scatter over 2
-        ((-1, -1), (-2, -1), math.inf),
+        ((-1, -1), (-2, -1), 0.0),  # every device takes its part of the value
+        ((-1, 0), (-1, -2), math.inf),
     ],
 )
 def test_collectives_cost_what_rings_take(before, after, seconds):
