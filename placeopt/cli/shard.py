@@ -67,6 +67,7 @@ def shard_command(
     from placeopt.sharding.from_model import sharding_model
     from placeopt.sharding.layout_table import layout_rows, megatron_layout
     from placeopt.sharding.layouts import parse_mesh
+    from placeopt.programs.torch_program import is_torch_program, torch_program
 
     if to is not None and (to not in FILES or out is None):
         raise InputError(
@@ -80,8 +81,14 @@ def shard_command(
     limit = None if memory is None else int(memory * 2**30)
     if memory_limit is not None:
         limit = min(parse_bytes(memory_limit, "--memory-limit"))
+    program = torch_program(source) if is_torch_program(source) else None
     model = sharding_model(
-        graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit
+        graph,
+        make_cluster(cluster),
+        parse_mesh(mesh),
+        training=training,
+        memory=limit,
+        program=program,
     )
     with common.search_progress(model.problem, json) as (announce, show):
         announce("sharding")

@@ -19,8 +19,11 @@ from placeopt.sharding.layouts import (
 from placeopt.sharding.problem import ShardingSolution
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.sharding.from_model import OpStrategy, ShardingModel
     from placeopt.sharding.layouts import Layout
+    from placeopt.sharding.op_rules import Way
 
 
 def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
@@ -84,18 +87,29 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
     known: dict[int, Layout] = {}
+    made: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for tensor, producer in enumerate(graph.producer.tolist()):
+        made[producer].append(tensor)
     for op in graph.topological_order.tolist():
-        tensors = model.reads[op]
-        wanted = [tuple(REPLICATE if p == PARTIAL else p for p in known[t]) for t in tensors]
+        wanted = [tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]]
         strategies = model.strategies[op]
-        chosen[op] = min(
-            range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
-        )
-        outputs = [t for t, producer in enumerate(graph.producer.tolist()) if producer == op]
-        known.update(zip(outputs, strategies[chosen[op]].outputs, strict=True))
+        if not model.stores(op):
+            chosen[op] = min(
+                range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
+            )
+        known.update(zip(made[op], strategies[chosen[op]].outputs, strict=True))
     for number, weight in enumerate(model.weights):
         needed = model.strategies[weight.op][chosen[weight.op]].weight
         chosen[graph.num_ops + number] = model.layouts[number].index(needed)
+    for op in range(graph.num_ops):
+        if model.stores(op):
+            layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
+            readers = [r for r in range(graph.num_ops) if made[op][0] in model.reads[r]]
+            needs = [
+                model.strategies[r][chosen[r]].inputs[model.reads[r].index(made[op][0])]
+                for r in readers
+            ]
+            chosen[op] = next((layouts.index(x) for x in needs if x in layouts), 0)
     return ShardingSolution(chosen)
 
 
@@ -105,19 +119,40 @@ def _distance(
     """Order strategies as Megatron would: the batch split first, then no change of layout, then
     shared work.
     """
-    batch = sum(way.outputs[:1] != (0,) or way.weight != REPLICATE for way in strategy.ways[:-1])
+    own, weighted = _own_weight(model, op)
+    batch = sum(way.outputs[:1] != (0,) or own(way) != REPLICATE for way in strategy.ways[:-1])
     axes = model.axes[-1:]
+    given = [
+        (t, before, after)
+        for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
+        if not model.stores(int(model.graph.producer[t]))
+    ]
     changes = sum(
         change_seconds(float(model.graph.tensor_bytes[t]), before[-1:], after[-1:], axes)
-        for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
+        for t, before, after in given
     )
     way = strategy.ways[-1]
-    sliced = sum(
-        b[-1] == REPLICATE and a[-1] >= 0 for b, a in zip(wanted, strategy.inputs, strict=True)
-    )
-    weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
-    split_alone = way.divided and not weighted and not any(b[-1] >= 0 for b in wanted)
-    kept_whole = weighted and (not way.divided or way.weight == REPLICATE)
-    if not wanted and weighted and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
+    sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for _, b, a in given)
+    split_alone = way.divided and not weighted and not any(b[-1] >= 0 for _, b, _ in given)
+    kept_whole = weighted and (not way.divided or own(way) == REPLICATE)
+    first = not given and weighted
+    if first and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
         kept_whole = way.outputs[0] != PARTIAL  # an embedding is split by its vocabulary
     return batch, changes, sliced + split_alone, kept_whole, not way.divided
+
+
+def _own_weight(model: ShardingModel, op: int) -> tuple[Callable[[Way], int], bool]:
+    """Return how a way of an op places the op's weight, and whether that has two dimensions."""
+    if model.calls is None:
+        weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
+        return lambda way: way.weight, weighted
+    graph = model.graph
+    learned = [
+        (-len(graph.shapes[t]), i)
+        for i, t in enumerate(model.reads[op])
+        if graph.op_types[graph.producer[t]] == "weight"
+    ]
+    if not learned:
+        return lambda way: REPLICATE, False
+    rank, position = min(learned)
+    return lambda way: way.inputs[position], rank <= -2

@@ -15,9 +15,9 @@ with k devices on the axis, by rings: each of the k - 1 (all-reduce: 2 (k - 1)) 
 latency. Which axis comes first, and what is gathered only to be cut again, is as in DTensor's
 `redistribute`: `change_steps` gives the collectives that torch runs, in its order. The seconds are
 ours, from the links of the cluster. DTensor's own estimate (`redistribute_cost`, which it uses to
-choose between the strategies of one op) knows fixed bandwidths of an NVLink host and its network,
-adds 6.6 us to every collective, takes an all-to-all as an all-gather and one more us, and counts the
-k - 1 steps of an all-reduce once.
+choose between the strategies of one op) moves the same bytes in the same steps, but knows fixed
+bandwidths of an NVLink host and its network, and adds 6.6 us to every collective, 7.6 to an
+all-to-all.
 
 References
 ----------
