@@ -12,6 +12,7 @@ schedule when all gradients of the rank's stages are those of the unpipelined mo
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def imported(path: Path) -> Any:
 
 
 def sharded(folder: Path, source: str) -> None:
-    """Run a distributed module."""
+    """Run a distributed module, and its gradients where the module has parameters that learn."""
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.utils._pytree import tree_leaves
 
@@ -62,17 +63,31 @@ def sharded(folder: Path, source: str) -> None:
     module, inputs, *rest = getattr(imported(Path(path)), name)()
     named = rest[0] if rest else {}
     plan = imported(folder / "dtensor_plan.py")
-    counted = CommDebugMode()
-    with torch.no_grad():
-        expected = tree_leaves(module(*inputs, **named))
-        mesh = plan.make_mesh()
-        plan.distribute(module, mesh)
-        with counted:
-            found = tree_leaves(plan.call(module, mesh, *inputs, **named))
+    expected = tree_leaves(module(*inputs, **named))
+    wanted = gradients(module, expected)
+    mesh, counted = plan.make_mesh(), CommDebugMode()
+    plan.distribute(module, mesh)
+    with torch.no_grad(), counted:
+        results = plan.forward(module, mesh, *inputs, **named)
+    found = tree_leaves(plan.call(module, mesh, *inputs, **named))
     for got, want in zip(found, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for key, got in gradients(module, found).items():
+        close = 1e-5 * float(wanted[key].abs().max())
+        torch.testing.assert_close(got.full_tensor(), wanted[key], rtol=1e-3, atol=close)
     cut = sum(any(p.is_shard() for p in value.placements) for value in module.state_dict().values())
-    print(f"same {counted.get_total_counts()} {cut}", flush=True)
+    kinds = {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0, "all_to_all": 0}
+    for op, count in counted.get_comm_counts().items():
+        kinds[next(kind for kind in kinds if kind[:9] in str(op) or "alltoall" in str(op))] += count
+    del results
+    print(f"same {cut} {json.dumps(kinds)}", flush=True)
+
+
+def gradients(module: torch.nn.Module, results: list[Any]) -> dict[str, Any]:
+    """Return the gradients of the sum of squares of the results that are numbers."""
+    module.zero_grad()
+    sum(x.square().sum() for x in results if x.is_floating_point()).backward()
+    return {key: x.grad for key, x in module.named_parameters() if x.grad is not None}
 
 
 def exported(rank: int, folder: Path, data: Path) -> None:

@@ -313,9 +313,9 @@ class _Builder:
         if call is None:
             shape = self.graph.shapes[self.made[op][0]]
             places = range(len(shape) if self.graph.op_types[op] == "weight" else 0)
-            ways = [Way("R", (), (REPLICATE,), REPLICATE, divided=False)]
-            ways += [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
-            return list(self._products(op, [ways] * len(axes)))
+            whole = Way("R", (), (REPLICATE,), REPLICATE, divided=False)
+            split = [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
+            return list(self._products(op, [[whole, *(split if a.size > 1 else ())] for a in axes]))
         key = id(call), tuple(stored), tuple(t in self.whole for t in self.made[op])
         if key not in self.equal:
             found = [

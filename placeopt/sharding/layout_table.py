@@ -13,6 +13,7 @@ from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
     change_seconds,
+    change_steps,
     partition_spec,
     torch_placements,
 )
@@ -72,6 +73,29 @@ def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
     return usage_profile(model.problem, solution).peak
 
 
+def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, int]:
+    """Return how many collectives of each kind a forward pass of a choice takes, as it is priced:
+    those between how a tensor is made and how each of its readers needs it.
+    """
+    chosen, found = solution.strategy.tolist(), dict[str, int]()
+    graph = model.graph
+    made: dict[int, Layout] = {}
+    pairs: list[tuple[Layout, Layout]] = []
+    for op, outputs in enumerate(_made(model)):
+        made.update(zip(outputs, model.strategies[op][chosen[op]].outputs, strict=True))
+    for op, tensors in enumerate(model.reads):
+        needed = model.strategies[op][chosen[op]].inputs
+        pairs += [(made[t], layout) for t, layout in zip(tensors, needed, strict=True)]
+    for number, weight in enumerate(model.weights):
+        layout = model.layouts[number][chosen[graph.num_ops + number]]
+        pairs.append((layout, model.strategies[weight.op][chosen[weight.op]].weight))
+    for before, after in pairs:
+        for step in change_steps(before, after) or ():
+            if step.collective and model.axes[step.axis].size > 1:
+                found[step.collective] = found.get(step.collective, 0) + 1
+    return dict(sorted(found.items()))
+
+
 def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """Return Megatron-LM's layout: the batch over all axes but the last, tensor parallelism over
     the last.
@@ -87,9 +111,7 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
     known: dict[int, Layout] = {}
-    made: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for tensor, producer in enumerate(graph.producer.tolist()):
-        made[producer].append(tensor)
+    made = _made(model)
     for op in graph.topological_order.tolist():
         wanted = [tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]]
         strategies = model.strategies[op]
@@ -104,13 +126,22 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     for op in range(graph.num_ops):
         if model.stores(op):
             layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
-            readers = [r for r in range(graph.num_ops) if made[op][0] in model.reads[r]]
+            tensor = made[op][0]
+            readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]]
             needs = [
-                model.strategies[r][chosen[r]].inputs[model.reads[r].index(made[op][0])]
-                for r in readers
+                model.strategies[r][chosen[r]].inputs[model.reads[r].index(tensor)]
+                for r in readers.tolist()
             ]
             chosen[op] = next((layouts.index(x) for x in needs if x in layouts), 0)
     return ShardingSolution(chosen)
+
+
+def _made(model: ShardingModel) -> list[list[int]]:
+    """Return the tensors that each op makes."""
+    found: list[list[int]] = [[] for _ in range(model.graph.num_ops)]
+    for tensor, op in enumerate(model.graph.producer.tolist()):
+        found[op].append(tensor)
+    return found
 
 
 def _distance(

@@ -42,6 +42,7 @@ class TorchCalls:
     names : by op that stores a tensor, all names of the tensor.
     folded : ops that the reader of the program folded away.
     returned : tensors among the results of the program.
+    tensor_of : tensor by the name of the node of the program that gives it.
     """
 
     graph: OpGraph
@@ -50,6 +51,7 @@ class TorchCalls:
     names: dict[int, tuple[str, ...]]
     folded: frozenset[int]
     returned: frozenset[int]
+    tensor_of: dict[str, int]
 
 
 def has_nested_graphs(program: TorchProgram) -> bool:
@@ -119,6 +121,11 @@ class _Walk:
             self.names,
             frozenset(self._folded()),
             frozenset(self.tensor_of[id(x)] for x in returned if id(x) in self.tensor_of),
+            {
+                node.name: self.tensor_of[id(value)]
+                for node, value in self.values.items()
+                if id(value) in self.tensor_of
+            },
         )
 
     def _given(self, value: Any) -> Any:
