@@ -70,8 +70,8 @@ def shard_command(
     """
     from placeopt.api import solve
     from placeopt.instances.clusters import make_cluster
-    from placeopt.sharding.from_model import sharding_model
     from placeopt.programs.torch_program import is_torch_program, torch_program
+    from placeopt.sharding.from_model import sharding_model
     from placeopt.sharding.layout_table import collectives, layout_rows, megatron_layout
     from placeopt.sharding.layouts import parse_mesh
 

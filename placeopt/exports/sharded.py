@@ -257,7 +257,9 @@ def dtensor_program_file(
             text = text.replace(f"{name}(", "run(self.mesh, ")
     lines = [import_line(name, value) for name, value in names.items() if value is not run_call]
     lines += registering([program.graph_module])
-    imports = "\n".join(["import base64", "import io", "import math", *dict.fromkeys(x for x in lines if x), ""])
+    imports = "\n".join(
+        ["import base64", "import io", "import math", *dict.fromkeys(x for x in lines if x), ""]
+    )
     layouts = "\n".join(
         f"    {name!r}: [{', '.join(map(torch_placements, found))}],"
         for name, found in _operand_layouts(model, solution, module).items()
@@ -330,7 +332,9 @@ def _operand_layouts(
         if node.op != "call_function" or node.target is not run_call or op < 0:
             continue
         chosen = model.strategies[op][int(solution.strategy[op])]
-        if all(place == REPLICATE for layout in (*chosen.inputs, *chosen.outputs) for place in layout):
+        if all(
+            place == REPLICATE for layout in (*chosen.inputs, *chosen.outputs) for place in layout
+        ):
             continue
         layout = dict(zip(model.reads[op], chosen.inputs, strict=True))
         tensor = model.calls.tensor_of

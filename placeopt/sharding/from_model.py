@@ -56,9 +56,8 @@ TRAINED_BYTES = 16
 """Bytes kept per learned value in training: value, gradient, two moments, and a 32-bit copy."""
 
 MAX_STRATEGIES = 400
-"""Most strategies of an op; a mesh that gives more has too many axes for it. An edge between two such
-ops has 160 000 costs; 400 are 20 ways on each of two axes and 7 on each of three, and no op of the
-twelve models of results/models has more than 7 ways by DTensor's rules."""
+"""Most strategies of an op; a mesh that gives more has too many axes for it. An edge between two
+such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on each of three."""
 
 
 class OpStrategy(NamedTuple):
@@ -195,7 +194,9 @@ class _Builder:
 
             self.reads = [list(row) for row in calls.reads]
             self.place = np.arange(graph.num_ops)
-            self.free |= [call is None or op in calls.folded for op, call in enumerate(calls.traced)]
+            self.free |= [
+                call is None or op in calls.folded for op, call in enumerate(calls.traced)
+            ]
             self.whole |= calls.returned
             self.rules = TorchRules(mesh)
             self.equal: dict[tuple[object, ...], list[OpStrategy]] = {}
@@ -268,9 +269,7 @@ class _Builder:
         ways = ways_of(Form(graph.op_types[op], inputs, outputs, weight))
         return tuple(self._products(op, [ways] * len(self.axes), weight))
 
-    def _products(
-        self, op: int, ways: list[list[Way]], weight: Shape = ()
-    ) -> Iterator[OpStrategy]:
+    def _products(self, op: int, ways: list[list[Way]], weight: Shape = ()) -> Iterator[OpStrategy]:
         """Yield the strategies of an op: the products of its ways on each axis that divide every
         tensor.
         """
@@ -487,8 +486,8 @@ class _Builder:
     def _pair(self, size: int, made: Layout, needed: Layout, spread: tuple[bool, ...]) -> float:
         """Return the seconds from how a tensor is made to how it is read, and of its gradient back.
 
-        The gradient of a tensor that is read whole is partial where the reader works on a part; that
-        of summands is whole.
+        The gradient of a tensor that is read whole is partial where the reader works on a part;
+        that of summands is whole.
 
         Parameters
         ----------
@@ -512,8 +511,8 @@ class _Builder:
 
 
 def _sums_something(way: Way, stored: list[bool]) -> bool:
-    """Whether a way that reads summands shares work, or reads some that another op has left: what is
-    stored is whole.
+    """Whether a way that reads summands shares work, or reads some that another op has left; what
+    is stored is whole.
     """
     left = [here for place, here in zip(way.inputs, stored, strict=True) if place <= PARTIAL]
     return way.divided or not left or not all(left)

@@ -113,7 +113,9 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     known: dict[int, Layout] = {}
     made = _made(model)
     for op in graph.topological_order.tolist():
-        wanted = [tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]]
+        wanted = [
+            tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]
+        ]
         strategies = model.strategies[op]
         if not model.stores(op):
             chosen[op] = min(

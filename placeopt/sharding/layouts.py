@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
 
 REPLICATE, PARTIAL = -1, -2
-"""Placements that are no dimension. PARTIAL are summands; what lies below is other partial results."""
+"""Placements that are no dimension: the whole tensor, and summands. Numbers below are other partial
+results."""
 
 PARTIAL_KINDS = {PARTIAL: "sum", -3: "avg", -4: "max", -5: "min"}
 """How partial results become whole, by placement, in torch's words."""
@@ -128,8 +129,8 @@ class Step(NamedTuple):
 
 
 def change_steps(before: Layout, after: Layout) -> list[Step] | None:
-    """Return the steps of a change of layout in the order of DTensor's `redistribute`, None where it
-    is impossible.
+    """Return the steps of a change of layout in the order of DTensor's `redistribute`, None where
+    it is impossible.
 
     A tensor of which something is split goes through the axes from the last to the first: what is
     split over that axis within another split that changes is made whole. Then, first axis to last,
@@ -183,7 +184,9 @@ def change_seconds(size: float, before: Layout, after: Layout, axes: tuple[Axis,
 def torch_placements(layout: Layout) -> str:
     """Return a layout as torch.distributed.tensor writes it: [Shard(0), Replicate()]."""
     words = {REPLICATE: "Replicate()", PARTIAL: "Partial()"}
-    words |= {place: f'Partial("{kind}")' for place, kind in PARTIAL_KINDS.items() if place < PARTIAL}
+    words |= {
+        place: f'Partial("{kind}")' for place, kind in PARTIAL_KINDS.items() if place < PARTIAL
+    }
     return "[" + ", ".join(words.get(place, f"Shard({place})") for place in layout) + "]"
 
 

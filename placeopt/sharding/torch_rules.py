@@ -1,16 +1,17 @@
 """How a call of an exported program can be divided over one mesh axis, by DTensor's own rules.
 
-A call is run on fake tensors to get the ATen ops within it: composites such as `linear`, `layer_norm`
-and `scaled_dot_product_attention` are several. DTensor's sharding propagator says, op by op, which
-placements of the inputs need no redistribution and what placement the results then have. Placements
-of the call's inputs with which no op within it communicates are a *way* of the call; its results are
-placed as torch says. So what lies between calls is chosen here, and within a call nothing is left
-for torch to choose. A call with an op that has no rule is only replicated.
+A call is run on fake tensors to get the ATen ops within it: composites such as `linear` and
+`layer_norm` are several. DTensor's sharding propagator says, op by op, which placements of the
+inputs need no redistribution and what placement the results then have. Placements of the call's
+inputs with which no op within it communicates are a *way* of the call; its results are placed as
+torch says. So what lies between calls is chosen here, and within a call nothing is left for torch
+to choose. A call with an op that has no rule is only replicated.
 
 The mesh belongs to no process group, and nothing of a process that has one is touched.
 
-`scaled_dot_product_attention` is one op here: which fused kernel it becomes depends on the device, and
-the one of CPUs has no rule. It is divided as torch's rules divide those of GPUs, over batch or heads.
+`scaled_dot_product_attention` is one op here: which fused kernel it becomes depends on the device,
+and the one of CPUs has no rule. It is divided as torch's rules divide those of GPUs, over batch or
+heads.
 
 Three kinds of rule are not taken: those of ops that communicate within their own handler (argmax,
 sharded images in convolutions), that of the channels of a convolution (torch passes them through
@@ -88,9 +89,7 @@ def traced(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     else:
         with Recorder():
             result = target(*args, **kwargs)
-    return result, Traced(
-        tuple(ran), tuple(tensors_of((args, kwargs))), tuple(tensors_of(result))
-    )
+    return result, Traced(tuple(ran), tuple(tensors_of((args, kwargs))), tuple(tensors_of(result)))
 
 
 def is_attention(target: Any) -> bool:
@@ -98,9 +97,7 @@ def is_attention(target: Any) -> bool:
     return str(target).startswith("aten.scaled_dot_product_attention")
 
 
-def attention_placements(
-    given: tuple[Any, ...], tensors: Sequence[Any]
-) -> tuple[Any, ...] | None:
+def attention_placements(given: tuple[Any, ...], tensors: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the placements of the result of an attention, None where it would communicate.
 
     Batch or heads of queries, keys and values are split alike; a mask follows where it has them.
@@ -141,8 +138,10 @@ class TorchRules:
         self.dispatcher: Any = DTensor._op_dispatcher
         self.meshes = {
             key: DeviceMesh(
-                "cpu", torch.arange(math.prod(key)).reshape(key),
-                _init_backend=False, _rank=0,
+                "cpu",
+                torch.arange(math.prod(key)).reshape(key),
+                _init_backend=False,
+                _rank=0,
             )
             for key in {(size,) for size in sizes} | {sizes}
         }
@@ -163,15 +162,13 @@ class TorchRules:
                 found.setdefault(inputs, way)
         rows = list(found.values())
         kept = [
-            way
-            for way in rows
-            if way is whole or not any(_replaces(other, way) for other in rows)
+            way for way in rows if way is whole or not any(_replaces(other, way) for other in rows)
         ]
         return sorted(kept, key=lambda way: (way is not whole, PARTIAL in way.inputs))
 
     def agrees(self, call: Traced, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
-        """Whether DTensor, on the mesh of all axes, runs a call with inputs of these layouts without
-        communication and with results of those layouts.
+        """Whether DTensor, on the mesh of all axes, runs a call on these layouts without
+        communication and makes its results in those.
         """
         placed = {
             id(x): tuple(map(placement, layout))
@@ -275,9 +272,7 @@ class TorchRules:
         ):
             return None
         specs = {
-            id(x): DTensorSpec(
-                self.meshes[sizes], places, TensorMeta(x.shape, x.stride(), x.dtype)
-            )
+            id(x): DTensorSpec(self.meshes[sizes], places, TensorMeta(x.shape, x.stride(), x.dtype))
             for x, places in zip(read, given, strict=True)
         }
         args, kwargs = tree_map(lambda x: specs.get(id(x), x), (step.args, step.kwargs))
@@ -340,8 +335,8 @@ def code(place: Any) -> int | None:
 
 
 def places(value: Any, size: int) -> list[Any]:
-    """Return the placements of a tensor over an axis: replicated, summands, every dimension that the
-    devices divide.
+    """Return the placements of a tensor over an axis: replicated, summands, every dimension that
+    the devices divide.
     """
     split = [d for d, length in enumerate(value.shape) if length and length % size == 0]
     summed = [PARTIAL] if value.dtype.is_floating_point or value.dtype.is_complex else []

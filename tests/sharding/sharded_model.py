@@ -124,3 +124,8 @@ def llama() -> tuple[Any, tuple[Any, ...]]:
     """Return the small Llama and its inputs."""
     torch.manual_seed(0)
     return Llama().eval(), (torch.randint(0, WORDS, (4, 16)),)
+
+
+def layer() -> tuple[Any, tuple[Any, ...]]:
+    """Return a layer and its inputs."""
+    return nn.Linear(8, 8), (torch.zeros(4, 8),)

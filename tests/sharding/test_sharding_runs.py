@@ -68,6 +68,17 @@ def test_the_collectives_that_run_are_those_that_were_priced(shard, tmp_path, mo
         assert json.loads(counted) == priced
 
 
+def test_ways_run_without_communication(shard, tmp_path):
+    """Every way of linear, norms, attention, embedding, views and others, run as DTensors on two gloo
+    ranks: no collective, the placements that the rules say, and the right result.
+    """
+    shard("2", "1GB", "--to", "dtensor", model=f"{MODEL}:layer")
+    for words in run_ranks(2, tmp_path, "ways", tmp_path):
+        same, count = words.split()[-2:]
+        assert same == "same"
+        assert int(count) > 60
+
+
 JAX = """
 import importlib.util, sys
 import jax, numpy
