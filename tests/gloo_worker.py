@@ -4,7 +4,10 @@ ARGUMENT...
 exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all
 micro-batches, every rank saves the gradients of its stages.
 sharded FOLDER MODEL.py:NAME : distribute a module by the dtensor_plan.py of a folder, and compare its
-results with those of the whole module; prints "same" and the number of collectives that ran.
+results and gradients with those of the whole module; prints "same", the number of parameters that
+are cut, and the collectives of the forward pass by kind.
+ways FOLDER : run every way of some ops by the dtensor_plan.py of a folder; prints "same" and the
+number of ways.
 schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per
 schedule when all gradients of the rank's stages are those of the unpipelined model.
 """
@@ -12,6 +15,7 @@ schedule when all gradients of the rank's stages are those of the unpipelined mo
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,7 +58,7 @@ def imported(path: Path) -> Any:
 
 
 def sharded(folder: Path, source: str) -> None:
-    """Run a distributed module."""
+    """Run a distributed module, and its gradients where the module has parameters that learn."""
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.utils._pytree import tree_leaves
 
@@ -62,17 +66,82 @@ def sharded(folder: Path, source: str) -> None:
     module, inputs, *rest = getattr(imported(Path(path)), name)()
     named = rest[0] if rest else {}
     plan = imported(folder / "dtensor_plan.py")
-    counted = CommDebugMode()
-    with torch.no_grad():
-        expected = tree_leaves(module(*inputs, **named))
-        mesh = plan.make_mesh()
-        plan.distribute(module, mesh)
-        with counted:
-            found = tree_leaves(plan.call(module, mesh, *inputs, **named))
+    expected = tree_leaves(module(*inputs, **named))
+    wanted = gradients(module, expected)
+    mesh, counted = plan.make_mesh(), CommDebugMode()
+    plan.distribute(module, mesh)
+    with torch.no_grad(), counted:
+        results = plan.forward(module, mesh, *inputs, **named)
+    found = tree_leaves(plan.call(module, mesh, *inputs, **named))
     for got, want in zip(found, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for key, got in gradients(module, found).items():
+        close = 1e-5 * float(wanted[key].abs().max())
+        torch.testing.assert_close(got.full_tensor(), wanted[key], rtol=1e-3, atol=close)
     cut = sum(any(p.is_shard() for p in value.placements) for value in module.state_dict().values())
-    print(f"same {counted.get_total_counts()} {cut}", flush=True)
+    kinds = {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0, "all_to_all": 0}
+    for op, count in counted.get_comm_counts().items():
+        kinds[next(kind for kind in kinds if kind[:9] in str(op) or "alltoall" in str(op))] += count
+    del results
+    print(f"same {cut} {json.dumps(kinds)}", flush=True)
+
+
+def ways(folder: Path) -> None:
+    """Run the ways of ops on a mesh of all ranks: nothing is communicated, the placements are those
+    that the rules say, and the results are right.
+    """
+    from torch._subclasses import FakeTensorMode
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    from placeopt.sharding.torch_rules import TorchRules, placement, traced
+
+    torch.manual_seed(0)
+    plan, ranks, count = imported(folder / "dtensor_plan.py"), dist.get_world_size(), 0
+    mesh, rules = plan.make_mesh(), TorchRules((ranks,))
+    for op, inputs in samples():
+        with torch.no_grad(), FakeTensorMode() as fake:
+            _, call = traced(op, tuple(map(fake.from_tensor, inputs)), {})
+        expected = op(*inputs)
+        for way in rules.ways(call, ranks):
+            plan.LAYOUTS["call"] = [[placement(place)] for place in way.inputs]
+            with CommDebugMode() as counted, torch.no_grad():
+                result = plan.run(mesh, "call", op, tuple(inputs), {})
+            assert counted.get_total_counts() == 0, way
+            assert list(result.placements) == [placement(way.outputs[0])], way
+            torch.testing.assert_close(result.full_tensor(), expected, rtol=1e-4, atol=1e-5)
+            count += 1
+    print(f"same {count}", flush=True)
+
+
+def samples() -> list[tuple[Any, list[torch.Tensor]]]:
+    """Return calls as torch.export writes them, and their operands."""
+    aten, randn = torch.ops.aten, torch.randn
+    x = randn(4, 6, 8)
+    return [
+        (aten.linear.default, [x, randn(12, 8), randn(12)]),
+        (aten.linear.default, [x, randn(12, 8)]),
+        (lambda x, w, b: aten.layer_norm.default(x, [8], w, b), [x, randn(8), randn(8)]),
+        (lambda x, w: aten.rms_norm.default(x, [8], w), [x, randn(8)]),
+        (aten.scaled_dot_product_attention.default, [randn(2, 4, 6, 8) for _ in range(3)]),
+        (aten.embedding.default, [randn(10, 8), torch.randint(0, 10, (4, 6))]),
+        (lambda x: aten.view.default(x, [4, 6, 2, 4]), [x]),
+        (lambda x: aten.transpose.int(x, 1, 2), [x]),
+        (aten.add.Tensor, [x, randn(4, 6, 8)]),
+        (aten.mul.Tensor, [x, randn(8)]),
+        (aten.matmul.default, [randn(2, 4, 6, 8), randn(2, 4, 8, 6)]),
+        (lambda x: aten.mean.dim(x, [-1], True), [x]),
+        (lambda x: aten.amax.default(x, [1]), [x]),
+        (lambda x: aten.softmax.int(x, -1), [x]),
+        (lambda x, y: aten.cat.default([x, y], -1), [x, randn(4, 6, 8)]),
+        (aten.conv2d.default, [randn(2, 4, 8, 8), randn(6, 4, 3, 3), randn(6)]),
+    ]
+
+
+def gradients(module: torch.nn.Module, results: list[Any]) -> dict[str, Any]:
+    """Return the gradients of the sum of squares of the results that are numbers."""
+    module.zero_grad()
+    sum(x.square().sum() for x in results if x.is_floating_point()).backward()
+    return {key: x.grad for key, x in module.named_parameters() if x.grad is not None}
 
 
 def exported(rank: int, folder: Path, data: Path) -> None:
@@ -139,6 +208,8 @@ if __name__ == "__main__":
         exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
     elif JOB == "sharded":
         sharded(Path(ARGUMENTS[0]), ARGUMENTS[1])
+    elif JOB == "ways":
+        ways(Path(ARGUMENTS[0]))
     else:
         for csv_path in ARGUMENTS[1:]:
             scheduled(int(RANK), int(ARGUMENTS[0]), csv_path)

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.exports.sharded import FILES
+from placeopt.exports.sharded import FILES, dtensor_program_file
 from placeopt.model.errors import InputError
 from placeopt.model.sizes import parse_bytes
-from placeopt.sharding.from_model_parameters import input_layouts, parameter_layouts, summarised
+from placeopt.sharding.from_model_parameters import (
+    input_layouts,
+    parameter_layouts,
+    summarised,
+    torch_parameter_layouts,
+)
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
+    from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.from_model import ShardingModel
     from placeopt.sharding.from_model_parameters import ParameterLayout
 
@@ -64,8 +70,9 @@ def shard_command(
     """
     from placeopt.api import solve
     from placeopt.instances.clusters import make_cluster
+    from placeopt.programs.torch_program import is_torch_program, torch_program
     from placeopt.sharding.from_model import sharding_model
-    from placeopt.sharding.layout_table import layout_rows, megatron_layout
+    from placeopt.sharding.layout_table import collectives, layout_rows, megatron_layout
     from placeopt.sharding.layouts import parse_mesh
 
     if to is not None and (to not in FILES or out is None):
@@ -80,14 +87,22 @@ def shard_command(
     limit = None if memory is None else int(memory * 2**30)
     if memory_limit is not None:
         limit = min(parse_bytes(memory_limit, "--memory-limit"))
+    program = torch_program(source) if is_torch_program(source) else None
     model = sharding_model(
-        graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit
+        graph,
+        make_cluster(cluster),
+        parse_mesh(mesh),
+        training=training,
+        memory=limit,
+        program=program,
     )
     with common.search_progress(model.problem, json) as (announce, show):
         announce("sharding")
         result = solve(model.problem, seconds=seconds, seed=seed, on_progress=show)
     rows = [] if result.solution is None else layout_rows(model, result.solution)
-    layouts = None if result.solution is None else _parameters(source, model, result.solution)
+    layouts = None
+    if result.solution is not None:
+        layouts = _parameters(source, model, result.solution, program)
     if to is not None and layouts is None:
         raise InputError(
             f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive or an "
@@ -95,9 +110,11 @@ def shard_command(
         )
     data = _summary(model, result, megatron_layout(model), rows)
     data["parameters"] = [row.row() for row in layouts or ()]
+    if result.solution is not None:
+        data["collectives"] = collectives(model, result.solution)
     if folder is not None:
         data["files"] = _write(folder, model, result, rows)
-        data["files"] += _write_parameters(folder, model, result, layouts, to)
+        data["files"] += _write_parameters(folder, model, result, layouts, to, program)
     if json:
         common.print_json(data)
     else:
@@ -105,15 +122,17 @@ def shard_command(
     raise typer.Exit(0 if result.solution is not None else 1)
 
 
-def _parameters(source: str, model: ShardingModel, solution: Any) -> list[ParameterLayout] | None:
+def _parameters(
+    source: str, model: ShardingModel, solution: Any, given: TorchProgram | None
+) -> list[ParameterLayout] | None:
     """Return the layout of every parameter by its name, None where the source tells no names."""
     from placeopt.programs.onnx_program import is_onnx_program
-    from placeopt.programs.torch_program import is_torch_program
 
-    if is_torch_program(source):
-        from placeopt.programs.torch_program import attribute, torch_program
+    if model.calls is not None:
+        return torch_parameter_layouts(model, solution)
+    if given is not None:
+        from placeopt.programs.torch_program import attribute
 
-        given = torch_program(source)
         tensors = {name: attribute(given.graph_module, name) for name in given.program.weights}
         stored = {
             name: (tuple(map(int, x.shape)), x.numel() * x.element_size())
@@ -134,6 +153,7 @@ def _write_parameters(
     result: Result[Any],
     layouts: list[ParameterLayout] | None,
     to: str | None,
+    program: TorchProgram | None,
 ) -> list[str]:
     """Write the layouts by parameter, and the file that a framework runs."""
     from placeopt.experiments.studies import write_csv
@@ -148,7 +168,10 @@ def _write_parameters(
     name, text = FILES[to]
     mesh = [axis.size for axis in model.axes]
     assert result.solution is not None
-    words = text(layouts, input_layouts(model, result.solution), mesh)
+    if to == "dtensor" and program is not None and model.calls is not None:
+        words = dtensor_program_file(layouts, model, result.solution, program)
+    else:
+        words = text(layouts, input_layouts(model, result.solution), mesh)
     return [str(path), str(write_text(folder / name, words))]
 
 
@@ -221,6 +244,8 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
         f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak {limit}: "
         f"{what} {common.gib_text(kept)}, activations {common.gib_text(data['usage_peak'] - kept)}"
     )
+    counts = [f"{count} {kind.replace('_', '-')}" for kind, count in data["collectives"].items()]
+    say(f"collectives of a forward pass: {', '.join(counts) or 'none'}")
     other = data["megatron"]
     fits = (
         ""

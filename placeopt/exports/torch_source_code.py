@@ -107,11 +107,11 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
     """Return the file without what follows the classes."""
     parts, needed = [], dict[str, Any]()
     for name, module in modules.items():
-        text, found = _class(name, module)
+        text, found = class_source(name, module)
         parts.append(text)
         needed |= found
-    lines = dict.fromkeys(_import(name, value) for name, value in needed.items())
-    lines |= dict.fromkeys(_registering(modules.values()))
+    lines = dict.fromkeys(import_line(name, value) for name, value in needed.items())
+    lines |= dict.fromkeys(registering(modules.values()))
     imports = "\n".join(line for line in lines if line)
     code = HEADER.format(title=title, first=next(iter(modules)), imports=imports and imports + "\n")
     return (
@@ -124,7 +124,7 @@ def _code(title: str, modules: Mapping[str, Any]) -> str:
     )
 
 
-def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
+def class_source(name: str, module: Any) -> tuple[str, dict[str, Any]]:
     """Return the source of a class, and the global names that it uses."""
     import torch.utils._pytree as pytree
     from torch.fx import GraphModule
@@ -163,7 +163,7 @@ def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
     return text, dict(made.globals)
 
 
-def _import(name: str, value: Any) -> str:
+def import_line(name: str, value: Any) -> str:
     """Return the line that makes a global name of generated code known."""
     if name in ("torch", "pytree"):
         return ""
@@ -176,7 +176,7 @@ def _import(name: str, value: Any) -> str:
     return f"from {value.__module__} import {value.__name__} as {name}"
 
 
-def _registering(modules: Iterable[Any]) -> Iterator[str]:
+def registering(modules: Iterable[Any]) -> Iterator[str]:
     """Yield the imports that make custom ops known to torch, such as those of transformers.
 
     Raises

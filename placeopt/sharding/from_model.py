@@ -1,7 +1,10 @@
 """A sharding problem from a model: one node per op, one per weight, on a mesh of devices.
 
-The strategies of an op are the products, over the mesh axes, of its ways of being divided
-(`op_rules`); those of a weight are its layouts. Costs are ticks: an op takes the roofline time of
+The strategies of an op are the products, over the mesh axes, of its ways of being divided; those of
+a weight are its layouts. Ways of a torch program are those of DTensor (`torch_rules`): every call
+and every stored tensor is a node, and a product of ways counts only if DTensor runs it on the whole
+mesh without communication. Ways of ONNX models and generators, which come without torch, are read
+off the shapes (`op_rules`). Costs are ticks: an op takes the roofline time of
 its share, with every tensor it touches read once; an edge takes the collectives that turn the
 layout in which a tensor is made (or a weight kept) into the one its reader needs (`layouts`). Usage
 is bytes per device: a tensor while some reader is still to come, a weight all the time.
@@ -35,12 +38,16 @@ from placeopt.sharding.op_rules import Form, Way, ways_of
 from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
+    from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.layouts import Axis, Layout
     from placeopt.sharding.op_rules import Shape
+    from placeopt.sharding.torch_calls import TorchCalls
 
 FORBIDDEN = 10**15
 """Cost of a change of layout that does not exist, in ticks of a nanosecond: eleven days."""
@@ -49,7 +56,8 @@ TRAINED_BYTES = 16
 """Bytes kept per learned value in training: value, gradient, two moments, and a 32-bit copy."""
 
 MAX_STRATEGIES = 400
-"""Most strategies of an op; a mesh that gives more has too many axes for it."""
+"""Most strategies of an op; a mesh that gives more has too many axes for it. An edge between two
+such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on each of three."""
 
 
 class OpStrategy(NamedTuple):
@@ -84,6 +92,8 @@ class ShardingModel:
     ----------
     strategies : by op. weights : in the order of their nodes. layouts : by weight, its strategies.
     reads : by op, the tensors that it reads.
+    calls : what the ops are in a torch program, whose weights are ops of the graph; None for other
+    sources.
     """
 
     graph: OpGraph
@@ -94,6 +104,11 @@ class ShardingModel:
     layouts: tuple[tuple[Layout, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     training: bool
+    calls: TorchCalls | None = None
+
+    def stores(self, op: int) -> bool:
+        """Whether an op only holds a tensor: an argument or a weight of a torch program."""
+        return self.calls is not None and self.calls.traced[op] is None
 
 
 def sharding_model(
@@ -103,6 +118,7 @@ def sharding_model(
     *,
     training: bool = False,
     memory: int | None = None,
+    program: TorchProgram | None = None,
 ) -> ShardingModel:
     """Return the sharding problem of a model.
 
@@ -112,6 +128,8 @@ def sharding_model(
     mesh : sizes of the axes; the devices of the cluster fill it in order, the last axis running
     fastest.
     memory : bytes per device, by default those of the smallest device.
+    program : the torch program that the graph was read from: the rules are then DTensor's. One with
+    nested graphs (control flow) has the rules of other sources.
 
     Raises
     ------
@@ -129,16 +147,27 @@ def sharding_model(
         raise InputError(
             f"graph '{graph.name}' has backward ops; give the forward pass and training=True"
         )
-    return _Builder(graph, cluster, mesh, training).build(memory)
+    calls = None
+    if program is not None:
+        from placeopt.sharding.torch_calls import has_nested_graphs, torch_calls
+
+        calls = None if has_nested_graphs(program) else torch_calls(program, graph)
+    return _Builder(graph, cluster, mesh, training, calls).build(memory)
 
 
 class _Builder:
     """The columns of the problem, node by node and edge by edge."""
 
     def __init__(
-        self, graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], training: bool
+        self,
+        graph: OpGraph,
+        cluster: Cluster,
+        mesh: tuple[int, ...],
+        training: bool,
+        calls: TorchCalls | None,
     ) -> None:
-        self.graph, self.cluster, self.training = graph, cluster, training
+        self.graph = graph = graph if calls is None else calls.graph
+        self.cluster, self.training, self.calls = cluster, training, calls
         self.axes = mesh_axes(cluster, mesh)
         self.device = min(cluster.devices, key=lambda d: (d.peak_flops, d.memory_bandwidth))
         self.made: list[list[int]] = [[] for _ in range(graph.num_ops)]
@@ -153,8 +182,24 @@ class _Builder:
                 self.reads[reader].append(tensor)
         self.place = np.empty(graph.num_ops, dtype=np.int64)
         self.place[graph.topological_order] = np.arange(graph.num_ops)
+        self.free = np.zeros(graph.num_ops, dtype=np.bool_)
+        if graph.measured.size:
+            self.free |= (graph.measured == 0).any(axis=1)
+        self.whole = {t for t, readers in enumerate(self.readers) if not readers}
         self.weights: list[Weight] = []
         self.known: dict[tuple[int, Layout, Layout], float] = {}
+        self.tables: dict[tuple[object, ...], NDArray[np.float64]] = {}
+        if calls is not None:
+            from placeopt.sharding.torch_rules import TorchRules
+
+            self.reads = [list(row) for row in calls.reads]
+            self.place = np.arange(graph.num_ops)
+            self.free |= [
+                call is None or op in calls.folded for op, call in enumerate(calls.traced)
+            ]
+            self.whole |= calls.returned
+            self.rules = TorchRules(mesh)
+            self.equal: dict[tuple[object, ...], list[OpStrategy]] = {}
 
     def build(self, memory: int | None) -> ShardingModel:
         """Return the model."""
@@ -205,12 +250,15 @@ class _Builder:
             layouts,
             reads,
             self.training,
+            self.calls,
         )
 
     # --- strategies
     # ---------------------------------------------------------------------------------------
 
     def _strategies(self, op: int) -> tuple[OpStrategy, ...]:
+        if self.calls is not None:
+            return tuple(self._torch_strategies(op, self.calls))
         graph = self.graph
         inputs = tuple(graph.shapes[t] for t in self.reads[op])
         outputs = tuple(graph.shapes[t] for t in self.made[op])
@@ -219,35 +267,66 @@ class _Builder:
             values = int(graph.parameters[op]) or math.prod(weight)
             self.weights.append(Weight(op, weight, int(graph.resident[op]), values))
         ways = ways_of(Form(graph.op_types[op], inputs, outputs, weight))
-        if len(ways) ** len(self.axes) > MAX_STRATEGIES:
-            ways = ways[: int(MAX_STRATEGIES ** (1 / len(self.axes)))]
-        found = []
-        for chosen in itertools.product(ways, repeat=len(self.axes)):
+        return tuple(self._products(op, [ways] * len(self.axes), weight))
+
+    def _products(self, op: int, ways: list[list[Way]], weight: Shape = ()) -> Iterator[OpStrategy]:
+        """Yield the strategies of an op: the products of its ways on each axis that divide every
+        tensor.
+        """
+        shapes = self.graph.shapes
+        most = int(MAX_STRATEGIES ** (1 / len(self.axes)))
+        if math.prod(map(len, ways)) > MAX_STRATEGIES:
+            ways = [row[:most] for row in ways]
+        for chosen in itertools.product(*ways):
             strategy = OpStrategy(
                 chosen,
-                tuple(tuple(way.inputs[i] for way in chosen) for i in range(len(inputs))),
-                tuple(tuple(way.outputs[i] for way in chosen) for i in range(len(outputs))),
+                tuple(tuple(way.inputs[i] for way in chosen) for i in range(len(self.reads[op]))),
+                tuple(tuple(way.outputs[i] for way in chosen) for i in range(len(self.made[op]))),
                 tuple(way.weight for way in chosen),
                 math.prod(
                     axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided
                 ),
             )
+            layouts = [
+                *zip(self.reads[op], strategy.inputs, strict=True),
+                *zip(self.made[op], strategy.outputs, strict=True),
+            ]
             if any(
-                PARTIAL in x and not self.readers[t]
-                for t, x in zip(self.made[op], strategy.outputs, strict=True)
+                t in self.whole and min(layout) <= PARTIAL
+                for t, layout in layouts[len(self.reads[op]) :]
             ):
                 continue  # what the model returns is whole
-            pairs = [
-                *zip(inputs, strategy.inputs, strict=True),
-                *zip(outputs, strategy.outputs, strict=True),
-            ]
+            pairs = [*((shapes[t], layout) for t, layout in layouts), (weight, strategy.weight)]
             if all(
-                self._divides(shape, layout)
-                for shape, layout in [*pairs, (weight, strategy.weight)]
-                if shape
+                self._divides(shape, layout) and len({p for p in layout if p <= PARTIAL}) < 2
+                for shape, layout in pairs
+                if shape or layout
             ):
-                found.append(strategy)
-        return tuple(found)
+                yield strategy
+
+    def _torch_strategies(self, op: int, calls: TorchCalls) -> list[OpStrategy]:
+        """Return the strategies of a call by DTensor's rules, and the layouts of what is stored."""
+        call, axes = calls.traced[op], self.axes
+        stored = [self.graph.producer[t] for t in self.reads[op]]
+        stored = [calls.traced[source] is None for source in stored]
+        if call is None:
+            shape = self.graph.shapes[self.made[op][0]]
+            places = range(len(shape) if self.graph.op_types[op] == "weight" else 0)
+            whole = Way("R", (), (REPLICATE,), REPLICATE, divided=False)
+            split = [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
+            return list(self._products(op, [[whole, *(split if a.size > 1 else ())] for a in axes]))
+        key = id(call), tuple(stored), tuple(t in self.whole for t in self.made[op])
+        if key not in self.equal:
+            found = [
+                [way for way in self.rules.ways(call, axis.size) if _sums_something(way, stored)]
+                for axis in axes
+            ]
+            self.equal[key] = [
+                strategy
+                for strategy in self._products(op, found)
+                if self.rules.agrees(call, strategy.inputs, strategy.outputs)
+            ]
+        return self.equal[key]
 
     def _weight_shape(
         self, op: int, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
@@ -295,6 +374,11 @@ class _Builder:
 
     def _op_seconds(self, op: int, strategy: OpStrategy) -> float:
         graph, device = self.graph, self.device
+        if self._stores(op):
+            values = int(graph.parameters[op])
+            return self._weight_seconds(Weight(op, (), 0, values), strategy.outputs[0])
+        if self.free[op]:
+            return 0.0
         moved = sum(
             int(graph.tensor_bytes[t]) / share(x, self.axes)
             for t, x in [
@@ -322,7 +406,17 @@ class _Builder:
             / self.device.memory_bandwidth
         )
 
+    def _stores(self, op: int) -> bool:
+        return self.calls is not None and self.calls.traced[op] is None
+
     def _op_bytes(self, op: int, strategy: OpStrategy) -> int:
+        if self._stores(op):
+            size = int(self.graph.tensor_bytes[self.made[op][0]])
+            values = int(self.graph.parameters[op])
+            if values:
+                return self._weight_bytes(Weight(op, (), size, values), strategy.outputs[0])
+        elif self.calls is not None and op in self.calls.folded:
+            return 0
         return sum(
             -(-int(self.graph.tensor_bytes[t]) // share(x, self.axes))
             for t, x in zip(self.made[op], strategy.outputs, strict=True)
@@ -340,6 +434,9 @@ class _Builder:
         end = 2 * count if self.training else count
         found = []
         for op in range(count):
+            if self._stores(op) and op in (self.calls.names if self.calls else ()):
+                found.append([0, end])
+                continue
             start = int(self.place[op])
             last = max(
                 (int(self.place[r]) for t in self.made[op] for r in self.readers[t]), default=start
@@ -370,25 +467,55 @@ class _Builder:
     def _table(
         self, size: int, before: list[Layout], after: list[tuple[Layout, tuple[Way, ...]]]
     ) -> NDArray[np.float64]:
-        rows = []
-        for made in before:
-            back = tuple(REPLICATE if place == PARTIAL else place for place in made)
-            for needed, ways in after:
-                seconds = self._change(size, made, needed)
-                if self.training:
-                    gradient = tuple(
-                        PARTIAL if place == REPLICATE and way.divided else place
-                        for place, way in zip(needed, ways, strict=True)
-                    )
-                    seconds += self._change(size, gradient, back)
-                rows.append(seconds)
-        return np.array(rows)
+        """Return the seconds of every pair; the table of equal ops is made once."""
+        needs = tuple(
+            (layout, tuple(way.divided or PARTIAL in way.inputs for way in ways))
+            for layout, ways in after
+        )
+        key = size, tuple(before), needs
+        if key not in self.tables:
+            self.tables[key] = np.array(
+                [
+                    self._pair(size, made, needed, spread)
+                    for made in before
+                    for needed, spread in needs
+                ]
+            )
+        return self.tables[key]
+
+    def _pair(self, size: int, made: Layout, needed: Layout, spread: tuple[bool, ...]) -> float:
+        """Return the seconds from how a tensor is made to how it is read, and of its gradient back.
+
+        The gradient of a tensor that is read whole is partial where the reader works on a part;
+        that of summands is whole.
+
+        Parameters
+        ----------
+        spread : by axis, whether the devices compute different things.
+        """
+        seconds = self._change(size, made, needed)
+        if not self.training:
+            return seconds
+        gradient = tuple(
+            PARTIAL if place == REPLICATE and apart else REPLICATE if place <= PARTIAL else place
+            for place, apart in zip(needed, spread, strict=True)
+        )
+        back = tuple(REPLICATE if place <= PARTIAL else place for place in made)
+        return seconds + self._change(size, gradient, back)
 
     def _change(self, size: int, before: Layout, after: Layout) -> float:
         key = size, before, after
         if key not in self.known:
             self.known[key] = change_seconds(size, before, after, self.axes)
         return self.known[key]
+
+
+def _sums_something(way: Way, stored: list[bool]) -> bool:
+    """Whether a way that reads summands shares work, or reads some that another op has left; what
+    is stored is whole.
+    """
+    left = [here for place, here in zip(way.inputs, stored, strict=True) if place <= PARTIAL]
+    return way.divided or not left or not all(left)
 
 
 def _roofline(device: Device, flops: float, moved: float, launches: int) -> float:

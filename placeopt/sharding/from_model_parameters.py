@@ -1,9 +1,9 @@
-"""Layouts by the names of a model's parameters, from those of the weights of its ops.
+"""Layouts by the names of a model's parameters.
 
-The rules of a sharding problem see an op's weight as (in, out), an embedding as (rows, width) and a
-convolution as (out, in); frameworks store it as they like. Here every parameter that an op reads
-gets the layout in its own dimensions: a bias is split where the result is, and what the rules do
-not know is replicated.
+In a torch program every stored tensor has a node of its own, in its own dimensions. The rules of
+other sources see an op's weight as (in, out), an embedding as (rows, width) and a convolution as
+(out, in); ONNX stores it as it likes. There every parameter that an op reads gets the layout in its
+own dimensions: a bias is split where the result is, and what the rules do not know is replicated.
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ class ParameterLayout:
             "jax": partition_spec(self.layout, len(self.shape)),
             "bytes": self.bytes,
         }
+
+
+def torch_parameter_layouts(
+    model: ShardingModel, solution: ShardingSolution
+) -> list[ParameterLayout]:
+    """Return the layout of every stored tensor of a torch program, by each of its names."""
+    assert model.calls is not None
+    graph, found = model.graph, []
+    tensor = {op: t for t, op in enumerate(graph.producer.tolist())}
+    for op, names in model.calls.names.items():
+        layout = model.strategies[op][int(solution.strategy[op])].outputs[0]
+        size = -(-int(graph.tensor_bytes[tensor[op]]) // share(layout, model.axes))
+        shape = graph.shapes[tensor[op]]
+        found += [ParameterLayout(name, shape, layout, size) for name in names]
+    return found
 
 
 def parameter_layouts(
@@ -101,8 +116,6 @@ def _own_layout(kind: str, seen: Shape, layout: Layout, shape: Shape) -> Layout 
         if shape[0] != seen[result]:
             return None
         return tuple(0 if place == result else REPLICATE for place in layout)
-    if kind.lower() == "linear" and shape == seen[::-1]:
-        return tuple(1 - place if place >= 0 else place for place in layout)
     if shape[:2] == seen:
         return layout
     if shape == seen[::-1]:
@@ -160,15 +173,24 @@ def pattern(name: str) -> str:
 
 def input_layouts(model: ShardingModel, solution: ShardingSolution) -> Layout:
     """Return the layout of the model's inputs: split along the batch (dimension 0) over the axes on
-    which every op that reads no other op's result splits it.
+    which every op that reads an input, or (where inputs are no ops) no other op's result, does so.
     """
     chosen = solution.strategy.tolist()
-    outputs = [
-        model.strategies[op][chosen[op]].outputs[0]
-        for op in range(model.graph.num_ops)
-        if not model.reads[op] and model.strategies[op][chosen[op]].outputs
-    ]
+    if model.calls is None:
+        layouts = [
+            model.strategies[op][chosen[op]].outputs[0]
+            for op in range(model.graph.num_ops)
+            if not model.reads[op] and model.strategies[op][chosen[op]].outputs
+        ]
+    else:
+        kinds = [model.graph.op_types[op] for op in model.graph.producer.tolist()]
+        layouts = [
+            model.strategies[op][chosen[op]].inputs[at]
+            for op, tensors in enumerate(model.reads)
+            for at, tensor in enumerate(tensors)
+            if kinds[tensor] == "input"
+        ]
     return tuple(
-        0 if outputs and all(layout[axis] == 0 for layout in outputs) else REPLICATE
+        0 if layouts and all(layout[axis] == 0 for layout in layouts) else REPLICATE
         for axis in range(len(model.axes))
     )

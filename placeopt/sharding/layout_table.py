@@ -13,14 +13,18 @@ from placeopt.sharding.layouts import (
     PARTIAL,
     REPLICATE,
     change_seconds,
+    change_steps,
     partition_spec,
     torch_placements,
 )
 from placeopt.sharding.problem import ShardingSolution
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.sharding.from_model import OpStrategy, ShardingModel
     from placeopt.sharding.layouts import Layout
+    from placeopt.sharding.op_rules import Way
 
 
 def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
@@ -69,6 +73,29 @@ def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
     return usage_profile(model.problem, solution).peak
 
 
+def collectives(model: ShardingModel, solution: ShardingSolution) -> dict[str, int]:
+    """Return how many collectives of each kind a forward pass of a choice takes, as it is priced:
+    those between how a tensor is made and how each of its readers needs it.
+    """
+    chosen, found = solution.strategy.tolist(), dict[str, int]()
+    graph = model.graph
+    made: dict[int, Layout] = {}
+    pairs: list[tuple[Layout, Layout]] = []
+    for op, outputs in enumerate(_made(model)):
+        made.update(zip(outputs, model.strategies[op][chosen[op]].outputs, strict=True))
+    for op, tensors in enumerate(model.reads):
+        needed = model.strategies[op][chosen[op]].inputs
+        pairs += [(made[t], layout) for t, layout in zip(tensors, needed, strict=True)]
+    for number, weight in enumerate(model.weights):
+        layout = model.layouts[number][chosen[graph.num_ops + number]]
+        pairs.append((layout, model.strategies[weight.op][chosen[weight.op]].weight))
+    for before, after in pairs:
+        for step in change_steps(before, after) or ():
+            if step.collective and model.axes[step.axis].size > 1:
+                found[step.collective] = found.get(step.collective, 0) + 1
+    return dict(sorted(found.items()))
+
+
 def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """Return Megatron-LM's layout: the batch over all axes but the last, tensor parallelism over
     the last.
@@ -84,19 +111,39 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     """
     graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
     known: dict[int, Layout] = {}
+    made = _made(model)
     for op in graph.topological_order.tolist():
-        tensors = model.reads[op]
-        wanted = [tuple(REPLICATE if p == PARTIAL else p for p in known[t]) for t in tensors]
+        wanted = [
+            tuple(REPLICATE if p <= PARTIAL else p for p in known[t]) for t in model.reads[op]
+        ]
         strategies = model.strategies[op]
-        chosen[op] = min(
-            range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
-        )
-        outputs = [t for t, producer in enumerate(graph.producer.tolist()) if producer == op]
-        known.update(zip(outputs, strategies[chosen[op]].outputs, strict=True))
+        if not model.stores(op):
+            chosen[op] = min(
+                range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted)
+            )
+        known.update(zip(made[op], strategies[chosen[op]].outputs, strict=True))
     for number, weight in enumerate(model.weights):
         needed = model.strategies[weight.op][chosen[weight.op]].weight
         chosen[graph.num_ops + number] = model.layouts[number].index(needed)
+    for op in range(graph.num_ops):
+        if model.stores(op):
+            layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
+            tensor = made[op][0]
+            readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]]
+            needs = [
+                model.strategies[r][chosen[r]].inputs[model.reads[r].index(tensor)]
+                for r in readers.tolist()
+            ]
+            chosen[op] = next((layouts.index(x) for x in needs if x in layouts), 0)
     return ShardingSolution(chosen)
+
+
+def _made(model: ShardingModel) -> list[list[int]]:
+    """Return the tensors that each op makes."""
+    found: list[list[int]] = [[] for _ in range(model.graph.num_ops)]
+    for tensor, op in enumerate(model.graph.producer.tolist()):
+        found[op].append(tensor)
+    return found
 
 
 def _distance(
@@ -105,19 +152,40 @@ def _distance(
     """Order strategies as Megatron would: the batch split first, then no change of layout, then
     shared work.
     """
-    batch = sum(way.outputs[:1] != (0,) or way.weight != REPLICATE for way in strategy.ways[:-1])
+    own, weighted = _own_weight(model, op)
+    batch = sum(way.outputs[:1] != (0,) or own(way) != REPLICATE for way in strategy.ways[:-1])
     axes = model.axes[-1:]
+    given = [
+        (t, before, after)
+        for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
+        if not model.stores(int(model.graph.producer[t]))
+    ]
     changes = sum(
         change_seconds(float(model.graph.tensor_bytes[t]), before[-1:], after[-1:], axes)
-        for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
+        for t, before, after in given
     )
     way = strategy.ways[-1]
-    sliced = sum(
-        b[-1] == REPLICATE and a[-1] >= 0 for b, a in zip(wanted, strategy.inputs, strict=True)
-    )
-    weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
-    split_alone = way.divided and not weighted and not any(b[-1] >= 0 for b in wanted)
-    kept_whole = weighted and (not way.divided or way.weight == REPLICATE)
-    if not wanted and weighted and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
+    sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for _, b, a in given)
+    split_alone = way.divided and not weighted and not any(b[-1] >= 0 for _, b, _ in given)
+    kept_whole = weighted and (not way.divided or own(way) == REPLICATE)
+    first = not given and weighted
+    if first and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
         kept_whole = way.outputs[0] != PARTIAL  # an embedding is split by its vocabulary
     return batch, changes, sliced + split_alone, kept_whole, not way.divided
+
+
+def _own_weight(model: ShardingModel, op: int) -> tuple[Callable[[Way], int], bool]:
+    """Return how a way of an op places the op's weight, and whether that has two dimensions."""
+    if model.calls is None:
+        weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
+        return lambda way: way.weight, weighted
+    graph = model.graph
+    learned = [
+        (-len(graph.shapes[t]), i)
+        for i, t in enumerate(model.reads[op])
+        if graph.op_types[graph.producer[t]] == "weight"
+    ]
+    if not learned:
+        return lambda way: REPLICATE, False
+    rank, position = min(learned)
+    return lambda way: way.inputs[position], rank <= -2

@@ -24,6 +24,7 @@ from placeopt.sharding.layouts import (
     REPLICATE,
     Axis,
     change_seconds,
+    change_steps,
     mesh_axes,
     parse_mesh,
     partition_spec,
@@ -55,7 +56,8 @@ def two_layers(batch=8, width=512):
         ((-1, 0), (-1, 1), 3 * 0.5 + 200 * 3 / 4 / 100),  # all-to-all over 4
         ((0, -2), (0, -1), 6 * 0.5 + 2 * 400 * 3 / 4 / 100),  # all-reduce of half of it
         ((-2, -1), (0, -1), 1 * 1.0 + 800 / 2 / 10),  # reduce-scatter over 2
-        ((-1, -1), (-2, -1), math.inf),
+        ((-1, -1), (-2, -1), 0.0),  # every device takes its part of the value
+        ((-1, 0), (-1, -2), math.inf),
     ],
 )
 def test_collectives_cost_what_rings_take(before, after, seconds):
@@ -269,3 +271,79 @@ def test_the_command_writes_what_can_be_verified(tmp_path, capsys):
     assert call("info", str(tmp_path / "problem.json"), "--json")["nodes"] == len(
         data["strategies"]
     )
+
+
+def call_of(op, *shapes):
+    """Return a call on fake tensors of these shapes."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses import FakeTensorMode
+
+    from placeopt.sharding.torch_rules import traced
+
+    with torch.no_grad(), FakeTensorMode():
+        return traced(op(torch.ops.aten), tuple(torch.empty(shape) for shape in shapes), {})[1]
+
+
+def test_steps_are_those_of_dtensor():
+    """Every change of layout on 2 x 4 and 2 x 2 x 2 devices takes torch's steps in torch's order."""
+    torch = pytest.importorskip("torch")
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cached
+
+    from placeopt.sharding.torch_rules import code, placement
+
+    for sizes in ((2, 4), (2, 2, 2)):
+        mesh = DeviceMesh("cpu", torch.arange(8).reshape(sizes), _init_backend=False, _rank=0)
+        meta = TensorMeta(torch.Size((16, 16)), (16, 1), torch.float32)
+        layouts = list(itertools.product((REPLICATE, PARTIAL, 0, 1), repeat=len(sizes)))
+        specs = {x: DTensorSpec(mesh, tuple(map(placement, x)), meta) for x in layouts}
+        for before, after in itertools.product(layouts, repeat=2):
+            steps = change_steps(before, after)
+            infos = _gen_transform_infos_non_cached(specs[before], specs[after])
+            torchs = [(i.mesh_dim, *map(code, i.src_dst_placements)) for i in infos]
+            possible = all(now == REPLICATE or then != PARTIAL for _, now, then in torchs)
+            assert (steps is not None) == possible
+            assert steps is None or [tuple(step) for step in steps] == torchs
+            for step, info in zip(steps or (), infos, strict=False):
+                assert step.collective == (info._comm_type_key() or "")
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "weight", "kind"),
+    [
+        (lambda aten: aten.linear.default, [(8, 16, 64), (128, 64)], (64, 128), "linear"),
+        (lambda aten: aten.add.Tensor, [(8, 16, 64), (8, 16, 64)], (), "add"),
+        (lambda aten: aten.matmul.default, [(8, 4, 16, 32), (8, 4, 32, 64)], (), "matmul"),
+        (lambda aten: lambda x: aten.softmax.int(x, -1), [(8, 16, 64)], (), "softmax"),
+        (lambda aten: lambda x: aten.view.default(x, [8, 16, 4, 16]), [(8, 16, 64)], (), "view"),
+        (lambda aten: aten.gelu.default, [(8, 16, 64)], (), "gelu"),
+    ],
+)
+def test_dtensor_knows_the_ways_of_the_table(op, shapes, weight, kind):
+    """Where both apply, every way read off the shapes is one of DTensor's, which has summands too."""
+    pytest.importorskip("torch")
+    from placeopt.sharding.torch_rules import TorchRules
+
+    call = call_of(op, *shapes)
+    found = {(way.inputs, way.outputs) for way in TorchRules((4,)).ways(call, 4)}
+    inputs = tuple(shapes[:1] if weight else shapes)
+    for way in ways_of(Form(kind, inputs, (tuple(call.outputs[0].shape),), weight)):
+        own = {REPLICATE: REPLICATE, 0: 1, 1: 0}[way.weight]  # torch stores (out, in)
+        operands = (*way.inputs, own) if weight else way.inputs
+        assert (operands, way.outputs) in found, way
+
+
+def test_rules_leave_out_what_costs_more():
+    """A replicated operand that could be split is dropped; an op without a rule is only replicated;
+    no mesh of the process is touched.
+    """
+    torch = pytest.importorskip("torch")
+    from placeopt.sharding.torch_rules import TorchRules
+
+    rules = TorchRules((2, 4))
+    ways = rules.ways(call_of(lambda aten: aten.add.Tensor, (8, 16), (8, 16)), 4)
+    assert {way.inputs for way in ways} == {(-1, -1), (0, 0), (1, 1), (-2, -2)}
+    unknown = call_of(lambda aten: lambda x: aten.renorm.default(x, 2, 0, 1.0), (8, 8))
+    assert [way.name for way in rules.ways(unknown, 4)] == ["R"]
+    assert not torch.distributed.is_initialized()

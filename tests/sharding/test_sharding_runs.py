@@ -50,15 +50,33 @@ def test_rows_have_the_names_of_parameters(shard, tmp_path):
         assert [row["parameter"] for row in csv.DictReader(file)] == list(rows)
 
 
-def test_dtensors_give_the_results_of_the_whole_module(shard, tmp_path):
-    """Four gloo ranks with the parameters cut as the plan says: equal results, and collectives ran."""
-    shard("2x2", "260KB", "--to", "dtensor")
-    said = run_ranks(4, tmp_path, "sharded", tmp_path, f"{MODEL}:make")
-    for words in said:
-        same, collectives, cut = words.split()[-3:]
+@pytest.mark.parametrize(("model", "limit"), [("make", "260KB"), ("llama", "150KB")])
+def test_the_collectives_that_run_are_those_that_were_priced(shard, tmp_path, model, limit):
+    """Four gloo ranks: results and gradients of the whole module, and kind by kind the collectives
+    of the solution.
+    """
+    source = f"{MODEL}:{model}"
+    data = shard("2x2", limit, "--to", "dtensor", model=source)
+    priced = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), 0)
+    priced |= data["collectives"]
+    priced["all_gather"] += priced["all_to_all"]  # gloo has no all-to-all: torch gathers and cuts
+    priced["all_to_all"] = 0
+    for words in run_ranks(4, tmp_path, "sharded", tmp_path, source):
+        same, cut, counted = words.splitlines()[-1].split(maxsplit=2)
         assert same == "same"
         assert int(cut) > 2
-        assert int(collectives) > 0
+        assert json.loads(counted) == priced
+
+
+def test_ways_run_without_communication(shard, tmp_path):
+    """Every way of linear, norms, attention, embedding, views and others, run as DTensors on two gloo
+    ranks: no collective, the placements that the rules say, and the right result.
+    """
+    shard("2", "1GB", "--to", "dtensor", model=f"{MODEL}:layer")
+    for words in run_ranks(2, tmp_path, "ways", tmp_path):
+        same, count = words.split()[-2:]
+        assert same == "same"
+        assert int(count) > 60
 
 
 JAX = """
