@@ -191,12 +191,10 @@ class FlowBound:
         held = self._steps**2 * (
             3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1
         )
-        shape = ideals, self._num_slots + 1, held
+        shape = ideals, held, self._num_slots + 1
         self._tables = SlotTables(
             np.empty(shape, dtype=np.int64),
-            np.zeros(shape, dtype=np.int32),
-            np.zeros(shape, dtype=np.int8),
-            np.zeros(shape, dtype=np.int16),
+            np.zeros(shape, dtype=np.int64),
             np.zeros((ideals, 2), dtype=np.int64),
             np.zeros(ideals, dtype=np.int64),
             np.zeros((ideals, held), dtype=np.int16),
@@ -241,7 +239,7 @@ class FlowBound:
             yield from self._price(node_flow, edge_flow, total, upper)
             most = upper()
             limit = NO_VALUE if most is None else most * total
-            value = -(-min(int(self._tables.value[-1, -1].min()), limit) // total)
+            value = -(-min(int(self._tables.value[-1, :, -1].min()), limit) // total)
             if value > self.lower or self._best_flow is None:
                 self.lower, self._best_flow = max(self.lower, value), flow
             if most is not None and self.lower >= most:
@@ -360,19 +358,14 @@ class FlowBound:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
         unit = np.full(len(self.nodes.ops), -1, dtype=np.int64)
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
-        b = int(self._tables.value[ideal, s].argmin())
-        slot = 0
+        state, slot = int(self._tables.value[ideal, :, s].argmin()), 0
         while ideal > 0:
-            below, choice = (
-                int(self._tables.back_ideal[ideal, s, b]),
-                int(self._tables.back_choice[ideal, s, b]),
-            )
-            b = int(self._tables.back_held[ideal, s, b])
+            above, (came, choice) = ideal, divmod(int(self._tables.back[ideal, state, s]), 2)
+            ideal, state = divmod(came, self._tables.value.shape[1])
             if choice == SLOT:
                 n = len(unit)
-                unit[self.lattice.members(ideal, n) & ~self.lattice.members(below, n)] = slot
+                unit[self.lattice.members(above, n) & ~self.lattice.members(ideal, n)] = slot
                 slot, s = slot + 1, s - 1
-            ideal = below
         unit[unit >= 0] = slot - 1 - unit[unit >= 0]
         return unit
 
