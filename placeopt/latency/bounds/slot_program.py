@@ -273,9 +273,9 @@ def fill_rows(
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below]
             depth = d
         tables.num_live[ideal] = 0
-        for k in range(states):
-            if value[ideal, k, slots] < NO_VALUE:
-                tables.live[ideal, tables.num_live[ideal]] = k
+        for i in range(states):
+            if value[ideal, i, slots] < NO_VALUE:
+                tables.live[ideal, tables.num_live[ideal]] = i
                 tables.num_live[ideal] += 1
 
 
