@@ -17,7 +17,6 @@ from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.ideal_program import IdealProgram
 from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
-from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -30,8 +29,8 @@ class IdealDp(ChainSearch):
     """Best chain of ideals over k accelerators and l CPUs (or more device types).
 
     For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always
-    best, for `convex` and `none`. Where a graph has too many ideals, CP-SAT goes on from the best
-    chain along a few orders.
+    best, for `convex` and `none`. Where a graph has too many ideals, or the program is not done in
+    half of the time, CP-SAT goes on: each of the two is at most twice as late as alone.
     """
 
     name: ClassVar[str] = "ideal-dp"
@@ -53,10 +52,13 @@ class IdealDp(ChainSearch):
         """Prove the best chain: run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
-            self._go_beyond(tracker, enough)
+            self._go_beyond(tracker, f"more than {enough} ideals")
             return
         program = IdealProgram(model, lattice)
-        outcome = best_chain(program, tracker.value, tracker.stop)
+        end = tracker.elapsed + tracker.seconds_left / (2 if self._beyond(tracker) else 1)
+        outcome = best_chain(
+            program, tracker.value, lambda: tracker.stop() or tracker.elapsed >= end
+        )
         tracker.count()
         offer_stages(tracker, model, outcome)
         if tracker.problem.contiguity != "chain":
@@ -66,28 +68,29 @@ class IdealDp(ChainSearch):
             tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
             return
         tracker.raise_bound(outcome.lower_bound, self.name)
+        if not outcome.complete and not program.restricted:
+            self._go_beyond(tracker, f"{lattice.num_ideals} ideals were too many for the time")
+            return
         if program.restricted:
             left_out = int((model.type_counts - program.counts).sum())
             tracker.message = f"{left_out} devices were left out: too many device types"
         tracker.stop()
 
-    def _go_beyond(self, tracker: Tracker[Placement], enough: int) -> None:
+    def _beyond(self, tracker: Tracker[Placement]) -> bool:
+        """Whether CP-SAT goes on where the program is not done."""
+        budget = tracker.budget
+        limited = budget.seconds is not None or budget.evaluations is not None
+        chain = tracker.problem.contiguity == "chain"
+        return self.beyond != "nothing" and chain and limited
+
+    def _go_beyond(self, tracker: Tracker[Placement], why: str) -> None:
         """Improve the best linear order, and prove a bound, by CP-SAT in the time that is left."""
-        limited = tracker.budget.seconds is not None or tracker.budget.evaluations is not None
-        if (
-            self.beyond == "nothing"
-            or tracker.problem.contiguity != "chain"
-            or not limited
-            or tracker.stop()
-        ):
-            tracker.message = (
-                f"more than {enough} ideals: kept the best of {self.orders} linear orders"
-            )
+        if tracker.stop() or not self._beyond(tracker):
+            tracker.message = f"{why}: kept the best of {self.orders} linear orders"
             return
-        run_part(tracker, CpSat(), initial=tracker.solution)
-        tracker.message = (
-            f"more than {enough} ideals: cp-sat went on from {self.orders} linear orders"
-        )
+        CpSat().search(tracker.problem, tracker)
+        tracker.stop()
+        tracker.message = f"{why}: cp-sat went on from {self.orders} linear orders"
 
     def _ideals(
         self, tracker: Tracker[Placement], model: ContractedProblem

@@ -10,7 +10,6 @@ segments in the pool.
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
+from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
+    from placeopt.latency.slots import LatencyArrays
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
-_HOT, _COLD, _MOVES, _MOST_CHUNKS = 3e-2, 1e-5, 60_000, 32
-_MOVES_PER_CHOICE = 300  # shorter first cycles for small problems
+_MOVES, _MOVES_PER_CHOICE = 60_000, 300  # of a chunk; fewer on small problems
 _MAX_NODES = 1_000
 # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
 _SERIAL = 0.01
@@ -181,31 +181,34 @@ def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> NDArray[np
 
 
 def anneal(tracker: Tracker[Placement], rng: Generator) -> Iterator[None]:
-    """Anneal from the incumbent in cycles, which double where they find nothing, in chunks of the
-    first one's length; one chunk per step.
-    """
-    problem = tracker.problem
-    arrays, groups = latency_arrays(problem), _groups(problem)
-    chunk = min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices)
-    chunks = 1
-    while True:
-        value, solution = int(tracker.value or 0), tracker.solution
+    """Anneal from the incumbent, again and again; one chunk per step."""
+    arrays, groups = latency_arrays(tracker.problem), _groups(tracker.problem)
+    return anneal_in_cycles(tracker, rng, lambda: _Walk(tracker, arrays, groups))
+
+
+class _Walk:
+    """A cycle from the incumbent (see `annealing_cycles`)."""
+
+    def __init__(self, tracker: Tracker[Placement], arrays: LatencyArrays, groups: Groups) -> None:
+        problem, solution = tracker.problem, tracker.solution
         assert solution is not None
-        device, slot = pooled(problem)[solution.device].copy(), placement_slots(problem, solution)
-        best_device, best_slot, slot = device.copy(), slot.copy(), slot.copy()
-        hot, cold = _HOT * value * 10.0 ** (-2 * rng.random()), _COLD * value
-        ends = hot * (cold / hot) ** (np.arange(chunks + 1) / chunks)
-        for start, end in pairwise(ends.tolist()):
-            seed = int(rng.integers(2**31))
-            work = partial(anneal_slots, arrays, groups, device, slot)
-            cooling = Cooling(start, end, chunk, _SERIAL)
-            found = int(call_interruptibly(partial(work, cooling, seed, best_device, best_slot)))
-            tracker.count()
-            if found < INFEASIBLE:
-                slots = best_slot.copy() if problem.slots > 1 else None
-                tracker.offer(found, Placement(best_device.copy(), slots))
-            yield
-        chunks = 1 if (tracker.value or 0) < value else min(2 * chunks, _MOST_CHUNKS)
+        self.tracker, self.arrays, self.groups = tracker, arrays, groups
+        self.value = int(tracker.value or 0)
+        self.device = pooled(problem)[solution.device].copy()
+        self.slot = placement_slots(problem, solution).copy()
+        self.moves = min(
+            _MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices
+        )
+
+    def cool(self, hot: float, cold: float, seed: int) -> None:
+        """Walk one chunk."""
+        device, slot = self.device.copy(), self.slot.copy()  # the best of the chunk
+        walk = partial(anneal_slots, self.arrays, self.groups, self.device, self.slot)
+        cooling = Cooling(hot, cold, self.moves, _SERIAL)
+        found = int(call_interruptibly(partial(walk, cooling, seed, device, slot)))
+        if found < INFEASIBLE:
+            slots = slot if self.tracker.problem.slots > 1 else None
+            self.tracker.offer(found, Placement(device, slots))
 
 
 def _groups(problem: PlacementProblem) -> Groups:

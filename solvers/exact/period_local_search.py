@@ -13,7 +13,6 @@ other; two ops swap devices. The loads are kept up to date by the tensors of the
 # ruff: noqa: NPY002
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +24,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
+from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
-_HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
 _BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
-_MOVES, _MOST_CHUNKS = 300_000, 32  # moves of the first cycle, and chunks of the longest
-_MOVES_PER_CHOICE = 500  # shorter first cycles for small problems
+_MOVES, _MOVES_PER_CHOICE = 300_000, 500  # of a chunk; fewer on small problems
 
 
 class SearchArrays(NamedTuple):
@@ -332,27 +330,26 @@ def _anneal(a, w, cycle, start, seed):
 
 
 def anneal_period(tracker: Tracker[Placement], rng: np.random.Generator) -> Iterator[None]:
-    """Anneal from the incumbent (from a balanced placement, without one) in cycles, in chunks of
-    the first cycle's length; one chunk per step, which counts as an evaluation.
+    """Anneal from the incumbent (from a balanced placement, without one); one chunk per step."""
+    walk = _Annealing(tracker)
 
-    A cycle is twice as long as the one before where that found nothing; after one of the longest,
-    as after every success, short ones come again, which find more than ever longer ones.
-    """
-    chunks, walk = 1, _Annealing(tracker)
-    while walk.model.num_nodes > 1:
-        before = tracker.value
-        yield from walk.cycle(rng, chunks)
-        if tracker.value != before:
-            walk, chunks = _Annealing(tracker), 1
-        else:
-            chunks = 2 * chunks if chunks < _MOST_CHUNKS else 1
+    def begin() -> _Annealing | None:
+        nonlocal walk
+        if tracker.value != walk.start:
+            walk = _Annealing(tracker)
+        walk.begin(rng)
+        return walk if walk.model.num_nodes > 1 else None
+
+    return anneal_in_cycles(tracker, rng, begin)
 
 
 class _Annealing:
-    """Cycles from one placement of the problem, contracted for what beats its value."""
+    """Cycles from one placement of the problem, contracted for what beats its value (see
+    `annealing_cycles`).
+    """
 
     def __init__(self, tracker: Tracker[Placement]) -> None:
-        self.tracker = tracker
+        self.tracker, self.start = tracker, tracker.value
         model = contract(tracker.problem, contiguity="none", limit=tracker.value)
         if tracker.solution is None:
             self.device = _balanced(model)
@@ -363,28 +360,25 @@ class _Annealing:
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
         self.walk = make_walk(self.arrays)
+        self.moves = min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
+        self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
 
-    def cycle(self, rng: np.random.Generator, chunks: int) -> Iterator[None]:
-        """Cool once, in so many chunks; offer what is better than all before."""
-        model, value = self.model, self.value
-        moves = min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
-        low = max(self.tracker.lower_bound, int(value * (1 - _AIM * rng.random() * 2)))
-        share = _pass_shares(model, self.device) if len(self.walk.load) == 2 else np.ones(1)
-        target = np.maximum(np.floor(low * share), 1).astype(np.int64)
-        byte_price = 4.0 * value / max(1.0, float(model.resident.sum()))
-        hot, cold = _HOT * value * 10.0 ** (-2 * rng.random()), _COLD * value
-        ends = hot * (cold / hot) ** (np.arange(chunks + 1) / chunks)
-        device = self.device
-        for start, end in itertools.pairwise(ends.tolist()):
-            cycle = Cycle(target, _AIM / 4, byte_price, start, end, moves)
-            work = partial(_anneal, self.arrays, self.walk, cycle, device)
-            reached = int(call_interruptibly(partial(work, int(rng.integers(2**31)))))
-            self.tracker.count()
-            if 0 <= reached < self.value:
-                self.value, self.device = reached, self.walk.best.copy()
-                self._offer()
-            device = self.walk.device.copy()
-            yield
+    def begin(self, rng: np.random.Generator) -> None:
+        """Begin a cycle from the best placement so far, with a target drawn below its value."""
+        low = max(self.tracker.lower_bound, int(self.value * (1 - _AIM * rng.random() * 2)))
+        share = _pass_shares(self.model, self.device) if len(self.walk.load) == 2 else np.ones(1)
+        self.target = np.maximum(np.floor(low * share), 1).astype(np.int64)
+        self.at = self.device
+
+    def cool(self, hot: float, cold: float, seed: int) -> None:
+        """Walk one chunk."""
+        cycle = Cycle(self.target, _AIM / 4, self.byte_price, hot, cold, self.moves)
+        work = partial(_anneal, self.arrays, self.walk, cycle, self.at, seed)
+        reached = int(call_interruptibly(work))
+        if 0 <= reached < self.value:
+            self.value, self.device = reached, self.walk.best.copy()
+            self._offer()
+        self.at = self.walk.device.copy()
 
     def _offer(self) -> None:
         placement = Placement(self.model.expand(self.device))

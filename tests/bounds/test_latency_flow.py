@@ -176,7 +176,7 @@ def test_the_program_is_exact_without_parted_classes(part):
         best = least(
             filling, node, edge, filling.whole if problem.slots == 1 else lambda unit: True
         )
-        value = int(bound._tables.value[-1, -1].min())
+        value = int(bound._tables.value[-1, :, -1].min())
         assert (value if value < NO_VALUE else None) == best, seed
         if best is None:
             continue
@@ -192,7 +192,7 @@ def test_the_program_is_exact_without_parted_classes(part):
         for limit, reached in ((best + 1, best), (best, NO_VALUE)):
             for _ in bound._price(node, edge, 1, lambda limit=limit: limit):
                 pass
-            assert int(bound._tables.value[-1, -1].min()) == reached, seed
+            assert int(bound._tables.value[-1, :, -1].min()) == reached, seed
         checked += 1
     assert checked > 2
 
@@ -208,7 +208,7 @@ def test_the_program_is_between_its_relaxation_and_the_truth(part):
         bound = FlowBound(problem)
         filling = Filling(problem, bound)
         node, edge, _ = priced(bound, rng)
-        value = int(bound._tables.value[-1, -1].min())
+        value = int(bound._tables.value[-1, :, -1].min())
         best = least(filling, node, edge, filling.placed)
         low = least(filling, node, edge, lambda unit: True)
         assert low is not None or value >= NO_VALUE, seed

@@ -17,6 +17,8 @@ from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.judge import period_violations
+from placeopt.solvers.exact import ideal_dp
+from placeopt.solvers.exact.chain_search import ChainOutcome
 from placeopt.solvers.exact.linear_dp import improve_orders, search_orders
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
@@ -196,3 +198,17 @@ def test_too_many_ideals_go_to_cp_sat():
     assert "cp-sat went on" in more.message
     assert more.value < few.value
     assert more.lower_bound >= few.lower_bound
+
+
+@pytest.mark.jit
+def test_a_program_that_is_not_done_in_time_leaves_time_for_cp_sat(monkeypatch):
+    """Where the program over the ideals does not end in its half of the time, CP-SAT goes on, and
+    its tactics are listed.
+    """
+    problem = po.load("gen:stencil", "uniform:3", objective="period", contiguity="chain")
+    unfinished = ChainOutcome(None, (), 1, complete=False)
+    monkeypatch.setattr(ideal_dp, "best_chain", lambda *_: unfinished)
+    monkeypatch.setattr(ideal_dp, "ideal_lattice", lambda n, *_, limit: linear_lattice(n))
+    result = po.solve(problem, "ideal-dp", evaluations=200)
+    assert "too many for the time: cp-sat went on" in result.message
+    assert "cp-sat" in {use.name for use in result.tactics}

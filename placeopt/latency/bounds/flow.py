@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 MAX_IDEALS, MAX_OPS = 60_000, 5_000
 _FIRST_IDEALS, _FINER = 120, 8  # levels of `flow_bounds`
+_STEP = 4  # part of the way to the flow of the master problem, where rounds were not in vain
 _MOST_ROUNDS = 400
 _MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
 _CHUNK_SECONDS = 0.1
@@ -77,7 +78,7 @@ class FlowBound:
 
     Attributes
     ----------
-    lower : the best bound so far in ticks.
+    lower : the best bound so far in ticks. idle : rounds since the last that raised it.
     usable : whether the problem, reduced, has few enough ideals. most_nodes : of the graph that has
     nothing left out.
     """
@@ -106,6 +107,7 @@ class FlowBound:
         self.most_nodes = reduction.most_nodes
         self._set_arrays()
         self._cuts: list[NDArray[np.float64]] = []
+        self.idle = 0
         self._best_flow: NDArray[np.float64] | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         total = int(largest.sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
@@ -191,12 +193,10 @@ class FlowBound:
         held = self._steps**2 * (
             3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1
         )
-        shape = ideals, self._num_slots + 1, held
+        shape = ideals, held, self._num_slots + 1
         self._tables = SlotTables(
             np.empty(shape, dtype=np.int64),
-            np.zeros(shape, dtype=np.int32),
-            np.zeros(shape, dtype=np.int8),
-            np.zeros(shape, dtype=np.int16),
+            np.zeros(shape, dtype=np.int64),
             np.zeros((ideals, 2), dtype=np.int64),
             np.zeros(ideals, dtype=np.int64),
             np.zeros((ideals, held), dtype=np.int16),
@@ -241,7 +241,8 @@ class FlowBound:
             yield from self._price(node_flow, edge_flow, total, upper)
             most = upper()
             limit = NO_VALUE if most is None else most * total
-            value = -(-min(int(self._tables.value[-1, -1].min()), limit) // total)
+            value = -(-min(int(self._tables.value[-1, :, -1].min()), limit) // total)
+            self.idle = 0 if value > self.lower else self.idle + 1
             if value > self.lower or self._best_flow is None:
                 self.lower, self._best_flow = max(self.lower, value), flow
             if most is not None and self.lower >= most:
@@ -253,8 +254,11 @@ class FlowBound:
             yield True
 
     def _next_flow(self) -> tuple[NDArray[np.float64], float]:
-        """Best flow against the placements found so far, pulled towards the best one; and what it
-        promises.
+        """A step from the best flow so far towards the best against the placements found so far;
+        and what that one promises.
+
+        Far from the best flow few placements are known, and what the master problem promises there
+        is worth little: the step is short, and the shorter the more rounds were in vain.
 
         Variables: flow that starts at each node, that ends there, and on each edge; then the value.
         """
@@ -290,8 +294,8 @@ class FlowBound:
         if answer.x is None:
             return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
         found = answer.x[:-1]
-        if self._best_flow is not None and len(self._cuts) % 4:
-            found = 0.5 * found + 0.5 * self._best_flow
+        if self._best_flow is not None:
+            found = self._best_flow + (found - self._best_flow) / (_STEP + self.idle)
         return found, -float(answer.fun) * self._scale if self._cuts else np.inf
 
     def _round(self, flow: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -360,19 +364,14 @@ class FlowBound:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
         unit = np.full(len(self.nodes.ops), -1, dtype=np.int64)
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
-        b = int(self._tables.value[ideal, s].argmin())
-        slot = 0
+        state, slot = int(self._tables.value[ideal, :, s].argmin()), 0
         while ideal > 0:
-            below, choice = (
-                int(self._tables.back_ideal[ideal, s, b]),
-                int(self._tables.back_choice[ideal, s, b]),
-            )
-            b = int(self._tables.back_held[ideal, s, b])
+            above, (came, choice) = ideal, divmod(int(self._tables.back[ideal, state, s]), 2)
+            ideal, state = divmod(came, self._tables.value.shape[1])
             if choice == SLOT:
                 n = len(unit)
-                unit[self.lattice.members(ideal, n) & ~self.lattice.members(below, n)] = slot
+                unit[self.lattice.members(above, n) & ~self.lattice.members(ideal, n)] = slot
                 slot, s = slot + 1, s - 1
-            ideal = below
         unit[unit >= 0] = slot - 1 - unit[unit >= 0]
         return unit
 
@@ -457,10 +456,10 @@ def flow_bounds(
     coarse graphs first, then on ever finer ones.
 
     A level has `_FINER` times the ideals of the one before, and is left when a round does not raise
-    the bound; the last one is gone on with until nothing is left to gain. A round takes at least as
-    much longer as there are more ideals, so all first rounds before the last level's cost at most a
-    seventh of it; they give bounds within a second, and placements whose values cut the program of
-    the finer levels short.
+    the bound, or after `_FINER` rounds; the last one is gone on with until nothing is left to gain.
+    A round takes at least as much longer as there are more ideals, so all rounds of a level cost at
+    most one of the next. They give bounds within a second, and placements whose values cut the
+    program of the finer levels short.
 
     Parameters
     ----------
@@ -472,13 +471,12 @@ def flow_bounds(
         whole = flow.usable and len(flow.nodes.ops) == flow.most_nodes
         last = ideals >= MAX_IDEALS or whole
         ideals = 0 if last else ideals * _FINER
-        before = -1
+        rounds = 0
         for over in flow.pieces(upper, offer):
-            best = max(best, flow.lower)
+            best, rounds = max(best, flow.lower), rounds + over
             yield best, over
-            if over and not last and flow.lower <= before:
+            if over and not last and (flow.idle or rounds == _FINER):
                 break
-            before = flow.lower if over else before
         best = max(best, flow.lower)
         yield best, True
 

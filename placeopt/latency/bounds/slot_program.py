@@ -72,12 +72,10 @@ class Flow(NamedTuple):
 class SlotTables(NamedTuple):
     """State of the program (I ideals, S slots)."""
 
-    value: NDArray[
-        np.int64
-    ]  # (I, S + 1, K) where K counts holders (UNKNOWN without them) times steps times steps
-    back_ideal: NDArray[np.int32]  # (I, S + 1, K)
-    back_choice: NDArray[np.int8]  # (I, S + 1, K)
-    back_held: NDArray[np.int16]  # (I, S + 1, K)
+    # (I, K, S + 1) where K counts holders (UNKNOWN without them) times steps times steps
+    value: NDArray[np.int64]
+    # (I, K, S + 1) where the value comes from: (ideal K + state) 2 + SLOT or POOL
+    back: NDArray[np.int64]
     crossing: NDArray[
         np.int64
     ]  # (I, 2) first and last class with nodes inside and outside, -1 without one
@@ -91,7 +89,7 @@ def _pool_steps(
     a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int
 ) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
-    row = tables.value[ideal]
+    value, states = tables.value, tables.value.shape[1]
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
         v = a.leader[lattice.child_node[e]]
         first, last = a.follower_ptr[v], a.follower_ptr[v + 1]
@@ -110,15 +108,13 @@ def _pool_steps(
         if below < 0:
             continue
         kept = last - first + 1 == a.group_size[a.group[v]]  # then the same classes cross
-        for s in range(row.shape[0]):
-            for i in range(tables.num_live[below]):
-                b = tables.live[below, i]
-                value, to = tables.value[below, s, b], b if kept else 0
-                if value < NO_VALUE and value + cost < min(row[s, to], room):
-                    row[s, to] = value + cost
-                    tables.back_ideal[ideal, s, to] = below
-                    tables.back_choice[ideal, s, to] = POOL
-                    tables.back_held[ideal, s, to] = b
+        for i in range(tables.num_live[below]):
+            b = np.int64(tables.live[below, i])
+            to, back = b if kept else 0, (below * states + b) * 2 + POOL
+            for s in range(value.shape[2]):
+                total = value[below, b, s] + cost
+                if total < min(value[ideal, to, s], room):
+                    value[ideal, to, s], tables.back[ideal, to, s] = total, back
 
 
 @entry
@@ -145,8 +141,8 @@ def fill_rows(
     The way down from I to I' is one function on purpose: numba counts a reference to every array of
     a record at each call.
     """
-    n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[1] - 1
-    states, steps = tables.value.shape[2], a.steps
+    n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[2] - 1
+    value, states, steps = tables.value, tables.value.shape[1], a.steps
     two_slots = states > steps * steps  # on every accelerator
     within = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside I
     chosen = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside S
@@ -162,11 +158,11 @@ def fill_rows(
     used = np.zeros(n + 2, dtype=np.int64)  # bytes
     visits = np.zeros(n + 2, dtype=np.int64)  # flow that visits S
     for ideal in range(first, last):
-        row, bits = tables.value[ideal], lattice.bits[ideal]
-        row[:] = NO_VALUE
+        bits = lattice.bits[ideal]
+        value[ideal] = NO_VALUE
         tables.crossing[ideal], tables.num_crossing[ideal] = -1, 0
         if ideal == 0:
-            row[:, 0] = 0  # for any number of slots, so that a slot may stay empty at no cost
+            value[ideal, 0] = 0  # for any number of slots, so that a slot may stay empty at no cost
             tables.live[ideal, 0], tables.num_live[ideal] = 0, 1
             continue
         within[:] = 0
@@ -199,7 +195,7 @@ def fill_rows(
                             inside[a.touch_tensor[e]] -= 1
                 depth -= 1
                 continue
-            j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]
+            j, below = lattice.child_node[edge[depth]], np.int64(lattice.child_ideal[edge[depth]])
             edge[depth] += 1
             if j > taken[depth] or a.slot_time[j] < 0 or used[depth] + a.resident[j] > a.capacity:
                 continue
@@ -236,58 +232,50 @@ def fill_rows(
             before_it, here = tables.num_crossing[below], used[d] // a.step
             first, final = tables.crossing[below, 0], tables.crossing[below, 1]
             opens_low, opens_high = low >= 0 and chosen[low] > 0, high >= 0 and chosen[high] > 0
-            for s in range(slots if parts <= a.most_open else 0):  # close the slot
-                for i in range(tables.num_live[below]):
-                    k = tables.live[below, i]
-                    value = tables.value[below, s, k]
-                    if value >= NO_VALUE or value + cost >= room:
+            for i in range(tables.num_live[below] if parts <= a.most_open else 0):  # close it
+                k = np.int64(tables.live[below, i])
+                if value[below, k, slots - 1] + cost >= room:  # the last column is the least
+                    continue
+                holders, first_step, last_step = k // (steps * steps), k // steps % steps, k % steps
+                one = two_slots and holders == ONE
+                if ahead[d] > 0:
+                    held = first_step if one or (first >= 0 and chosen[first] > 0) else 0
+                    held = max(held, last_step if one or (final >= 0 and chosen[final] > 0) else 0)
+                    if held * a.step + used[d] > a.capacity:
                         continue
-                    holders, first_step, last_step = (
-                        k // (steps * steps),
-                        k // steps % steps,
-                        k % steps,
-                    )
-                    one = two_slots and holders == ONE
-                    if ahead[d] > 0:
-                        held = first_step if one or (first >= 0 and chosen[first] > 0) else 0
-                        held = max(
-                            held, last_step if one or (final >= 0 and chosen[final] > 0) else 0
-                        )
-                        if held * a.step + used[d] > a.capacity:
-                            continue
-                        if two_slots and (
-                            ahead[d] < before_it
-                            if one
-                            else holders == SEVERAL and ahead[d] == before_it
-                        ):
-                            continue
-                    most = max(first_step, last_step) if one else 0
-                    at_low = (
-                        here
-                        if opens_low
-                        else (first_step if low == first else (last_step if low == final else most))
-                    )
-                    at_high = (
-                        here
-                        if opens_high
-                        else (
-                            last_step if high == final else (first_step if high == first else most)
-                        )
-                    )
-                    to = at_low * steps + at_high
-                    if two_slots:
-                        to += steps * steps * _holders_after(holders, behind[d], count, before_it)
-                    if value + cost < row[s + 1, to]:
-                        row[s + 1, to] = value + cost
-                        tables.back_ideal[ideal, s + 1, to] = below
-                        tables.back_choice[ideal, s + 1, to] = SLOT
-                        tables.back_held[ideal, s + 1, to] = k
+                    if two_slots and (
+                        ahead[d] < before_it
+                        if one
+                        else holders == SEVERAL and ahead[d] == before_it
+                    ):
+                        continue
+                most = max(first_step, last_step) if one else 0
+                at_low = (
+                    here
+                    if opens_low
+                    else (first_step if low == first else (last_step if low == final else most))
+                )
+                at_high = (
+                    here
+                    if opens_high
+                    else (last_step if high == final else (first_step if high == first else most))
+                )
+                to = at_low * steps + at_high
+                if two_slots:
+                    to += steps * steps * _holders_after(holders, behind[d], count, before_it)
+                better = 0  # for most slots nowhere: then nothing is written
+                for s in range(slots):
+                    better += 1 if value[below, k, s] + cost < value[ideal, to, s + 1] else 0
+                for s in range(slots if better > 0 else 0):
+                    if value[below, k, s] + cost < value[ideal, to, s + 1]:
+                        value[ideal, to, s + 1] = value[below, k, s] + cost
+                        tables.back[ideal, to, s + 1] = (below * states + k) * 2 + SLOT
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below]
             depth = d
         tables.num_live[ideal] = 0
-        for k in range(states):
-            if row[-1, k] < NO_VALUE:  # the last column is the least
-                tables.live[ideal, tables.num_live[ideal]] = k
+        for i in range(states):
+            if value[ideal, i, slots] < NO_VALUE:
+                tables.live[ideal, tables.num_live[ideal]] = i
                 tables.num_live[ideal] += 1
 
 
