@@ -30,6 +30,7 @@ from placeopt.model.compiled import entry, inner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.sharding.bounds.lagrangian import State
     from placeopt.sharding.compact import Compact, Condensed
 
     Ints = NDArray[np.int64]
@@ -222,16 +223,16 @@ def _above(f, v, w, e, x, weight):
     return total
 
 
-def carried(old: Compact, stars: Stars, prices: Floats, part: Condensed, new: Stars) -> Floats:
+def carried(state: State, part: Condensed, new: Stars) -> Floats:
     """Return the prices that stars of a part of a problem had in it, 0 for those that were none.
 
     Parameters
     ----------
-    old, stars, prices : the problem, its stars and their prices. part : how the part was made of
-    it. new : the stars of the part.
+    state : of the problem's bound. part : how the part was made of it. new : stars of the part.
     """
-    count = len(old.capacity)
-    known = dict(zip((stars.strategy * count + stars.time).tolist(), prices.tolist(), strict=True))
+    old, stars, count = state.compact, state.stars, len(state.compact.capacity)
+    keys = (stars.strategy * count + stars.time).tolist()
+    known = dict(zip(keys, state.prices[count:].tolist(), strict=True))
     strategy = old.node_ptr[part.node[new.node]] + part.strategy[new.strategy]
-    keys = strategy * count + part.time[new.time]
-    return np.array([known.get(key, 0.0) for key in keys.tolist()])
+    keys = (strategy * count + part.time[new.time]).tolist()
+    return np.array([known.get(key, 0.0) for key in keys])
