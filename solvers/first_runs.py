@@ -207,6 +207,8 @@ def sharding() -> None:
     dual.begin_at(dual.state(), unchanged(whole.compact))
     for _ in range(12):
         dual.step()
+    dual.look_for_stars()
+    dual.step()
     choice = decode(dual.factors, whole.compact, dual.width)
     search = TreeSearch(whole.compact, choice, np.random.default_rng(0))
     search.guide(dual.prices, choice, choice)

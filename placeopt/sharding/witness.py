@@ -5,7 +5,7 @@ Prices and messages of the condensed problem are found as the bound finds them
 (`bounds.lagrangian`), and carried over to the problem itself: an edge to a node with one strategy
 that fits sends what it costs, and a strategy that never fits is asked for 2^62 more along every
 edge, which costs nothing, as its node cannot use it. What the reductions and CP-SAT prove beyond
-prices and messages has no witness.
+prices, stars and messages has no witness.
 
 References
 ----------
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.bound import Witness
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
@@ -41,6 +42,9 @@ NEVER = 2**62
 PATIENCE = 500
 """Steps without a better bound after which the search for prices ends."""
 
+LOOK = 20
+"""Steps without a better bound after which stars are looked for."""
+
 
 class Sums(NamedTuple):
     """A witness over the problem itself: units of 2^-cost_bits, and of 2^-(cost_bits + price_bits)
@@ -50,6 +54,7 @@ class Sums(NamedTuple):
     cost_bits: int
     price_bits: int
     prices: list[tuple[int, int]]  # (time, price)
+    stars: list[tuple[int, ...]]  # (node, strategy, time, price)
     messages: dict[
         tuple[int, int], tuple[list[int], list[int]]
     ]  # (u, v), u < v: to the strategies of u and of v
@@ -73,6 +78,7 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
     content = {
         "bits": [sums.cost_bits, sums.price_bits],
         "prices": [list(pair) for pair in sums.prices],
+        "stars": [list(row) for row in sums.stars],
         "messages": [[u, v, *both] for (u, v), both in sums.messages.items()],
     }
     return Witness(
@@ -88,6 +94,8 @@ def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
     best, patience = dual.bound, PATIENCE
     while dual.bound < goal and patience and time.perf_counter() < end:
         dual.step()
+        if patience % LOOK == 0:
+            dual.look_for_stars()
         best, patience = (dual.bound, PATIENCE) if dual.bound > best else (best, patience - 1)
     return dual.certify()[1]
 
@@ -114,7 +122,7 @@ def _carried_over(
             to_v[y] = 0 if fixed[u] < 0 else min(int(table[fixed[u], y]) << bits, NEVER)
         messages[u, v] = to_u, to_v
     if integers is None:
-        return Sums(0, 0, [], messages)
+        return Sums(0, 0, [], [], messages)
     compact, sent = condensed.compact, (integers.to_low, integers.to_high)
     for e, (low, high) in enumerate(compact.edge.tolist()):
         ends = int(condensed.node[low]), int(condensed.node[high])
@@ -127,11 +135,18 @@ def _carried_over(
             values = sent[side][pointer[e] : pointer[e + 1]].tolist()
             for x, value in zip(strategies, values, strict=True):
                 both_ways[side ^ turned][x] = value
-    moments = times_of(problem)[condensed.time[integers.time]].tolist()
+    moments, rows = times_of(problem)[condensed.time], integers.stars
+    stars = (
+        condensed.node[rows.node],
+        condensed.strategy[rows.strategy],
+        moments[rows.time],
+        integers.star_price,
+    )
     return Sums(
         bits,
         integers.price_bits,
-        list(zip(moments, integers.price.tolist(), strict=True)),
+        list(zip(moments[integers.time].tolist(), integers.price.tolist(), strict=True)),
+        [row for row in zip(*(x.tolist() for x in stars), strict=True) if row[-1]],
         messages,
     )
 
@@ -164,12 +179,35 @@ def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables,
         span = slice(starts[v], starts[v + 1])
         cost, usage = problem.cost[span].astype(object), problem.usage[span].astype(object)
         node.append((cost << sums.cost_bits) + (price * usage >> sums.price_bits))
+    tables = {pair: table << sums.cost_bits for pair, table in tables.items()}
+    _add_stars(problem, fits, sums, node, tables)
     for (u, v), table in tables.items():
         to_u, to_v = (np.array(x, dtype=object) for x in sums.messages[u, v])
-        total += ((table << sums.cost_bits) - to_u[:, None] - to_v[None, :]).min()
+        total += (table - to_u[:, None] - to_v[None, :]).min()
         for w, sent in ((u, to_u), (v, to_v)):
             node[w] = node[w] + sent
     total += sum(
         costs[fits[a:b]].min() for costs, (a, b) in zip(node, pairwise(starts), strict=True)
     )
     return int(-(-total >> sums.cost_bits))
+
+
+def _add_stars(
+    problem: ShardingProblem, fits: NDArray[np.bool_], sums: Sums, node: list[Any], tables: Tables
+) -> None:
+    """Change costs of nodes and tables by the prices of stars; see `bounds.stars`."""
+    starts, usage = problem.node_ptr, problem.usage.astype(object)
+    least = np.minimum.reduceat(np.where(fits, usage, UNLIMITED), starts[:-1])
+    begin, end = problem.interval.T
+    ends = np.array(list(tables), dtype=np.int64).reshape(-1, 2)
+    for v, x, moment, price in sums.stars:
+        live = (begin <= moment) & (moment < end)
+        own = usage[starts[v] + x] - least[v] if live[v] else 0
+        room = problem.usage_limit - int(least[live].sum()) - own
+        node[v][x] += -price * room >> sums.price_bits
+        for low, high in ends[(ends == v).any(axis=1)].tolist():
+            w = high if v == low else low
+            if live[w]:
+                more = price * (usage[starts[w] : starts[w + 1]] - least[w]) >> sums.price_bits
+                row = tables[low, high][x] if v == low else tables[low, high][:, x]
+                row += more

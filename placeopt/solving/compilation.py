@@ -151,6 +151,7 @@ GROUPS = {
                 "sharding.reduction",
                 "sharding.bounds.message_passing",
                 "sharding.bounds.exact_pass",
+                "sharding.bounds.stars",
             ),
             _FIRST + "sharding",
             20.0,

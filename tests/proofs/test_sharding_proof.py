@@ -15,6 +15,7 @@ from tampering import load_checker, verdict
 
 import placeopt as po
 from placeopt.certify.proof import finished, prove
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
 
 checker = load_checker()
@@ -60,6 +61,12 @@ def test_no_integers_prove_more_than_the_best():
             witness["prices"] = [
                 [rng.randint(0, 3), rng.randint(0, 10**6)] for _ in range(rng.randint(0, 3))
             ]
+            sizes = np.diff(data["problem"]["node_ptr"]).tolist()
+            centres = [rng.randrange(len(sizes)) for _ in range(3)]
+            witness["stars"] = [
+                [v, rng.randrange(sizes[v]), rng.randint(0, 3), rng.randint(0, 10**6)]
+                for v in centres
+            ]
             witness["bits"] = [rng.randint(0, 30), rng.randint(0, 30)]
             data["value"] = data["lower_bound"] = best + 1
             assert verdict(checker, finished(data)) == "refused"
@@ -73,3 +80,26 @@ def test_an_edge_to_itself_is_no_problem():
     data = json.loads(json.dumps(data))
     data["problem"]["edge"][0] = [0, 0]
     assert verdict(checker, finished(data)) == "no proof"
+
+
+@pytest.mark.jit
+def test_the_checker_follows_stars():
+    """Of three in a row two fit: without the price of a star the same bound is refused, and so is
+    one above the best choice.
+    """
+    nodes = {"intervals": [[0, 1]] * 3, "costs": [[100, 1]] * 3, "usages": [[3, 13]] * 3}
+    edges = {"nodes": [[1, 0], [1, 2]], "costs": [[0, 40, 40, 0]] * 2}
+    problem = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 29}})
+    solution = ShardingSolution(np.array([0, 1, 1]))
+    proof = prove(problem, solution, po.verify(problem, solution, seconds=1.0), seconds=2.0)
+    assert verdict(checker, proof) == "accepted"
+    assert proof["lower_bound"] > 138
+    assert proof["witness"]["stars"]
+    assert verdict(checker, finished(proof | {"lower_bound": 143})) == "refused"
+    assert (
+        verdict(checker, finished(proof | {"witness": proof["witness"] | {"stars": []}}))
+        == "refused"
+    )
+    for wrong in ([[3, 0, 0, 1]], [[0, 2, 0, 1]], [[0, 0, 0, -1]], [[0, 0, 0]]):
+        data = proof | {"witness": proof["witness"] | {"stars": wrong}}
+        assert verdict(checker, finished(data)) == "no proof"

@@ -17,9 +17,10 @@ from placeopt.model.objective import objective_of
 from placeopt.sharding.bounds import branches as branches_module
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
-from placeopt.sharding.bounds.exact_pass import Witness, exact_pass
+from placeopt.sharding.bounds.exact_pass import Witness, exact_pass, in_units
 from placeopt.sharding.bounds.independent import independent_bound
 from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.bounds.stars import Stars
 from placeopt.sharding.compact import condense, costs_of, draft_of, unchanged
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
@@ -41,9 +42,23 @@ def solvable(seeds, **how):
             yield problem, feasible
 
 
+def random_stars(rng, compact):
+    """Return up to four stars of a compact problem, those without room for their centre left out."""
+    c = compact
+    strategy = rng.integers(len(c.cost), size=4)
+    node = np.searchsorted(c.node_ptr, strategy, side="right") - 1
+    time = rng.integers(max(1, len(c.capacity)), size=4)
+    live = (c.first[node] <= time) & (time < c.last[node])
+    room = np.append(c.capacity, 0)[np.minimum(time, len(c.capacity))] - c.usage[strategy] * live
+    kept = (room >= 0) & (time < len(c.capacity))
+    return Stars(*(x[kept].astype(np.int64) for x in (node, strategy, time, room)))
+
+
 @pytest.mark.interpreted
 def test_any_integers_prove_no_more_than_the_best():
-    """Random messages and prices are certificates too: their bound holds, and so do the slacks."""
+    """Random messages and prices, of stars too, are certificates: their bound holds, and so do the
+    slacks.
+    """
     rng = np.random.default_rng(5)
     for problem, feasible in solvable(range(150)):
         condensed = condense(*draft_of(problem))
@@ -56,8 +71,10 @@ def test_any_integers_prove_no_more_than_the_best():
         messages = [rng.integers(-300, 300, int(p[-1])) for p in pointers]
         count = len(compact.capacity)
         time = np.flatnonzero(rng.random(count) < 0.7)
-        witness = Witness(3, 2, time, rng.integers(0, 40, len(time)), *pointers, *messages)
-        found = exact_pass(compact, witness)
+        chosen = random_stars(rng, compact)
+        prices = rng.integers(0, 40, len(time)), rng.integers(0, 40, len(chosen.node))
+        witness = Witness(3, 2, time, prices[0], *pointers, *messages, chosen, prices[1])
+        found = exact_pass(in_units(compact, witness), witness)
         best = min(feasible.values())
         assert found.bound + condensed.offset <= best
         for choice, cost in feasible.items():

@@ -11,13 +11,16 @@ from sharding_problems import draw
 from placeopt.sharding.bounds.exact_pass import (
     Witness,
     exact_pass,
+    in_units,
     prices_of_nodes,
     survivors,
     witness_of,
 )
+from placeopt.sharding.bounds.stars import NO_STARS
 from placeopt.sharding.compact import condense, draft_of
 
 BITS = 3
+NONE = np.zeros(0, dtype=np.int64)  # prices of no stars
 
 
 def drawn(seeds):
@@ -46,7 +49,9 @@ def witness_for(rng, compact):
     pointers = pointers_of(compact)
     messages = [rng.integers(-30, 30, int(p[-1])) for p in pointers]
     time = np.flatnonzero(rng.random(len(compact.capacity)) < 0.7)
-    return Witness(BITS, 2, time, rng.integers(0, 9, len(time)), *pointers, *messages)
+    return Witness(
+        BITS, 2, time, rng.integers(0, 9, len(time)), *pointers, *messages, NO_STARS, NONE
+    )
 
 
 def parts_of(compact, w):
@@ -82,10 +87,11 @@ def test_the_pass_is_the_sum_of_the_least_terms():
     for rng, compact in drawn(range(120)):
         w = witness_for(rng, compact)
         nodes, edges, paid = parts_of(compact, w)
-        found = exact_pass(compact, w)
-        scaled = sum(map(min, nodes)) + sum(min(map(min, rows)) for rows in edges) - paid
-        assert found.scaled == scaled
-        assert found.bound == -(-scaled // 2**BITS)
+        scaled = in_units(compact, w)
+        found = exact_pass(scaled, w)
+        total = sum(map(min, nodes)) + sum(min(map(min, rows)) for rows in edges) - paid
+        assert found.scaled == total
+        assert found.bound == -(-total // 2**BITS)
         slack = [[value - min(row) for value in row] for row in nodes]
         for (u, v), rows in zip(compact.edge.tolist(), edges, strict=True):
             least = min(map(min, rows))
@@ -105,11 +111,12 @@ def test_what_survives_lifts_the_bound_below_the_upper_one():
     for rng, compact in drawn(range(120, 240)):
         w = witness_for(rng, compact)
         _, edges, _ = parts_of(compact, w)
-        found = exact_pass(compact, w)
+        scaled = in_units(compact, w)
+        found = exact_pass(scaled, w)
         for more in (0, 1, 5, 20):
             upper = found.bound + more
             limit = max(-1, ((upper - 1) << BITS) - found.scaled)
-            alive, pairs = survivors(compact, w, found, upper)
+            alive, pairs = survivors(scaled, w, found, upper)
             assert alive.tolist() == [slack <= limit for slack in found.slack.tolist()]
             for e, (u, v) in enumerate(compact.edge.tolist()):
                 rows = edges[e]
@@ -139,7 +146,9 @@ def test_prices_and_messages_are_rounded_to_what_fits():
         for scale in (1.0, 1e6, 1e15, 1e30):
             messages = [rng.normal(size=int(p[-1])) * scale for p in pointers]
             prices = rng.random(len(compact.capacity)) * scale
-            w = witness_of(compact, prices, tuple(pointers), tuple(messages))
+            most = float(max(compact.cost.max(), compact.table.max()))
+            sent = tuple(pointers), tuple(messages)
+            w = witness_of(compact, prices, *sent, (NO_STARS, NONE.astype(float)), most)
             live = np.zeros(len(prices), dtype=np.int64)
             live[w.time] = w.price
             priced = prices_of_nodes(compact, live.astype(object))

@@ -20,10 +20,11 @@ FIELDS = (
 OBJECTIVES = {
     "makespan": (Placement, makespan, placement_bound, "steps"),
     "period": (Placement, period, placement_bound, "steps"),
-    "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages"),
+    "cost": (Sharding, sharding_cost, sharding_bound, "bits prices messages", "stars"),
     "pipeline-period": (Pipeline, pattern_period, work_bound, "device"),
 }
-"""What reads a problem, values a solution and verifies a bound, and the fields of its witness."""
+"""What reads a problem, values a solution and verifies a bound, and the fields that its witness has
+and may have."""
 
 
 def check(data):
@@ -33,8 +34,8 @@ def check(data):
     require(known == ("placeopt-proof", 1), "format: expected a placeopt-proof, version 1")
     check_digest(data)
     objective = choice(data["objective"], " ".join(OBJECTIVES))
-    reader, value_of, verify_bound, content = OBJECTIVES[objective]
-    method = name(fields(data["witness"], f"method {content}")["method"])
+    reader, value_of, verify_bound, content, *more = OBJECTIVES[objective]
+    method = name(fields(data["witness"], f"method {content}", *more)["method"])
     problem, believed = reader(data["problem"]), []
     require(problem.objective == objective, f"expected a problem of the objective {objective}")
     value, bound = whole(data["value"]), whole(data["lower_bound"])

@@ -11,7 +11,7 @@ choice that keeps the limit C costs at least
 For the choice itself the messages cancel, and its priced usage is at most the priced limit. A
 strategy that passes the limit on its own, at a time at which its node is live, is in no choice.
 Without a limit no price can be paid for. Any other integers prove something, so that none has to be
-trusted.
+trusted. Stars (`sharding_stars`) change costs before all this.
 """
 
 from proof_checker.reading import (
@@ -25,6 +25,7 @@ from proof_checker.reading import (
     table,
     whole,
 )
+from proof_checker.sharding_stars import with_stars
 
 
 def sharding_bound(problem, bound, content, _believed, _solution=None):
@@ -36,10 +37,14 @@ def sharding_bound(problem, bound, content, _believed, _solution=None):
     least = -price * problem.limit >> q if price else 0
     node = [priced(problem, v, prices, k, q) for v in range(len(problem.cost))]
     sent = read_messages(problem, content["messages"])
-    for (u, v), rows in problem.tables.items():
+    tables = {
+        pair: [[cost << k for cost in row] for row in t] for pair, t in problem.tables.items()
+    }
+    with_stars(problem, content.get("stars", []), q, node, tables)
+    for (u, v), rows in tables.items():
         to_u, to_v = sent.get((u, v), ([0] * len(node[u]), [0] * len(node[v])))
         least += min(
-            (cost << k) - x - y
+            cost - x - y
             for x, row in zip(to_u, rows, strict=True)
             for y, cost in zip(to_v, row, strict=True)
         )

@@ -26,7 +26,7 @@ import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual, State
-from placeopt.sharding.bounds.message_passing import chain_usage
+from placeopt.sharding.bounds.message_passing import chain_choices
 from placeopt.sharding.compact import costs_of
 from placeopt.sharding.decode import decode
 from placeopt.sharding.reduction import composed, what_survives
@@ -207,7 +207,7 @@ def _usage_split(dual: Dual, alive: Bools) -> Bools:
     most = np.maximum.reduceat(np.where(alive, usage, 0.0), c.node_ptr[:-1])
     least = np.minimum.reduceat(np.where(alive, usage, np.inf), c.node_ptr[:-1])
     spread = np.where(np.isfinite(least), most - least, 0.0)
-    mean = chain_usage(dual.factors, dual.width)
+    mean = chain_choices(dual.factors, dual.width).usage
     mixed = np.clip(np.minimum(mean - least, most - mean), 0.0, None)
     worth = prices_of_nodes(c, dual.prices) * (mixed + SURE * spread)
     v = int(np.argmax(worth if worth.max(initial=0.0) > 0 else spread))

@@ -15,7 +15,8 @@ the ceiling only lower the sum. Any integers prove something: rounding them cost
 truth. Costs are whole numbers, so the bound is rounded up. If x_v = z, the bound rises at least by
 b_v(z) - min b_v and, for each edge at v, by the smallest d_e in the row of z above the smallest of
 the table: the slack of z. A strategy whose slack lifts the bound to the cost of a known choice is
-in no better one.
+in no better one. Prices of stars change costs (`stars`) before all this; they are in units of
+2^-(k + q), too.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.sharding.bounds.stars import Stars, weigh_exactly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,6 +52,8 @@ class Witness(NamedTuple):
     high_ptr: Ints  # (m + 1,)
     to_low: Ints
     to_high: Ints
+    stars: Stars
+    star_price: Ints
 
 
 class Pass(NamedTuple):
@@ -63,7 +67,12 @@ class Pass(NamedTuple):
 
 
 def witness_of(
-    compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], messages: tuple[Floats, Floats]
+    compact: Compact,
+    prices: Floats,
+    pointers: tuple[Ints, Ints],
+    messages: tuple[Floats, Floats],
+    stars: tuple[Stars, Floats],
+    most_cost: float,
 ) -> Witness:
     """Round prices by time point and messages to integers as fine as 64 bits allow.
 
@@ -74,18 +83,23 @@ def witness_of(
     Parameters
     ----------
     pointers, messages : where the messages of each edge to its smaller and its larger node begin,
-    and those messages.
+    and those messages. stars : and their prices. most_cost : the largest cost of a node or a pair,
+    those of stars included.
     """
     node_prices = prices_of_nodes(compact, prices)
     priced = float(
         (np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0)
     )
+    rows, star_prices = stars
+    most_usage = max(compact.usage.max(initial=0), compact.capacity.max(initial=0))
+    priced = max(priced, float(star_prices.max(initial=0.0)) * float(most_usage))
     degree = int(np.diff(compact.adj_ptr).max(initial=0))
     most = 2.0 ** (SAFE_BITS - 1) / (degree + 3)
     if priced > most:
+        star_prices = star_prices * (most / priced)
         prices, priced = prices * (most / priced), most
     messages = np.clip(messages[0], -most, most), np.clip(messages[1], -most, most)
-    size = max(float(compact.cost.max(initial=1)), float(compact.table.max(initial=1)), 1.0, priced)
+    size = max(most_cost, 1.0, priced)
     for part in messages:
         size = max(size, float(np.abs(part).max(initial=0.0)))
     cost_bits = max(0, min(20, SAFE_BITS - 1 - int(np.ceil(np.log2(size * (degree + 3))))))
@@ -97,7 +111,18 @@ def witness_of(
     whole = np.where(whole < 2.0**SAFE_BITS, whole, 0.0).astype(np.int64)
     time = np.flatnonzero(whole > 0)
     to_low, to_high = (np.rint(part * 2.0**cost_bits).astype(np.int64) for part in messages)
-    return Witness(cost_bits, price_bits, time, whole[time], *pointers, to_low, to_high)
+    paid = np.floor(star_prices * unit).astype(np.int64)
+    return Witness(cost_bits, price_bits, time, whole[time], *pointers, to_low, to_high, rows, paid)
+
+
+def in_units(compact: Compact, witness: Witness) -> Compact:
+    """Return a problem with costs in the units of a witness, and as the prices of stars change
+    them.
+    """
+    cost, table = compact.cost << witness.cost_bits, compact.table << witness.cost_bits
+    prices, bits = witness.star_price, witness.price_bits
+    weigh_exactly(compact, witness.stars, prices, bits, cost, table)
+    return compact._replace(cost=cost, table=table)
 
 
 def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
@@ -107,7 +132,7 @@ def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
 
 
 def exact_pass(compact: Compact, witness: Witness) -> Pass:
-    """Return what a witness proves of a compact problem."""
+    """Return what a witness proves of a compact problem whose costs are in its units."""
     prices = np.zeros(len(compact.capacity), dtype=np.int64)
     prices[witness.time] = witness.price
     words, slack = _pass(compact, witness, prices_of_nodes(compact, prices))
@@ -127,7 +152,7 @@ def _pass(c, w, price):
     slack = np.zeros(len(c.cost), dtype=np.int64)
     for v in range(len(c.node_ptr) - 1):
         for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
-            belief[x] = (c.cost[x] << w.cost_bits) + ((price[v] * c.usage[x]) >> w.price_bits)
+            belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
@@ -136,7 +161,7 @@ def _pass(c, w, price):
         for x in range(rows):
             belief[c.node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
             for y in range(columns):
-                value = c.table[c.edge_ptr[e] + x * columns + y] << w.cost_bits
+                value = c.table[c.edge_ptr[e] + x * columns + y]
                 value -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
                 row_least[x] = min(row_least[x], value)
                 column_least[y] = min(column_least[y], value)
@@ -161,7 +186,7 @@ def survivors(
     compact: Compact, witness: Witness, found: Pass, upper: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which strategies, and which pairs of strategies of an edge, a choice of less than
-    `upper` can use.
+    `upper` can use; costs of the compact problem are in the units of the witness.
 
     A pair (x, y) lifts the bound by d_e(x, y) above the smallest d_e, and by the slacks of x and y
     but for their share of this edge.
@@ -185,7 +210,7 @@ def _pairs(c, w, slack, limit, pairs):
         column_least = np.full(columns, 2**62, dtype=np.int64)
         for x in range(rows):
             for y in range(columns):
-                d = c.table[c.edge_ptr[e] + x * columns + y] << w.cost_bits
+                d = c.table[c.edge_ptr[e] + x * columns + y]
                 d -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
                 value[x, y] = d
                 row_least[x] = min(row_least[x], d)

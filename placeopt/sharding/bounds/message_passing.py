@@ -273,20 +273,27 @@ def sweep_down(f, width):
             )
 
 
+class Chains(NamedTuple):
+    """The cheapest choices of the chains of the core; trees follow their parents."""
+
+    weight: Floats  # (S,) part of the chains through its node that choose a strategy
+    usage: Floats  # (n,) on average
+    low: Ints  # (m,) of the smaller node of an edge of the core, in the chain over it
+    high: Ints  # (m,) of the larger node
+
+
 @entry
-def chain_usage(f, width):
-    """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the
-    chains through it.
+def chain_choices(f, width):
+    """Return, after `sweep_up`, the cheapest choices of the chains.
 
     The gradient of the bound with respect to the prices: chains are followed back from their last
     node, where b is smallest. A node with k = max(before, after) chains passes its i-th chain from
-    a later neighbour on to its i-th earlier one. Trees follow their parents.
+    a later neighbour on to its i-th earlier one.
     """
     n = len(f.node_ptr) - 1
     weight = np.zeros(len(f.cost))
-    label = np.full(
-        len(f.edge), -1, dtype=np.int64
-    )  # of the later node, in the chain over the edge
+    low_label = np.full(len(f.edge), -1, dtype=np.int64)
+    label = np.full(len(f.edge), -1, dtype=np.int64)
     b = np.empty(width)
     for v in range(n - 1, f.core - 1, -1):
         size, before = _gather(f, v, b)
@@ -306,16 +313,17 @@ def chain_usage(f, width):
                     value = share * b[z] - f.to_low[low + z] + f.table[at + z * columns]
                     if value < least:
                         least, x = value, z
+                low_label[e] = x
             if k < before:
                 label[f.adj_edge[start + k]] = x
             weight[f.node_ptr[v] + x] += share
-    return _followed(f, weight)
+    return Chains(weight, _followed(f, weight), low_label, label)
 
 
 @inner
 def _followed(f, weight):
-    """Return usages by weights of strategies, those of trees by the weights of their parents'
-    strategies.
+    """Return usages by weights of strategies; write those of trees, by the weights of their
+    parents' strategies.
     """
     for v in range(f.core - 1, -1, -1):
         i, start = f.core_ptr[v], f.node_ptr[v]
