@@ -38,7 +38,7 @@ from placeopt.solvers.heuristics.heuristic import Heuristic
 from placeopt.solvers.policy.adam import Adam
 from placeopt.solvers.policy.advantages import rank_utilities
 from placeopt.solvers.policy.learned_placer import spent
-from placeopt.solvers.policy.list_policy import ListPolicy, facts_of, trained
+from placeopt.solvers.policy.list_policy import LearnedScheduler, ListPolicy, trained
 from placeopt.solvers.search.annealing import anneal
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.base import SearchSolver
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
-    from placeopt.solvers.policy.list_kernels import ListFacts
     from placeopt.solving.tracker import Tracker
 
 
@@ -84,7 +83,7 @@ class TunedList(SearchSolver):
         """Sample and learn for a share of the budget, then walk."""
         evaluator = BudgetedEvaluator(tracker)
         tuner = Tuner(self, Context(problem), evaluator)
-        tuner.offer([tuner.policy.schedule(tuner.context, tuner.facts)])
+        tuner.offer([tuner.scheduler.schedule()])
         while not tracker.stop() and spent(tracker) < self.samples:
             tuner.step(int(min(self.round, tracker.evaluations_left)))
         if tracker.solution is not None and not tracker.stop():
@@ -97,30 +96,33 @@ class Tuner:
 
     Attributes
     ----------
-    policy : as it is now.
+    scheduler : the policy as it is now.
     """
 
     def __init__(self, config: TunedList, context: Context, evaluator: BudgetedEvaluator) -> None:
         self.config, self.context, self.evaluator = config, context, evaluator
-        self.facts: ListFacts = facts_of(context)
-        self.policy: ListPolicy = first_policy(config.policy)
-        self.adam = Adam(len(self.policy.vector), config.learning_rate)
+        self.scheduler = first_policy(config.policy).scheduler(context)
+        self.adam = Adam(len(self.scheduler.policy.vector), config.learning_rate)
         self.rng = evaluator.tracker.rng()
 
     def step(self, count: int) -> None:
         """Draw schedules, offer them, and take a step towards the better ones."""
         draws = self.rng.integers(1, 2**62, count).tolist()
-        plans = [self.policy.schedule(self.context, self.facts, random=random) for random in draws]
+        plans = [self.scheduler.schedule(random) for random in draws]
         values = self.offer(plans)
         if self.config.learning_rate == 0 or count < 2:
             return
-        total = np.zeros(len(self.policy.vector))
-        for random, plan, weight in zip(draws, plans, rank_utilities(values).tolist(), strict=True):
-            if weight != 0:
-                total += weight * self.policy.gradient(
-                    self.context, self.facts, random, self._credit(plan)
-                )
-        self.policy = self.policy.with_vector(self.policy.vector + self.adam.step(total))
+        weights = rank_utilities(values).tolist()
+        gradient = self.scheduler.gradient(
+            [
+                (random, weight * self._credit(plan))
+                for random, plan, weight in zip(draws, plans, weights, strict=True)
+                if weight != 0
+            ]
+        )
+        policy = self.scheduler.policy
+        policy = policy.with_vector(policy.vector + self.adam.step(gradient))
+        self.scheduler = LearnedScheduler(policy, self.context, self.scheduler.sight)
 
     def offer(self, plans: list[ListSchedule]) -> NDArray[np.int64]:
         """Return the values of schedules, counted, the best one offered."""
@@ -179,11 +181,10 @@ class LearnedList(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the schedule of the best scores, then drawn ones."""
-        policy = first_policy(self.policy)
-        facts, rng = facts_of(context), tracker.rng()
+        scheduler, rng = first_policy(self.policy).scheduler(context), tracker.rng()
         for index in range(self.passes):
             random = int(rng.integers(1, 2**62)) if index else None
-            yield context.fitted(policy.schedule(context, facts, random=random))
+            yield context.fitted(scheduler.schedule(random))
 
 
 def first_policy(name: str) -> ListPolicy:
