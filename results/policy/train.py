@@ -66,8 +66,9 @@ BATCH, DRAWN, OUTER = 8, 16, 4
 """Graphs of a step, schedules that are drawn of each, and how many of the shortest, and of the
 longest, are learned from: two thirds of the squares of what all 16 would weigh."""
 
-RATE, STEPS = 0.01, 6000
-"""Adam's first step, and the number of steps by which it has fallen to 0 along a cosine."""
+RATE, COSINE, STEPS, LAST = 0.01, 6000, 3600, 1600
+"""Adam's first step, the number of steps by which it would fall to 0 along a cosine, the number that
+were taken, and how many of them, the last ones, take it down to 0 in a line as well."""
 
 MEMORY = 0.99
 """Weight of the past in the mean of the weights."""
@@ -126,6 +127,12 @@ def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[floa
     return float(logs.mean()), ", ".join(said)
 
 
+def rate(step: int) -> float:
+    """Return Adam's step."""
+    cosine = float(1 + np.cos(np.pi * step / COSINE)) / 2
+    return RATE * cosine * min(1.0, (STEPS - step) / LAST)
+
+
 def train(seconds: float) -> None:
     """Take steps until the time is over; keep the state."""
     start = ListPolicy.heft()
@@ -148,7 +155,7 @@ def train(seconds: float) -> None:
     while time.perf_counter() < until and adam.steps < STEPS:
         seeds = np.random.default_rng([adam.steps, 1]).integers(0, 2**62, BATCH).tolist()
         policy = start.with_vector(vector)
-        adam.learning_rate = RATE * (1 + np.cos(np.pi * adam.steps / STEPS)) / 2
+        adam.learning_rate = rate(adam.steps)
         gradient = np.mean([graph_gradient(policy, seed) for seed in seeds], axis=0)
         vector = vector + adam.step(gradient)
         mean = MEMORY * mean + (1 - MEMORY) * vector
