@@ -2,6 +2,7 @@
 
     python results/policy/train.py train [SECONDS]   # goes on where it ended; 480 s by default
     python results/policy/train.py heats             # temperatures of sampling
+    python results/policy/train.py samples           # share of them in tuned-list: list_samples.csv
     python results/policy/train.py heuristics apply  # list_scheduler.csv and list_scheduler.md
     python results/policy/train.py portfolio         # every fourth graph: a portfolio of 10 s
 
@@ -28,11 +29,12 @@ import sys
 import time
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from graph_families import CHOICE, HEURISTICS, TEST, TRAINING, drawn
+from graph_families import CHOICE, DEVELOPMENT, HEURISTICS, TEST, TRAINING, drawn
 
 import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 STATE = HERE / "train_state.npz"  # not committed
 TABLE, PORTFOLIO = HERE / "list_scheduler.csv", HERE / "list_portfolio.csv"
+SHARES = HERE / "list_samples.csv"
 Row = dict[str, Any]
 
 GRAPHS, FIRST = 3300, 1000
@@ -66,7 +69,7 @@ BATCH, DRAWN, OUTER = 8, 16, 4
 """Graphs of a step, schedules that are drawn of each, and how many of the shortest, and of the
 longest, are learned from: two thirds of the squares of what all 16 would weigh."""
 
-RATE, COSINE, STEPS, LAST = 0.01, 6000, 3600, 1600
+RATE, COSINE, STEPS, LAST = 0.01, 6000, 2800, 800
 """Adam's first step, the number of steps by which it would fall to 0 along a cosine, the number that
 were taken, and how many of them, the last ones, take it down to 0 in a line as well."""
 
@@ -200,6 +203,25 @@ def choose_heats() -> None:
     replace(policy, heats=min(found, key=lambda key: found[key])).save(TRAINED)
 
 
+def choose_samples() -> None:
+    """Record `tuned-list` by its share of samples, on development graphs; goes on where it
+    ended.
+    """
+    rows = read_csv(SHARES, numbers=True)
+    done = {(row["graph"], row["evaluations"], row["samples"]) for row in rows}
+    for name, problem in (drawn(DEVELOPMENT, FIRST_APART + index) for index in range(20)):
+        for evaluations, samples in product((4000, 16_000), (0.004, 0.016, 0.1)):
+            if (name, evaluations, samples) in done:
+                continue
+            began = time.process_time()
+            solver = make_solver("tuned-list", samples=samples)
+            found = solver.solve(problem, po.Budget(evaluations=evaluations), seed=0)
+            row = {"graph": name, "evaluations": evaluations, "samples": samples}
+            spent = round(time.process_time() - began, 3)
+            rows.append(row | {"value": found.value, "cpu_seconds": spent})
+        write_csv(SHARES, rows)
+
+
 def heuristics() -> None:
     """Record every heuristic on TEST; goes on where it ended."""
     rows = read_csv(TABLE, numbers=True)
@@ -250,6 +272,23 @@ def against_portfolio() -> None:
         spent = round(time.process_time() - began, 2)
         rows.append({"graph": name, "portfolio": found.value, "cpu_seconds": spent})
         write_csv(PORTFOLIO, rows)
+
+
+def shares_table(rows: list[Row]) -> list[list[str]]:
+    """Return a row for each budget and share of samples."""
+    groups: dict[tuple[int, float], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["evaluations"], row["samples"]), []).append(row)
+    base = np.log([row["value"] for row in groups[4000, 0.1]])
+    return [
+        [
+            f"{evaluations:g}",
+            f"{samples:g}",
+            f"{np.exp((np.log([row['value'] for row in group]) - base).mean()):.4f}",
+            f"{np.median([row['cpu_seconds'] for row in group]):.3f}",
+        ]
+        for (evaluations, samples), group in groups.items()
+    ]
 
 
 def page() -> str:
@@ -318,6 +357,18 @@ def page() -> str:
         f"once {np.median([row['facts_ms'] for row in rows]):.2f} ms; other work ran beside it.",
         "",
     ]
+    shares = read_csv(SHARES, numbers=True)
+    if shares:
+        lines += [
+            "## Share of samples in tuned-list",
+            "",
+            f"{len({row['graph'] for row in shares})} development graphs, values over those of "
+            "4000 evaluations with a share of 0.1, median seconds of the processor, beside other "
+            "work. The default is the share that is best for its seconds.",
+            "",
+            *markdown_table(["evaluations", "share", "value", "CPU s"], shares_table(shares)),
+            "",
+        ]
     solved = {row["graph"]: row["portfolio"] for row in read_csv(PORTFOLIO, numbers=True)}
     some = [row for row in rows if row["graph"] in solved]
     if some:
@@ -339,6 +390,8 @@ if __name__ == "__main__":
         train(numbers[0] if numbers else 480.0)
     if "heats" in sys.argv:
         choose_heats()
+    if "samples" in sys.argv:
+        choose_samples()
     if "heuristics" in sys.argv:
         heuristics()
     if "apply" in sys.argv:
