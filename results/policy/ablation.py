@@ -3,6 +3,10 @@
 `python results/policy/ablation.py [VARIANT...]` records what is missing of ablation.csv (of all
 variants, or of those whose label holds one of these words) and writes ablation.md. Twelve graphs of
 TEST's families, one each, twenty seeds, 4000 evaluations a run; the seconds are of the processor.
+
+At equal processor time a variant has as many evaluations on each graph as it makes in the median
+time of `tuned-list` there; what an evaluation of it costs is the difference between its runs of
+once and of five times 4000, so that what its start costs counts once.
 """
 
 from __future__ import annotations
@@ -24,77 +28,69 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "ablation_test.csv"
 Row = dict[str, Any]
 
-GRAPHS, SEEDS, EVALUATIONS = 12, 20, 4000
+GRAPHS, SEEDS, EVALUATIONS, LONG = 12, 20, 4000, 5
 FEW = 2
-"""Seeds of what takes ten times as long as the rest: a gradient, and `dual-policy`."""
+"""Seeds of what takes ten times as long as the rest (a gradient, and `dual-policy`), and of what
+only says how long evaluations take."""
 
 BASE = "tuned-list"
+TIMES, EQUAL = f", {LONG} times as long", ", in equal processor time"
 
 CRITICAL: Row = {"teacher": "critical-path", "start": "critical-path"}
-VARIANTS: tuple[tuple[str, str, Row, int], ...] = (
-    ("annealing, from the critical path", "annealing", {"walks": 1, "start": "critical-path"}, 1),
-    ("annealing, from edge zeroing", "annealing", {"walks": 1}, 1),
-    ("annealing, from edge zeroing, 5 times as long", "annealing", {"walks": 1}, 5),
-    (
-        "annealing as it was, from edge zeroing",
-        "annealing",
-        {"walks": 1, "hot": 0.05, "focus": 1.0, "learn": False},
-        1,
-    ),
-    ("annealing, from HEFT", "annealing", {"walks": 1, "start": "heft"}, 1),
-    ("cross-entropy, from edge zeroing", "cross-entropy", {}, 1),
-    (BASE, "tuned-list", {}, 1),
-    ("tuned-list, without learned weights", "tuned-list", {"policy": "heft"}, 1),
-    ("tuned-list, with a gradient", "tuned-list", {"learning_rate": 0.02}, 1),
-    (
-        "tuned-list, with a gradient, credit to all",
-        "tuned-list",
-        {"learning_rate": 0.02, "credit": "all"},
-        1,
-    ),
-    (
-        "tuned-list, with a gradient, without learned weights",
-        "tuned-list",
-        {"policy": "heft", "learning_rate": 0.02},
-        1,
-    ),
-    ("dual-policy, from the critical path", "dual-policy", CRITICAL, 1),
-    (
-        "dual-policy, groups and walk only",
+TIMED: dict[str, tuple[str, Row]] = {
+    "annealing, from the critical path": ("annealing", {"walks": 1, "start": "critical-path"}),
+    "annealing, from edge zeroing": ("annealing", {"walks": 1}),
+    "cross-entropy, from edge zeroing": ("cross-entropy", {}),
+}
+VARIANTS: dict[str, tuple[str, Row]] = {
+    BASE: ("tuned-list", {}),
+    "tuned-list, without learned weights": ("tuned-list", {"policy": "heft"}),
+    **{label + more: what for more in ("", TIMES, EQUAL) for label, what in TIMED.items()},
+    "tuned-list, with a gradient": ("tuned-list", {"samples": 0.1, "learning_rate": 0.02}),
+    "annealing, from HEFT": ("annealing", {"walks": 1, "start": "heft"}),
+    "dual-policy, from the critical path": ("dual-policy", CRITICAL),
+    "dual-policy, from the learned list": (
         "dual-policy",
-        {**CRITICAL, "episodes": 0.0, "windows": 0.0},
-        1,
+        {"teacher": "learned-list", "start": "learned-list"},
     ),
-    (
-        "dual-policy, walk only",
-        "dual-policy",
-        {**CRITICAL, "groups": 0.0, "episodes": 0.0, "windows": 0.0},
-        1,
-    ),
-    (
-        "dual-policy, nothing learns in episodes",
-        "dual-policy",
-        {**CRITICAL, "learn": "none"},
-        1,
-    ),
-)
-"""Label, solver, options, and the budget over EVALUATIONS."""
+    "dual-policy, nothing learns in episodes": ("dual-policy", {**CRITICAL, "learn": "none"}),
+}
+"""Solver and options by label."""
+
+
+def cost(rows: list[Row], label: str, graph: str) -> float:
+    """Return the median of a variant's seconds on a graph; the first run may compile."""
+    return float(
+        np.median([r["cpu_seconds"] for r in rows if (r["variant"], r["graph"]) == (label, graph)])
+    )
+
+
+def evaluations(rows: list[Row], label: str, graph: str) -> int:
+    """Return the budget of a variant on a graph."""
+    if label.endswith(TIMES):
+        return LONG * EVALUATIONS
+    if not label.endswith(EQUAL):
+        return EVALUATIONS
+    name = label.removesuffix(EQUAL)
+    once = cost(rows, name, graph)
+    each = (cost(rows, name + TIMES, graph) - once) / ((LONG - 1) * EVALUATIONS)
+    return max(100, EVALUATIONS + round((cost(rows, BASE, graph) - once) / max(1e-7, each)))
 
 
 def record(words: list[str], rows: list[Row]) -> None:
     """Run what is missing."""
     done = {(row["variant"], row["graph"], row["seed"]) for row in rows}
     problems = [drawn(TEST, index) for index in range(GRAPHS)]
-    for seed in range(SEEDS):
-        for label, solver, options, times in VARIANTS:
-            few = options.get("learning_rate", 0.0) > 0 or solver == "dual-policy"
-            if (words and not any(word in label for word in words)) or (few and seed >= FEW):
-                continue
+    for label, (solver, options) in VARIANTS.items():
+        few = options.get("learning_rate", 0.0) > 0 or solver == "dual-policy" or TIMES in label
+        if words and not any(word in label for word in words):
+            continue
+        for seed in range(FEW if few else SEEDS):
             for name, problem in problems:
                 if (label, name, seed) in done:
                     continue
+                budget = po.Budget(evaluations=evaluations(rows, label, name))
                 began = time.process_time()
-                budget = po.Budget(evaluations=times * EVALUATIONS)
                 found = make_solver(solver, **options).solve(problem, budget, seed=seed)
                 rows.append(
                     {
@@ -117,7 +113,7 @@ def page(rows: list[Row]) -> str:
             if own:
                 logs[label, graph] = float(np.mean(np.log(own)))
     table = []
-    for label, _, _, _ in VARIANTS:
+    for label in VARIANTS:
         shared = [g for (v, g) in logs if v == label and (BASE, g) in logs]
         if not shared:
             continue
@@ -125,7 +121,7 @@ def page(rows: list[Row]) -> str:
         half = 1.96 * ratio.std(ddof=1) / len(ratio) ** 0.5 if len(ratio) > 1 else 0.0
         mine = [row for row in rows if row["variant"] == label]
         seeds = len({row["seed"] for row in mine})
-        cpu = np.mean([row["cpu_seconds"] for row in mine])
+        cpu = np.mean([cost(rows, label, graph) for graph in shared])
         low, high = np.exp(ratio.mean() - half), np.exp(ratio.mean() + half)
         table.append(
             [

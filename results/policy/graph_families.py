@@ -1,7 +1,7 @@
 """The graphs of the studies of policies: families to develop on, and families set apart.
 
-What is chosen or trained is chosen on DEVELOPMENT; what is reported is of TEST, whose families have
-no graph among the former. Sizes, the number of devices, the part of communication and the kind of
+What is trained is trained on TRAINING, what is chosen is chosen on CHOICE or DEVELOPMENT; what is
+reported is of TEST, whose families have no graph among the former. Sizes, the number of devices, the part of communication and the kind of
 devices are drawn at random for each graph.
 """
 
@@ -46,7 +46,30 @@ DEVELOPMENT: dict[str, Draw] = {
     "rnn-lm": _of("rnn-lm", layers=(1, 3), steps=(4, 10)),
     "squeezenet": lambda rng: "gen:squeezenet",
 }
-"""Families on which temperatures are fitted and policies are trained."""
+"""Families on which walks are fitted."""
+
+TRAINING: dict[str, Draw] = {
+    "layered": DEVELOPMENT["layered"],
+    "series-parallel": _of("series-parallel", ops=(40, 160), branches=(2, 6), seed=SEEDS),
+    "lu": _of("lu", tiles=(4, 7), seed=SEEDS),
+    "ffnn": _of("ffnn", layers=(1, 3), shards=(2, 3)),
+    "ffnn-training": lambda rng: f"gen:ffnn?layers=1&shards={rng.integers(2, 4)}&training=1",
+    "chain-mm": _of("chain-mm", shards=(2, 4)),
+    "bert": _of("bert", layers=(1, 2)),
+    "bert-training": lambda rng: "gen:bert?layers=1&training=1",
+    "rnn-lm": _of("rnn-lm", layers=(1, 3), steps=(4, 9)),
+    "squeezenet": lambda rng: "gen:squeezenet",
+    "squeezenet-training": lambda rng: "gen:squeezenet?training=1",
+}
+"""Families on which the list scheduler is trained."""
+
+CHOICE: dict[str, Draw] = {
+    "fork-join": DEVELOPMENT["fork-join"],
+    "in-tree": DEVELOPMENT["in-tree"],
+    "gpt2": _of("gpt2", layers=(1, 2)),
+    "resnet50": lambda rng: "gen:resnet50",
+}
+"""Families by which its weights and settings are chosen."""
 
 TEST: dict[str, Draw] = {
     "cholesky": _of("cholesky", tiles=(5, 10), seed=SEEDS),
@@ -97,4 +120,7 @@ def drawn(split: dict[str, Draw], seed: int) -> tuple[str, po.PlacementProblem]:
 
 def _real(family: str) -> bool:
     """Whether the times of a family come from a cost model, not from its generator."""
-    return family in ("bert", "rnn-lm", "squeezenet", "moe", "inception", "nasnet", "nmt", "mt5")
+    return family.removesuffix("-training") in (
+        *("bert", "gpt2", "resnet50", "rnn-lm", "squeezenet"),
+        *("moe", "inception", "nasnet", "nmt", "mt5"),
+    )

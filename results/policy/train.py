@@ -2,63 +2,81 @@
 
     python results/policy/train.py train [SECONDS]   # goes on where it ended; 480 s by default
     python results/policy/train.py heats             # temperatures of sampling
+    python results/policy/train.py samples           # share of them in tuned-list: list_samples.csv
     python results/policy/train.py heuristics apply  # list_scheduler.csv and list_scheduler.md
     python results/policy/train.py portfolio         # every fourth graph: a portfolio of 10 s
 
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
-graph of a batch, and those that are shorter than its others, by their standard deviation, become
-likelier. Graphs are of DEVELOPMENT's families; what is kept is the best greedy pass on other graphs
-of those. The families of TEST are only read by `apply` and `portfolio`.
+graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
+the mean of all. Tried is the mean of the weights over the last steps. Graphs are of TRAINING's
+families; weights and temperatures are chosen on those of CHOICE. The families of TEST are only read
+by `apply` and `portfolio`. How the steps are cut into runs changes nothing.
 
 References
 ----------
 R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement
 learning. Machine Learning 8, 1992.
+B. T. Polyak, A. B. Juditsky. Acceleration of stochastic approximation by averaging. SIAM J. Control
+Optim. 30, 1992.
 """
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tables are small
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from graph_families import DEVELOPMENT, HEURISTICS, TEST, drawn
+from graph_families import CHOICE, DEVELOPMENT, HEURISTICS, TEST, TRAINING, drawn
 
 import placeopt as po
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.model.files import write_text
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy.advantages import Adam
-from placeopt.solvers.policy.tuned_list import TRAINED, ListPolicy, facts_of
+from placeopt.solvers.policy.list_policy import (
+    TRAINED,
+    LearnedScheduler,
+    ListPolicy,
+    ListSight,
+    sight_of,
+)
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from placeopt.solvers.policy.list_kernels import ListFacts
+    from graph_families import Draw
 
 HERE = Path(__file__).resolve().parent
 STATE = HERE / "train_state.npz"  # not committed
 TABLE, PORTFOLIO = HERE / "list_scheduler.csv", HERE / "list_portfolio.csv"
+SHARES = HERE / "list_samples.csv"
 Row = dict[str, Any]
 
-GRAPHS, FIRST = 3000, 1000
+GRAPHS, FIRST = 3300, 1000
 """Graphs that are trained on, and the seed of the first of them."""
 
-APART, FIRST_APART = 100, 100_000
-"""Graphs of the same families by which the weights are chosen."""
+APART, FIRST_APART = 64, 100_000
+"""Graphs by which the weights are chosen."""
 
-BATCH, DRAWN = 8, 16
-"""Graphs of a step, and schedules that are drawn of each."""
+BATCH, DRAWN, OUTER = 8, 16, 4
+"""Graphs of a step, schedules that are drawn of each, and how many of the shortest, and of the
+longest, are learned from: two thirds of the squares of what all 16 would weigh."""
 
-RATE, SETTLED = 0.02, 700
-"""Adam's first step, and the number of steps by which it has fallen to a tenth; from there it goes
-on from the best weights so far."""
+RATE, COSINE, STEPS, LAST = 0.01, 6000, 2800, 800
+"""Adam's first step, the number of steps by which it would fall to 0 along a cosine, the number that
+were taken, and how many of them, the last ones, take it down to 0 in a line as well."""
 
-TRY_EVERY = 50
+MEMORY = 0.99
+"""Weight of the past in the mean of the weights."""
+
+TRY_EVERY = 100
 """Steps between two tries on the graphs set apart."""
 
 HEATS = (0.03, 0.1, 0.3)
@@ -66,113 +84,142 @@ HEATS = (0.03, 0.1, 0.3)
 
 SAMPLES, TESTED, PORTFOLIO_SECONDS = 64, 100, 10.0
 
-
-class Graph(NamedTuple):
-    """A graph with what the scores see of it."""
-
-    name: str
-    context: Context
-    facts: ListFacts
+Seen = tuple[str, Context, ListSight]
 
 
-def graphs(split: dict[str, Any], count: int, first: int) -> list[Graph]:
-    """Return graphs of a split."""
-    found = []
-    for seed in range(first, first + count):
-        name, problem = drawn(split, seed)
-        context = Context(problem)
-        found.append(Graph(name, context, facts_of(context)))
-    return found
+def graph(split: dict[str, Draw], seed: int) -> Seen:
+    """Return the name of a graph of a split, and what is seen of it."""
+    name, problem = drawn(split, seed)
+    context = Context(problem)
+    return name, context, sight_of(context)
 
 
 @cache
-def training(index: int) -> Graph:
+def training(index: int) -> Seen:
     """Return a graph to train on."""
-    return graphs(DEVELOPMENT, 1, FIRST + index)[0]
+    return graph(TRAINING, FIRST + index)
 
 
-def end(graph: Graph, policy: ListPolicy, random: int | None = None) -> float:
-    """Return the logarithm of the makespan of a pass: of the best scores, or drawn."""
-    return float(np.log(policy.schedule(graph.context, graph.facts, random=random).finish.max()))
+def length(scheduler: LearnedScheduler, random: int | None = None) -> int:
+    """Return the makespan of a pass in ticks: of the best scores, or drawn."""
+    return int(scheduler.schedule(random).finish.max())
 
 
 def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
     """Return the policy gradient of a graph that is drawn."""
     rng = np.random.default_rng([seed, 3])
-    graph = training(int(rng.integers(GRAPHS)))
+    _, context, sight = training(int(rng.integers(GRAPHS)))
+    scheduler = LearnedScheduler(policy, context, sight)
     draws = rng.integers(1, 2**62, DRAWN).tolist()
-    lengths = np.array([end(graph, policy, random) for random in draws])
-    advantage = (lengths.mean() - lengths) / max(1e-9, lengths.std())
-    ones = np.ones(graph.context.problem.num_ops)
-    total = np.zeros(len(policy.vector))
-    for random, weight in zip(draws, advantage.tolist(), strict=True):
-        if weight != 0:
-            total += weight * policy.gradient(graph.context, graph.facts, random, ones)
-    return total / (DRAWN * len(ones))
+    logs = np.log([length(scheduler, random) for random in draws])
+    advantage = (logs.mean() - logs) / max(1e-9, logs.std())
+    order = np.argsort(logs, kind="stable").tolist()
+    ones = np.ones(context.problem.num_ops)
+    lessons = [(draws[i], advantage[i] * ones) for i in order[:OUTER] + order[-OUTER:]]
+    return scheduler.gradient(lessons) / len(ones) ** 0.5
+
+
+def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[float, str]:
+    """Return the mean logarithm of a pass over `over`, and the ratio of each family."""
+    logs = np.log([length(LearnedScheduler(policy, *seen[1:])) for seen in apart]) - over
+    families = [name.rsplit("-", 1)[0] for name, _, _ in apart]
+    said = (
+        f"{family} {np.exp(logs[[f == family for f in families]].mean()):.3f}"
+        for family in dict.fromkeys(families)
+    )
+    return float(logs.mean()), ", ".join(said)
+
+
+def rate(step: int) -> float:
+    """Return Adam's step."""
+    cosine = float(1 + np.cos(np.pi * step / COSINE)) / 2
+    return RATE * cosine * min(1.0, (STEPS - step) / LAST)
 
 
 def train(seconds: float) -> None:
     """Take steps until the time is over; keep the state."""
     start = ListPolicy.heft()
-    apart = graphs(DEVELOPMENT, APART, FIRST_APART)
-    base = np.array([end(graph, start) for graph in apart])
-    policy, adam = start, Adam(len(start.vector), RATE)
-    step, spent, best, kept = 0, 0.0, np.inf, start.vector
+    apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
+    base = np.log([length(LearnedScheduler(start, *seen[1:])) for seen in apart])
+    adam = Adam(len(start.vector), RATE)
+    now = {
+        **{name: start.vector for name in ("vector", "mean", "kept")},
+        **{name: 0 * start.vector for name in ("first", "second")},
+        "step": 0,
+        "spent": 0.0,
+        "best": np.inf,
+        "best_step": 0,
+    }
     if STATE.is_file():
-        state = np.load(STATE)
-        policy, kept = start.with_vector(state["vector"]), state["kept"]
-        adam.first, adam.second, adam.steps = state["first"], state["second"], int(state["step"])
-        step, spent, best = int(state["step"]), float(state["spent"]), float(state["best"])
+        now = dict(np.load(STATE))
+    adam.first, adam.second, adam.steps = now["first"], now["second"], int(now["step"])
+    vector, mean = now["vector"], now["mean"]
     began, until = time.process_time(), time.perf_counter() + seconds
-    with ThreadPoolExecutor(2) as pool:
-        while time.perf_counter() < until:
-            seeds = np.random.default_rng([step, 1]).integers(0, 2**62, BATCH).tolist()
-            gradient = np.mean(list(pool.map(partial(graph_gradient, policy), seeds)), axis=0)
-            adam.learning_rate = RATE * 0.1 ** min(1.0, step / SETTLED)
-            policy = start.with_vector(policy.vector + adam.step(gradient))
-            step += 1
-            if step == SETTLED:
-                policy, adam.first = start.with_vector(kept), 0 * adam.first
-            if step % TRY_EVERY == 0:
-                found = pool.map(partial(end, policy=policy), apart)
-                now = float(np.mean(np.array(list(found)) - base))
-                if now < best:
-                    best, kept = now, policy.vector
-                print(step, f"{np.exp(now):.4f} of HEFT, best {np.exp(best):.4f}", flush=True)
-    spent += time.process_time() - began
-    np.savez(
-        STATE,
-        vector=policy.vector,
-        kept=kept,
-        first=adam.first,
-        second=adam.second,
-        step=step,
-        spent=spent,
-        best=best,
-    )
+    while time.perf_counter() < until and adam.steps < STEPS:
+        seeds = np.random.default_rng([adam.steps, 1]).integers(0, 2**62, BATCH).tolist()
+        policy = start.with_vector(vector)
+        adam.learning_rate = rate(adam.steps)
+        gradient = np.mean([graph_gradient(policy, seed) for seed in seeds], axis=0)
+        vector = vector + adam.step(gradient)
+        mean = MEMORY * mean + (1 - MEMORY) * vector
+        if adam.steps % TRY_EVERY == 0:
+            value, said = tried(start.with_vector(mean), apart, base)
+            if value < now["best"]:
+                now |= {"best": value, "kept": mean, "best_step": adam.steps}
+            print(adam.steps, f"{np.exp(value):.4f} of HEFT: {said}", flush=True)
+            spent = now["spent"] + time.process_time() - began
+            keep(now, adam, vector, mean, spent)
+    keep(now, adam, vector, mean, now["spent"] + time.process_time() - began)
     note = (
-        f"results/policy/train.py train: {step} steps of policy gradient, {BATCH} graphs each, "
-        f"{DRAWN} schedules of a graph; {GRAPHS} graphs of the families {', '.join(DEVELOPMENT)}; "
-        f"{spent / 3600:.2f} hours of a processor; on {APART} other graphs of these families one "
-        f"pass takes {np.exp(best):.3f} of HEFT's makespan"
+        f"results/policy/train.py train: {adam.steps} of {STEPS} steps of policy gradient, {BATCH} graphs each, "
+        f"{DRAWN} schedules of a graph; {GRAPHS} graphs of the families {', '.join(TRAINING)}; "
+        f"{(now['spent'] + time.process_time() - began) / 3600:.2f} hours of a processor; kept is "
+        f"step {int(now['best_step'])}: on {APART} graphs of {', '.join(CHOICE)} one pass takes "
+        f"{np.exp(float(now['best'])):.3f} of HEFT's makespan"
     )
-    start.with_vector(kept, note).save(TRAINED)
+    start.with_vector(now["kept"], note).save(TRAINED)
+
+
+def keep(now: Row, adam: Adam, vector: np.ndarray, mean: np.ndarray, spent: float) -> None:
+    """Write the state of training."""
+    more = {"first": adam.first, "second": adam.second, "step": adam.steps, "spent": spent}
+    np.savez(STATE, **(now | more | {"vector": vector, "mean": mean}))
 
 
 def choose_heats() -> None:
     """Keep the temperatures at which the best of some samples is best, on development graphs."""
-    policy, apart = ListPolicy.load(TRAINED), graphs(DEVELOPMENT, 40, FIRST_APART)
+    policy = ListPolicy.load(TRAINED)
+    apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
     found: dict[tuple[float, float], float] = {}
     for op_heat in HEATS:
         for heat in HEATS:
-            warm = replace(policy, heats=(op_heat, heat))
-            best = [
-                min(end(graph, warm, random) for random in range(1, 33)) - end(graph, warm)
-                for graph in apart
-            ]
-            found[op_heat, heat] = float(np.mean(best))
+            warm, logs = replace(policy, heats=(op_heat, heat)), []
+            for _, context, sight in apart:
+                scheduler = LearnedScheduler(warm, context, sight)
+                best = min(length(scheduler, random) for random in range(1, SAMPLES))
+                logs.append(np.log(best / length(scheduler)))
+            found[op_heat, heat] = float(np.mean(logs))
             print((op_heat, heat), f"{np.exp(found[op_heat, heat]):.4f}", flush=True)
     replace(policy, heats=min(found, key=lambda key: found[key])).save(TRAINED)
+
+
+def choose_samples() -> None:
+    """Record `tuned-list` by its share of samples, on development graphs; goes on where it
+    ended.
+    """
+    rows = read_csv(SHARES, numbers=True)
+    done = {(row["graph"], row["evaluations"], row["samples"]) for row in rows}
+    for name, problem in (drawn(DEVELOPMENT, FIRST_APART + index) for index in range(20)):
+        for evaluations, samples in product((4000, 16_000), (0.004, 0.016, 0.1)):
+            if (name, evaluations, samples) in done:
+                continue
+            began = time.process_time()
+            solver = make_solver("tuned-list", samples=samples)
+            found = solver.solve(problem, po.Budget(evaluations=evaluations), seed=0)
+            row = {"graph": name, "evaluations": evaluations, "samples": samples}
+            spent = round(time.process_time() - began, 3)
+            rows.append(row | {"value": found.value, "cpu_seconds": spent})
+        write_csv(SHARES, rows)
 
 
 def heuristics() -> None:
@@ -195,24 +242,20 @@ def apply() -> None:
     rows = read_csv(TABLE, numbers=True)
     trained, before = ListPolicy.load(TRAINED), ListPolicy.heft()
     for index, row in enumerate(rows):
-        graph = graphs(TEST, 1, index)[0]
-        for label, policy in (("learned", trained), ("before", before)):
-            row[f"{label}_1"] = value(graph, policy)
-            samples = [value(graph, policy, random) for random in range(1, SAMPLES)]
+        _, context, sight = graph(TEST, index)
+        for label, policy in (("before", before), ("learned", trained)):
+            scheduler = LearnedScheduler(policy, context, sight)
+            row[f"{label}_1"] = length(scheduler)
+            samples = [length(scheduler, random) for random in range(1, SAMPLES)]
             row[f"{label}_{SAMPLES}"] = min(row[f"{label}_1"], *samples)
         began = time.process_time()
         for _ in range(5):
-            trained.schedule(graph.context, graph.facts)
+            scheduler.schedule()
         row["pass_ms"] = round(200 * (time.process_time() - began), 3)
         began = time.process_time()
-        facts_of(Context(graph.context.problem))
+        trained.scheduler(Context(context.problem))
         row["facts_ms"] = round(1000 * (time.process_time() - began), 3)
     write_csv(TABLE, rows)
-
-
-def value(graph: Graph, policy: ListPolicy, random: int | None = None) -> int:
-    """Return the makespan of a pass in ticks."""
-    return int(policy.schedule(graph.context, graph.facts, random=random).finish.max())
 
 
 def against_portfolio() -> None:
@@ -229,6 +272,23 @@ def against_portfolio() -> None:
         spent = round(time.process_time() - began, 2)
         rows.append({"graph": name, "portfolio": found.value, "cpu_seconds": spent})
         write_csv(PORTFOLIO, rows)
+
+
+def shares_table(rows: list[Row]) -> list[list[str]]:
+    """Return a row for each budget and share of samples."""
+    groups: dict[tuple[int, float], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["evaluations"], row["samples"]), []).append(row)
+    base = np.log([row["value"] for row in groups[4000, 0.1]])
+    return [
+        [
+            f"{evaluations:g}",
+            f"{samples:g}",
+            f"{np.exp((np.log([row['value'] for row in group]) - base).mean()):.4f}",
+            f"{np.median([row['cpu_seconds'] for row in group]):.3f}",
+        ]
+        for (evaluations, samples), group in groups.items()
+    ]
 
 
 def page() -> str:
@@ -297,6 +357,18 @@ def page() -> str:
         f"once {np.median([row['facts_ms'] for row in rows]):.2f} ms; other work ran beside it.",
         "",
     ]
+    shares = read_csv(SHARES, numbers=True)
+    if shares:
+        lines += [
+            "## Share of samples in tuned-list",
+            "",
+            f"{len({row['graph'] for row in shares})} development graphs, values over those of "
+            "4000 evaluations with a share of 0.1, median seconds of the processor, beside other "
+            "work. The default is the share that is best for its seconds.",
+            "",
+            *markdown_table(["evaluations", "share", "value", "CPU s"], shares_table(shares)),
+            "",
+        ]
     solved = {row["graph"]: row["portfolio"] for row in read_csv(PORTFOLIO, numbers=True)}
     some = [row for row in rows if row["graph"] in solved]
     if some:
@@ -318,6 +390,8 @@ if __name__ == "__main__":
         train(numbers[0] if numbers else 480.0)
     if "heats" in sys.argv:
         choose_heats()
+    if "samples" in sys.argv:
+        choose_samples()
     if "heuristics" in sys.argv:
         heuristics()
     if "apply" in sys.argv:

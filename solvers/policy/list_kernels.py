@@ -4,7 +4,7 @@ a learned score.
 Any topological order can be drawn, and an op goes into the first idle gap of its device that holds
 it: the schedules that can be reached are the active ones, an optimal one among them (see
 `walk_decoding`). Scores are a linear part, which alone can be HEFT's, ETF's or PEFT's rule, plus a
-hidden layer of tanh.
+hidden layer of softsign, x / (1 + |x|), into which what was learned of the op is added.
 """
 
 # Kernels take NamedTuples of arrays, described where those are defined.
@@ -28,83 +28,110 @@ if TYPE_CHECKING:
 
 FAR = 2**62
 
-OP = (
-    "upward rank",
-    "downward rank",
-    "criticality",
-    "static level",
-    "work",
-    "data sent",
-    "data received",
-    "consumers",
-    "producers",
-    "spread of work",
-    "communication of the graph",
-    "parallelism of the graph",
-    "devices",
-    "spread of the graph",
-    "one",
-)
-"""What is said of an op, whatever is scheduled: ranks as parts of the longest path, times as parts
-of their mean, squashed to [0, 1)."""
+LONG = 8.0
+"""A time is said twice, squashed: in mean times of an op with its transfers, and in so many."""
 
-TURN = ("wait", "wait, squashed", "regret")
-"""What is said of a ready op at a step: how long after the first idle device it can start, and what
-the second-best device would cost it."""
+TURN = (
+    "wait",
+    "wait, long",
+    "finish",
+    "regret",
+    "overrun",
+    "overrun, long",
+    "rank behind",
+    "rank behind, long",
+    "releases",
+    "ready ops",
+    "progress",
+)
+"""What is said of a ready op at a step: how long after the first idle device it can start; its
+earliest finish over that of the other ready ops; what the second-best device would cost; how far
+its finish and optimistic rest pass the end that is known to be needed; its upward rank behind the
+largest; the share of its consumers that wait for it alone; ready ops per device; ops done."""
+
+WAIT, WAIT_LONG, SOONEST, REGRET, OVER, OVER_LONG, BEHIND, BEHIND_LONG, RELEASES, CROWD, DONE = (
+    range(11)
+)
 
 DEVICE = (
     "finish",
+    "finish, long",
     "start",
+    "start, long",
     "data ready",
+    "data ready, long",
     "idle before",
     "device free",
+    "device free, long",
     "load",
     "work here",
     "inputs here",
     "siblings here",
     "latest producer here",
     "optimistic rest",
-    "finish, squashed",
-    "start, squashed",
-    "data ready, squashed",
-    "optimistic rest, squashed",
+    "optimistic rest, long",
+    "next op",
+    "next op, long",
+    "overrun",
+    "overrun, long",
+    "in a gap",
+    "beyond the last end",
+    "progress",
 )
-"""What is said of a device for an op: times are excesses over the best device, in mean times of an
-op with its transfers."""
+"""What is said of a device for an op: times are excesses over the best device. `next op`: the
+optimistic end if the next op on the longest path follows at once, where that is best; `overrun` as
+of a ready op; the last end is that of all that is scheduled."""
 
 (
     FINISH,
+    FINISH_LONG,
     START,
+    START_LONG,
     READY,
+    READY_LONG,
     IDLE,
     FREE,
+    FREE_LONG,
     LOAD,
     WORK,
     INPUTS,
     SIBLINGS,
     LATEST,
     REST,
-    FINISH_SOFT,
-    START_SOFT,
-    READY_SOFT,
-    REST_SOFT,
-) = range(15)
-
-PROGRESS = len(OP)
-"""Place of the share of the ops that are scheduled, behind what is said of the op."""
+    REST_LONG,
+    NEXT,
+    NEXT_LONG,
+    OVERRUN,
+    OVERRUN_LONG,
+    GAP,
+    BEYOND,
+    PROGRESS,
+) = range(23)
 
 
 class ListWeights(NamedTuple):
-    """Weights of both scores."""
+    """Weights of both scores; an encoder makes a `ListEmbedding` first."""
 
-    op_linear: Floats  # (OP,)
-    op_hidden: Floats  # (OP, hidden)
-    op_out: Floats  # (hidden,)
+    first: Floats  # (OP, encoded)
+    second: Floats  # (OP + 3 encoded, encoded)
+    score_linear: Floats  # (OP,)
+    score_out: Floats  # (encoded,)
+    turn_context: Floats  # (OP + encoded, turn_hidden)
+    context: Floats  # (OP + encoded, hidden)
     turn: Floats  # (TURN,)
+    turn_hidden: Floats  # (TURN, turn_hidden)
+    turn_out: Floats  # (turn_hidden,)
     linear: Floats  # (DEVICE,)
     hidden: Floats  # (DEVICE, hidden)
-    context: Floats  # (OP + 1, hidden)
     out: Floats  # (hidden,)
+
+
+class ListEmbedding(NamedTuple):
+    """What was learned of each op of a problem, whatever is scheduled."""
+
+    score: Floats  # (num_ops,) the part of its priority that no step changes
+    turn: Floats  # (num_ops, turn_hidden) added to the hidden layer of its priority
+    device: Floats  # (num_ops, hidden) and of the scores of devices
 
 
 class ListFacts(NamedTuple):
@@ -114,7 +141,9 @@ class ListFacts(NamedTuple):
     rest: Floats  # (num_ops, num_devices) optimistic cost from the end of the op to the last end
     weight: Floats  # (num_tensors,) mean ticks of a tensor between devices
     mean: Floats  # (num_ops,) mean ticks of the op
-    unit: Floats  # (2,) ticks of an op with its transfers, and of all work per device
+    rank: Floats  # (num_ops,) upward rank
+    following: Ints  # (num_ops,) the next op on the longest path, -1 at its end
+    unit: Floats  # (3,) ticks: an op with its transfers, all work per device, least end known
 
 
 class ListTask(NamedTuple):
@@ -124,6 +153,7 @@ class ListTask(NamedTuple):
     costs: CostArrays
     units: Units
     facts: ListFacts
+    embedding: ListEmbedding
     weights: ListWeights
 
 
@@ -131,7 +161,8 @@ class Lesson(NamedTuple):
     """What is learned from a schedule."""
 
     credit: Floats  # (num_ops,) weight of the choices about each op; (0,) learns nothing
-    grad: ListWeights  # to which the gradient of the log-probability of the choices is added
+    embedding: ListEmbedding  # to which the gradient of the log-probability of the choices is added
+    grad: ListWeights  # likewise; the encoder's part stays as it is
 
 
 class _Growing(NamedTuple):
@@ -143,16 +174,18 @@ class _Growing(NamedTuple):
     table: Ints  # (num_devices, num_ops) ops of each device by start
     held: Ints  # (num_devices,)
     load: Floats  # (num_devices,)
+    ends: Floats  # (2,) the last end, and the least end known
+    left: Ints  # (num_ops,) producers that are not scheduled
     arrival: Ints  # (num_ops, num_devices) when the inputs of a ready op are there
     home: Ints  # (num_units,)
     free: Ints  # (num_devices,) bytes
     said: Floats  # (num_devices, DEVICE)
-    hidden: Floats  # (hidden,)
     begin: Ints  # (num_devices,)
     seen: Floats  # (num_devices, hidden) the hidden layer for each device
+    next: Floats  # (num_devices,) when the next op can start there, but for the op's own output
     turn: Floats  # (num_ops, TURN) of the ready ops
+    turn_seen: Floats  # (num_ops, turn_hidden)
     odds: Floats  # (max(num_ops, num_devices),) scores of what is chosen from
-    pull: Floats  # (num_ops,) gradient of the log-probability of all choices in each priority
 
 
 @inlined
@@ -169,21 +202,57 @@ def _gumbel(random):
     return -np.log(-np.log(split_uniform(random) * (1.0 - 2e-12) + 1e-12))
 
 
+@entry
+def shares_of_work(graph, work):
+    """Return the work above and below each op, its own not counted, each (num_ops,): an op's goes
+    in equal parts to its producers, or its consumers, with what came to it.
+    """
+    n = work.shape[0]
+    above, below = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        v = graph.order[i]
+        begin, stop = graph.successors.pointer[v], graph.successors.pointer[v + 1]
+        for e in range(begin, stop):
+            above[graph.successors.op[e]] += (work[v] + above[v]) / (stop - begin)
+    for i in range(n - 1, -1, -1):
+        v = graph.order[i]
+        begin, stop = graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]
+        for e in range(begin, stop):
+            below[graph.predecessors.op[e]] += (work[v] + below[v]) / (stop - begin)
+    return above, below
+
+
 @uncounted
-def _priorities(task, score):
-    """Fill the part of every op's priority that no step changes."""
-    facts, w = task.facts, task.weights
-    hidden = w.op_out.shape[0]
-    for v in range(score.shape[0]):
-        total = 0.0
-        for i in range(w.op_linear.shape[0]):
-            total += w.op_linear[i] * facts.op[v, i]
-        for j in range(hidden):
-            x = 0.0
-            for i in range(w.op_linear.shape[0]):
-                x += w.op_hidden[i, j] * facts.op[v, i]
-            total += w.op_out[j] * np.tanh(x)
-        score[v] = total
+def _scored(said, known, linear, hidden, out, seen):
+    """Return a score; fills the hidden layer `seen`, to which the op adds `known`."""
+    total = 0.0
+    for j in range(seen.shape[0]):
+        seen[j] = known[j]
+    for i in range(said.shape[0]):
+        x = said[i]
+        if x != 0.0:
+            total += linear[i] * x
+            for j in range(seen.shape[0]):
+                seen[j] += hidden[i, j] * x
+    for j in range(seen.shape[0]):
+        seen[j] = _soft(seen[j])
+        total += out[j] * seen[j]
+    return total
+
+
+@uncounted
+def _learn_score(x, said, out, seen, linear, hidden, out_grad, embedding):
+    """Add x times the gradient of a score to those of its weights and of the op's embedding."""
+    for j in range(seen.shape[0]):
+        out_grad[j] += x * seen[j]
+        seen[j] = x * out[j] * (1.0 - abs(seen[j])) ** 2
+        embedding[j] += seen[j]
+    for i in range(said.shape[0]):
+        y = said[i]
+        if y != 0.0:
+            linear[i] += x * y
+            for j in range(seen.shape[0]):
+                hidden[i, j] += y * seen[j]
 
 
 @uncounted
@@ -206,37 +275,67 @@ def _earliest(s, d, ready, ticks):
 
 
 @uncounted
-def _say_of_turn(task, s, v, first, said):
-    """Fill TURN of a ready op; `first`: when the first device is idle."""
-    costs, units, facts = task.costs, task.units, task.facts
-    start, one, two = FAR, FAR, FAR
-    for d in range(costs.compute.shape[1]):
-        if fits(units, s.home, s.free, units.unit[v], d):
-            begin = max(s.arrival[v, d], _last_end(s, d))
-            start = min(start, begin)
-            end = begin + costs.compute[v, d]
-            if end < one:
-                one, two = end, one
-            elif end < two:
-                two = end
-    wait = min(50.0, max(0.0, (start - first) / facts.unit[0])) if start < FAR else 0.0
-    said[0], said[1] = wait, _soft(wait)
-    said[2] = _soft((two - one) / facts.unit[0]) if two < FAR else 0.0
+def _releases(graph, s, v):
+    """Return the share of the consumers of a ready op that wait for it alone."""
+    begin, stop = graph.successors.pointer[v], graph.successors.pointer[v + 1]
+    alone = 0
+    for e in range(begin, stop):
+        if s.left[graph.successors.op[e]] == 1:
+            alone += 1
+    return alone / max(1, stop - begin)
 
 
 @uncounted
-def _choose_op(task, s, ready, count, score, heat, random):
-    """Return the place of the next op among the ready ones; fills `s.turn` and `s.odds`."""
-    costs, w = task.costs, task.weights
-    first = FAR
-    for d in range(costs.compute.shape[1]):
+def _say_of_turns(task, s, ready, count, progress):
+    """Fill TURN of the ready ops."""
+    costs, units, facts = task.costs, task.units, task.facts
+    k = costs.compute.shape[1]
+    tau = facts.unit[0]
+    first, soonest, rank = FAR, FAR, 0.0
+    for d in range(k):
         first = min(first, _last_end(s, d))
+    for i in range(count):
+        v, said = ready[i], s.turn[i]
+        start, one, two, end = FAR, FAR, FAR, np.inf
+        for d in range(k):
+            if fits(units, s.home, s.free, units.unit[v], d):
+                begin = max(s.arrival[v, d], _last_end(s, d))
+                start = min(start, begin)
+                stop = begin + costs.compute[v, d]
+                end = min(end, stop + facts.rest[v, d])
+                if stop < one:
+                    one, two = stop, one
+                elif stop < two:
+                    two = stop
+        if start == FAR:  # fits nowhere
+            start = one = two = first
+            end = s.ends[1]
+        soonest, rank = min(soonest, one), max(rank, facts.rank[v])
+        wait, over = max(0, start - first) / tau, (end - s.ends[1]) / tau
+        said[WAIT], said[WAIT_LONG] = _soft(wait), _soft(wait / LONG)
+        said[OVER], said[OVER_LONG] = _soft(over), _soft(over / LONG)
+        said[REGRET] = _soft((two - one) / tau)
+        said[SOONEST] = one
+        said[RELEASES] = _releases(task.graph, s, v)
+        said[CROWD], said[DONE] = _soft(count / k), progress
+    for i in range(count):
+        said = s.turn[i]
+        behind = (rank - facts.rank[ready[i]]) / tau
+        said[BEHIND], said[BEHIND_LONG] = _soft(behind), _soft(behind / LONG)
+        said[SOONEST] = _soft((said[SOONEST] - soonest) / tau)
+
+
+@uncounted
+def _choose_op(task, s, ready, count, progress, heat, random):
+    """Return the place of the next op among the ready ones; fills `s.turn` and `s.odds`."""
+    w, embedding = task.weights, task.embedding
+    _say_of_turns(task, s, ready, count, progress)
     best, chosen = -np.inf, 0
     for i in range(count):
         v = ready[i]
-        said = s.turn[i]
-        _say_of_turn(task, s, v, first, said)
-        total = score[v] + w.turn[0] * said[0] + w.turn[1] * said[1] + w.turn[2] * said[2]
+        total = embedding.score[v] + _scored(
+            s.turn[i], embedding.turn[v], w.turn, w.turn_hidden, w.turn_out, s.turn_seen[i]
+        )
         s.odds[i] = total
         if heat > 0.0:
             total += heat * _gumbel(random)
@@ -261,69 +360,51 @@ def _to_surprise(odds, count, heat, chosen):
 
 
 @uncounted
-def _learn_op(s, grad, ready, count, chosen, heat, credit):
-    """Add the gradient of the choice of an op: that of priorities to `s.pull`."""
+def _learn_op(task, s, lesson, ready, count, chosen, heat):
+    """Add the gradient of the choice of an op."""
+    w, grad, embedding = task.weights, lesson.grad, lesson.embedding
     _to_surprise(s.odds, count, heat, chosen)
     for i in range(count):
-        x = credit * s.odds[i]
-        s.pull[ready[i]] += x
-        for j in range(s.turn.shape[1]):
-            grad.turn[j] += x * s.turn[i, j]
+        v = ready[i]
+        x = lesson.credit[ready[chosen]] * s.odds[i]
+        embedding.score[v] += x
+        _learn_score(
+            x,
+            s.turn[i],
+            w.turn_out,
+            s.turn_seen[i],
+            grad.turn,
+            grad.turn_hidden,
+            grad.turn_out,
+            embedding.turn[v],
+        )
 
 
 @uncounted
-def _learn_priorities(task, s, grad):
-    """Pass the gradient of the priorities on to their weights."""
-    facts, w = task.facts, task.weights
-    for v in range(s.pull.shape[0]):
-        x = s.pull[v]
-        if x == 0.0:
-            continue
-        for i in range(w.op_linear.shape[0]):
-            grad.op_linear[i] += x * facts.op[v, i]
-        for j in range(w.op_out.shape[0]):
-            y = 0.0
-            for i in range(w.op_linear.shape[0]):
-                y += w.op_hidden[i, j] * facts.op[v, i]
-            y = np.tanh(y)
-            grad.op_out[j] += x * y
-            y = x * w.op_out[j] * (1.0 - y * y)
-            for i in range(w.op_linear.shape[0]):
-                grad.op_hidden[i, j] += y * facts.op[v, i]
-
-
-@uncounted
-def _learn_device(task, s, grad, v, progress, chosen, heat, credit):
+def _learn_device(task, s, lesson, v, chosen, heat):
     """Add the gradient of the choice of a device, whose log-odds are in `s.odds`."""
-    facts, w = task.facts, task.weights
+    w, grad = task.weights, lesson.grad
     k = s.begin.shape[0]
     _to_surprise(s.odds, k, heat, chosen)
     for d in range(k):
-        if s.begin[d] < 0:
-            continue
-        x = credit * s.odds[d]
-        for i in range(w.linear.shape[0]):
-            grad.linear[i] += x * s.said[d, i]
-        for j in range(w.out.shape[0]):
-            y = s.seen[d, j]
-            grad.out[j] += x * y
-            y = x * w.out[j] * (1.0 - y * y)
-            for i in range(w.linear.shape[0]):
-                grad.hidden[i, j] += y * s.said[d, i]
-            for i in range(PROGRESS):
-                grad.context[i, j] += y * facts.op[v, i]
-            grad.context[PROGRESS, j] += y * progress
+        if s.begin[d] >= 0:
+            _learn_score(
+                lesson.credit[v] * s.odds[d],
+                s.said[d],
+                w.out,
+                s.seen[d],
+                grad.linear,
+                grad.hidden,
+                grad.out,
+                lesson.embedding.device[v],
+            )
 
 
 @uncounted
-def _say(task, s, v):
-    """Fill what is said of every device for op v; return how many devices may take it."""
-    g, costs, units, facts = task.graph, task.costs, task.units, task.facts
-    k = costs.compute.shape[1]
-    unit, tau = units.unit[v], facts.unit[0]
-    said = s.said
-    inputs, latest, last = 1e-9, -1, -1
-    said[:, :] = 0.0
+def _say_of_neighbours(task, s, v):
+    """Say where the inputs of an op and its consumers' other inputs are."""
+    g, facts, said = task.graph, task.facts, s.said
+    inputs, latest, last = 1e-9, -1, -1.0
     for e in range(g.predecessors.pointer[v], g.predecessors.pointer[v + 1]):
         u, size = g.predecessors.op[e], facts.weight[g.predecessors.tensor[e]]
         inputs += size
@@ -338,10 +419,65 @@ def _say(task, s, v):
             u = g.predecessors.op[f]
             if s.device[u] >= 0:
                 said[s.device[u], SIBLINGS] += facts.weight[g.predecessors.tensor[f]]
-    finish, start, arrival, free, rest, count = FAR, FAR, FAR, FAR, np.inf, 0
+    for d in range(said.shape[0]):
+        said[d, INPUTS] /= inputs
+        said[d, SIBLINGS] = _soft(said[d, SIBLINGS] / siblings)
+        said[d, LATEST] = 1.0 if d == latest else 0.0
+
+
+@uncounted
+def _say_of_next(task, s, v):
+    """Say when the next op on the longest path could let all end, for each device of op v.
+
+    Its other producers that are not scheduled yet are left out.
+    """
+    g, costs, facts = task.graph, task.costs, task.facts
+    c, k, tensor = facts.following[v], s.begin.shape[0], -1
+    if c < 0:
+        return
+    for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
+        if g.successors.op[e] == c:
+            tensor = g.successors.tensor[e]
+    for d in range(k):
+        s.next[d] = 0.0
+        for e in range(g.predecessors.pointer[c], g.predecessors.pointer[c + 1]):
+            u = g.predecessors.op[e]
+            if s.device[u] >= 0:
+                lag = 0
+                if s.device[u] != d:
+                    lag = costs.transfer[g.predecessors.tensor[e], costs.link_class[s.device[u], d]]
+                s.next[d] = max(s.next[d], s.finish[u] + lag)
+    least = np.inf
+    for d in range(k):
+        if s.begin[d] < 0:
+            continue
+        finish, end = s.begin[d] + costs.compute[v, d], np.inf
+        for x in range(k):
+            if costs.compute[c, x] >= 0:
+                begin = max(s.next[x], _last_end(s, x))
+                lag = 0 if x == d else costs.transfer[tensor, costs.link_class[d, x]]
+                begin = max(begin, finish + lag)
+                end = min(end, begin + costs.compute[c, x] + facts.rest[c, x])
+        s.said[d, NEXT] = end
+        least = min(least, end)
+    for d in range(k):
+        if s.begin[d] >= 0:
+            x = (s.said[d, NEXT] - least) / facts.unit[0]
+            s.said[d, NEXT], s.said[d, NEXT_LONG] = _soft(x), _soft(x / LONG)
+
+
+@uncounted
+def _say(task, s, v, progress):
+    """Fill what is said of every device for op v; return how many devices may take it."""
+    costs, units, facts, said = task.costs, task.units, task.facts, s.said
+    k = costs.compute.shape[1]
+    tau = facts.unit[0]
+    said[:, :] = 0.0
+    _say_of_neighbours(task, s, v)
+    finish, start, arrival, free, rest, load, count = FAR, FAR, FAR, FAR, np.inf, np.inf, 0
     for d in range(k):
         s.begin[d] = -1
-        if not fits(units, s.home, s.free, unit, d):
+        if not fits(units, s.home, s.free, units.unit[v], d):
             continue
         count += 1
         s.begin[d] = _earliest(s, d, s.arrival[v, d], costs.compute[v, d])
@@ -350,54 +486,46 @@ def _say(task, s, v):
         arrival = min(arrival, s.arrival[v, d])
         free = min(free, _last_end(s, d))
         rest = min(rest, facts.rest[v, d])
+        load = min(load, s.load[d])
     for d in range(k):
         if s.begin[d] < 0:
             continue
-        end = _last_end(s, d)
-        said[d, FINISH] = (s.begin[d] + costs.compute[v, d] - finish) / tau
-        said[d, START] = (s.begin[d] - start) / tau
-        said[d, READY] = (s.arrival[v, d] - arrival) / tau
+        end, stop = _last_end(s, d), s.begin[d] + costs.compute[v, d]
+        x = (stop - finish) / tau
+        said[d, FINISH], said[d, FINISH_LONG] = _soft(x), _soft(x / LONG)
+        x = (s.begin[d] - start) / tau
+        said[d, START], said[d, START_LONG] = _soft(x), _soft(x / LONG)
+        x = (s.arrival[v, d] - arrival) / tau
+        said[d, READY], said[d, READY_LONG] = _soft(x), _soft(x / LONG)
+        x = (end - free) / tau
+        said[d, FREE], said[d, FREE_LONG] = _soft(x), _soft(x / LONG)
+        x = (facts.rest[v, d] - rest) / tau
+        said[d, REST], said[d, REST_LONG] = _soft(x), _soft(x / LONG)
+        x = (stop + facts.rest[v, d] - s.ends[1]) / tau
+        said[d, OVERRUN], said[d, OVERRUN_LONG] = _soft(x), _soft(x / LONG)
         said[d, IDLE] = _soft(max(0, s.begin[d] - end) / tau)
-        said[d, FREE] = _soft((end - free) / tau)
-        said[d, LOAD] = _soft(s.load[d] / facts.unit[1])
+        said[d, LOAD] = _soft((s.load[d] - load) / facts.unit[1])
         said[d, WORK] = _soft(costs.compute[v, d] / (facts.mean[v] + 1e-9) - 1.0)
-        said[d, INPUTS] /= inputs
-        said[d, SIBLINGS] = _soft(said[d, SIBLINGS] / siblings)
-        said[d, LATEST] = 1.0 if d == latest else 0.0
-        said[d, REST] = (facts.rest[v, d] - rest) / tau
-        said[d, FINISH_SOFT] = _soft(said[d, FINISH])
-        said[d, START_SOFT] = _soft(said[d, START])
-        said[d, READY_SOFT] = _soft(said[d, READY])
-        said[d, REST_SOFT] = _soft(said[d, REST])
+        said[d, GAP] = 1.0 if s.begin[d] < end else 0.0
+        said[d, BEYOND] = _soft((stop - s.ends[0]) / tau)
+        said[d, PROGRESS] = progress
+    _say_of_next(task, s, v)
     return count
 
 
 @uncounted
-def _choose_device(task, s, v, progress, heat, random):
+def _choose_device(task, s, v, heat, random):
     """Return the device of the highest score, of those that may take op v; fills `s.odds` and
     `s.seen`.
     """
-    facts, w = task.facts, task.weights
-    hidden = w.out.shape[0]
-    for j in range(hidden):
-        x = w.context[PROGRESS, j] * progress
-        for i in range(PROGRESS):
-            x += w.context[i, j] * facts.op[v, i]
-        s.hidden[j] = x
+    w = task.weights
     best, chosen = -np.inf, -1
     for d in range(s.begin.shape[0]):
         s.odds[d] = -np.inf
         if s.begin[d] < 0:
             continue
-        total = 0.0
-        for i in range(w.linear.shape[0]):
-            total += w.linear[i] * s.said[d, i]
-        for j in range(hidden):
-            x = s.hidden[j]
-            for i in range(w.linear.shape[0]):
-                x += w.hidden[i, j] * s.said[d, i]
-            s.seen[d, j] = np.tanh(x)
-            total += w.out[j] * s.seen[d, j]
+        known = task.embedding.device[v]
+        total = _scored(s.said[d], known, w.linear, w.hidden, w.out, s.seen[d])
         s.odds[d] = total
         if heat > 0.0:
             total += heat * _gumbel(random)
@@ -407,63 +535,59 @@ def _choose_device(task, s, v, progress, heat, random):
 
 
 @uncounted
-def _put(s, v, d, begin, ticks):
+def _put(s, v, d, begin, ticks, rest):
     """Put op v on device d."""
     at = s.held[d]
-    while at > 0 and s.start[s.table[d, at - 1]] >= begin + ticks and at > 0:
+    while at > 0 and s.start[s.table[d, at - 1]] >= begin + ticks:
         s.table[d, at] = s.table[d, at - 1]
         at -= 1
     s.table[d, at] = v
     s.held[d] += 1
     s.device[v], s.start[v], s.finish[v] = d, begin, begin + ticks
     s.load[d] += ticks
+    s.ends[0] = max(s.ends[0], begin + ticks)
+    s.ends[1] = max(s.ends[1], begin + ticks + rest)
 
 
 @uncounted
-def _grow(task, s, ready, left, score, heats, random, lesson):
+def _grow(task, s, ready, heats, random, lesson):
     """Schedule all ops; return whether a unit found no device with space."""
-    g, costs, units, credit = task.graph, task.costs, task.units, lesson.credit
-    grad = lesson.grad
-    learn = credit.shape[0] > 0
+    g, costs, units = task.graph, task.costs, task.units
+    learn = lesson.credit.shape[0] > 0
     n, k = costs.compute.shape
     count, overflow = 0, False
-    for v in range(n):
-        left[v] = g.indegree[v]
     for i in range(n):
         v = g.order[i]
-        if left[v] == 0:
+        s.left[v] = g.indegree[v]
+        if s.left[v] == 0:
             ready[count] = v
             count += 1
-            for d in range(k):
-                s.arrival[v, d] = 0
     for done in range(n):
-        at = _choose_op(task, s, ready, count, score, heats[0], random)
+        at = _choose_op(task, s, ready, count, done / n, heats[0], random)
         v = ready[at]
         if learn:
-            _learn_op(s, grad, ready, count, at, heats[0], credit[v])
+            _learn_op(task, s, lesson, ready, count, at, heats[0])
         count -= 1
         ready[at] = ready[count]
-        if _say(task, s, v) == 0:
+        if _say(task, s, v, done / n) == 0:
             overflow = True
             d = roomiest(units, s.free, units.unit[v])
             begin = _earliest(s, d, s.arrival[v, d], costs.compute[v, d])
         else:
-            d = _choose_device(task, s, v, done / n, heats[1], random)
+            d = _choose_device(task, s, v, heats[1], random)
             begin = s.begin[d]
             if learn:
-                _learn_device(task, s, grad, v, done / n, d, heats[1], credit[v])
+                _learn_device(task, s, lesson, v, d, heats[1])
         settle(units, s.home, s.free, units.unit[v], d)
-        _put(s, v, d, begin, costs.compute[v, d])
+        _put(s, v, d, begin, costs.compute[v, d], task.facts.rest[v, d])
         for e in range(g.successors.pointer[v], g.successors.pointer[v + 1]):
             c = g.successors.op[e]
-            left[c] -= 1
-            if left[c] == 0:
+            s.left[c] -= 1
+            if s.left[c] == 0:
                 ready[count] = c
                 count += 1
                 for x in range(k):
                     s.arrival[c, x] = data_ready(g, costs, s.device, s.finish, c, x)
-    if learn:
-        _learn_priorities(task, s, grad)
     return overflow
 
 
@@ -479,7 +603,6 @@ def learned_schedule(task, heats, random, pinned, lesson):
     """
     n, k = task.costs.compute.shape
     home, free = reserve(task.units, pinned)
-    w = task.weights
     s = _Growing(
         np.full(n, -1, np.int64),
         np.zeros(n, np.int64),
@@ -487,19 +610,18 @@ def learned_schedule(task, heats, random, pinned, lesson):
         np.zeros((k, n), np.int64),
         np.zeros(k, np.int64),
         np.zeros(k),
+        np.array([0.0, task.facts.unit[2]]),
+        np.zeros(n, np.int64),
         np.zeros((n, k), np.int64),
         home,
         free,
-        np.zeros((k, w.linear.shape[0])),
-        np.zeros(w.out.shape[0]),
+        np.zeros((k, task.weights.linear.shape[0])),
         np.zeros(k, np.int64),
-        np.zeros((k, w.out.shape[0])),
-        np.zeros((n, w.turn.shape[0])),
+        np.zeros((k, task.weights.out.shape[0])),
+        np.zeros(k),
+        np.zeros((n, task.weights.turn.shape[0])),
+        np.zeros((n, task.weights.turn_out.shape[0])),
         np.zeros(max(n, k)),
-        np.zeros(n),
     )
-    score = np.zeros(n)
-    _priorities(task, score)
-    ready, left = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    overflow = _grow(task, s, ready, left, score, heats, random, lesson)
+    overflow = _grow(task, s, np.zeros(n, np.int64), heats, random, lesson)
     return ListSchedule(s.device, s.start, s.finish, overflow)

@@ -1,0 +1,346 @@
+"""A learned list scheduler as data: what a problem is to it, its weights, and their file.
+
+Nothing in what it sees has a unit or a size: the same weights mean the same on any graph and any
+number of devices. An encoder looks at each op and at its neighbours' neighbours once for a problem;
+a decoder (`list_kernels`) adds what it learned of an op to what is so at a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from placeopt.model.errors import InputError
+from placeopt.solvers.heuristics import ranks
+from placeopt.solvers.policy.dual_policy_file import PolicyFile
+from placeopt.solvers.policy.list_kernels import (
+    DEVICE,
+    TURN,
+    Lesson,
+    ListEmbedding,
+    ListFacts,
+    ListTask,
+    ListWeights,
+    learned_schedule,
+    shares_of_work,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.solvers.heuristics.context import Context
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+
+    Floats = NDArray[np.float64]
+
+TRAINED = Path(__file__).resolve().parent / "learned_list.json"
+"""The weights of the package; results/policy/train.py made them."""
+
+OP = (
+    "upward rank",
+    "downward rank",
+    "criticality",
+    "slack",
+    "static level",
+    "work",
+    "data sent",
+    "data received",
+    "consumers",
+    "producers",
+    "spread of work",
+    "work above",
+    "work below",
+    "no work",
+    "communication of the graph",
+    "parallelism of the graph",
+    "devices",
+    "spread of the graph",
+    "one",
+)
+"""What is said of an op, whatever is scheduled: ranks as parts of the longest path, times as parts
+of their mean, squashed to [0, 1)."""
+
+WIDTHS = (16, 8, 16)
+"""Widths of the encoder and of the hidden layers of ops and devices, before training."""
+
+SHARPNESS = 10.0
+"""Linear weight of the upward rank in a policy before its training: a tenth of the longest path is
+one in log-odds."""
+
+
+class ListSight(NamedTuple):
+    """A problem as a list policy sees it."""
+
+    facts: ListFacts
+    after: csr_array  # (num_ops, num_ops) mean over consumers
+    before: csr_array  # (num_ops, num_ops) mean over producers
+
+
+def sight_of(context: Context) -> ListSight:
+    """Return what a problem is to the policy: see `OP`."""
+    problem, graph = context.problem, context.graph
+    n, k = problem.num_ops, problem.num_devices
+    mean, weight = context.mean_compute, context.mean_transfer
+    up, following = context.upward_rank()
+    level, _ = context.upward_rank(communication=False)
+    down = ranks.downward_rank(graph, mean, weight)
+    rest = np.asarray(ranks.optimistic_cost(graph, context.costs, weight), dtype=np.float64)
+    path, bare = max(1e-9, float(up.max())), max(1e-9, float(level.max()))
+    edge, producer = weight[problem.edge_tensor], problem.producer[problem.edge_tensor]
+    work = float(mean.sum())
+    unit = max(1e-9, work / n + (float(edge.mean()) if len(edge) else 0.0))
+    usable = problem.compute >= 0
+    deviation = np.sqrt(
+        np.where(usable, (problem.compute - mean[:, None]) ** 2, 0.0).sum(axis=1)
+        / usable.sum(axis=1)
+    )
+    spread = _soft(deviation / np.maximum(mean, 1e-9))
+    outdegree = np.diff(graph.successors.pointer)
+    above, below = shares_of_work(graph, mean)
+    columns = (
+        up / path,
+        down / path,
+        (up + down) / path,
+        _soft((path - up - down) / unit),
+        level / bare,
+        _soft(mean / max(1e-9, work / n)),
+        _soft(np.bincount(producer, edge, n) / unit),
+        _soft(np.bincount(problem.consumer, edge, n) / unit),
+        _soft(np.log1p(outdegree)),
+        _soft(np.log1p(graph.indegree)),
+        spread,
+        above / max(1e-9, work),
+        below / max(1e-9, work),
+        mean == 0,
+        _soft(edge.sum() / max(1e-9, work)),
+        _soft(work / (bare * k)),
+        2.0 / (k + 1),
+        spread.mean(),
+        1.0,
+    )
+    least = np.where(usable, problem.compute + rest, np.inf).min(axis=1).max()
+    facts = ListFacts(
+        np.ascontiguousarray(np.stack([np.broadcast_to(x, n) for x in columns], axis=1), float),
+        rest,
+        np.ascontiguousarray(weight, dtype=np.float64),
+        np.ascontiguousarray(mean, dtype=np.float64),
+        up,
+        following,
+        np.array([unit, max(1e-9, work / k), float(least)]),
+    )
+    size = (n, n)
+    after = csr_array((1.0 / outdegree[producer], (producer, problem.consumer)), shape=size)
+    share = 1.0 / graph.indegree[problem.consumer]
+    return ListSight(facts, after, csr_array((share, (problem.consumer, producer)), shape=size))
+
+
+def _soft(x: Any) -> Any:
+    return x / (1.0 + abs(x))
+
+
+@dataclass(frozen=True, eq=False)
+class ListPolicy(PolicyFile):
+    """Weights of a learned list scheduler.
+
+    Attributes
+    ----------
+    weights : see `ListWeights`. heats : temperatures of ops and devices at which it is sampled.
+    provenance : what it was trained on.
+    """
+
+    format: ClassVar[str] = "placeopt/list-policy"
+    version: ClassVar[int] = 2
+
+    weights: ListWeights
+    heats: tuple[float, float] = (0.1, 0.1)
+    provenance: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for array in self.weights:
+            array.setflags(write=False)
+
+    @classmethod
+    def heft(cls, widths: tuple[int, int, int] = WIDTHS, seed: int = 0) -> ListPolicy:
+        """Return the policy before its training: by upward rank, to the earliest finish.
+
+        Its hidden layers see at random and say nothing: their output weights are 0.
+        """
+        rng = np.random.default_rng(seed)
+        zero = {name: np.zeros(shape) for name, shape in shapes(*widths).items()}
+        for name, array in zero.items():
+            if array.ndim == 2:
+                zero[name] = rng.normal(size=array.shape) / np.sqrt(len(array))
+        zero["score_linear"][OP.index("upward rank")] = SHARPNESS
+        zero["linear"][DEVICE.index("finish")] = -1.0
+        return cls(ListWeights(**zero), provenance=("upward rank, earliest finish",))
+
+    @property
+    def vector(self) -> Floats:
+        """All weights in one row."""
+        return np.concatenate([array.ravel() for array in self.weights])
+
+    def with_vector(self, vector: Floats, *notes: str) -> ListPolicy:
+        """Return a policy with other weights, and more lines of provenance."""
+        return ListPolicy(unravelled(vector, self.weights), self.heats, (*self.provenance, *notes))
+
+    def scheduler(self, context: Context) -> LearnedScheduler:
+        """Return the policy applied to a problem."""
+        return LearnedScheduler(self, context, sight_of(context))
+
+    def content(self) -> dict[str, Any]:
+        """Return the policy as JSON, in four digits."""
+        tables = {
+            name: " ".join(f"{x:.4g}" for x in array.ravel().tolist())
+            for name, array in self.weights._asdict().items()
+        }
+        widths = [len(self.weights.score_out), len(self.weights.turn_out), len(self.weights.out)]
+        said = {"op": list(OP), "turn": list(TURN), "device": list(DEVICE)}
+        more = {"heats": list(self.heats), "provenance": list(self.provenance)}
+        return said | {"widths": widths} | tables | more
+
+    @classmethod
+    def from_content(cls, data: Any, path: str | Path) -> ListPolicy:
+        """Return the policy of a file's JSON; see `PolicyFile`."""
+        if (
+            not isinstance(data, dict)
+            or data.get("format") != cls.format
+            or data.get("version") != cls.version
+        ):
+            raise InputError(
+                f'policy \'{path}\': expected a file with "format": "{cls.format}" and version '
+                f"{cls.version}"
+            )
+        try:
+            encoded, turn, hidden = (int(x) for x in data["widths"])
+            arrays = {
+                name: np.array(data[name].split(), dtype=np.float64).reshape(shape)
+                for name, shape in shapes(encoded, turn, hidden).items()
+            }
+            first, second = (float(x) for x in data["heats"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise InputError(
+                f"policy '{path}': expected three widths, tables {', '.join(ListWeights._fields)} "
+                "of numbers with spaces between, as many as the widths say, and two numbers heats"
+            ) from None
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise InputError(f"policy '{path}': expected finite weights")
+        return cls(
+            ListWeights(**arrays),
+            (first, second),
+            tuple(str(x) for x in data.get("provenance", ())),
+        )
+
+
+class LearnedScheduler:
+    """A policy applied to a problem: what it learned of each op is encoded once.
+
+    Attributes
+    ----------
+    embedding : see `ListEmbedding`.
+    """
+
+    def __init__(self, policy: ListPolicy, context: Context, sight: ListSight) -> None:
+        self.policy, self.context, self.sight = policy, context, sight
+        w, op = policy.weights, sight.facts.op
+        self._first = _soft(op @ w.first)
+        seen = (self._first, sight.after @ self._first, sight.before @ self._first)
+        self._seen = np.concatenate((op, *seen), axis=1)
+        self._second = _soft(self._seen @ w.second)
+        self._known = np.concatenate((op, self._second), axis=1)
+        self.embedding = ListEmbedding(
+            op @ w.score_linear + self._second @ w.score_out,
+            self._known @ w.turn_context,
+            self._known @ w.context,
+        )
+        self._task = ListTask(
+            context.graph, context.costs, context.units, sight.facts, self.embedding, w
+        )
+
+    def schedule(self, random: int | None = None) -> ListSchedule:
+        """Return a schedule: that of the best scores, or drawn at `heats` from a random number."""
+        heats = np.zeros(2) if random is None else np.array(self.policy.heats)
+        return self._run(heats, random or 0, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
+
+    def gradient(self, lessons: list[tuple[int, Floats]]) -> Floats:
+        """Return the gradient of the log-probability of the choices of schedules that were drawn,
+        in all weights.
+
+        Parameters
+        ----------
+        lessons : what each was drawn from, and the weight of its choices about each op.
+        """
+        embedding = ListEmbedding(*(np.zeros(array.shape) for array in self.embedding))
+        grad = ListWeights(*(np.zeros(array.shape) for array in self.policy.weights))
+        for random, credit in lessons:
+            self._run(np.array(self.policy.heats), random, Lesson(credit, embedding, grad))
+        self._learn_encoder(embedding, grad)
+        return np.concatenate([array.ravel() for array in grad])
+
+    def _learn_encoder(self, embedding: ListEmbedding, grad: ListWeights) -> None:
+        """Pass the gradient in what was learned of the ops on to the encoder's weights."""
+        w, sight = self.policy.weights, self.sight
+        op, width = sight.facts.op, self._first.shape[1]
+        grad.score_linear[:] = op.T @ embedding.score
+        grad.score_out[:] = self._second.T @ embedding.score
+        grad.turn_context[:] = self._known.T @ embedding.turn
+        grad.context[:] = self._known.T @ embedding.device
+        known = embedding.turn @ w.turn_context.T + embedding.device @ w.context.T
+        second = known[:, op.shape[1] :] + np.outer(embedding.score, w.score_out)
+        second *= (1.0 - abs(self._second)) ** 2
+        grad.second[:] = self._seen.T @ second
+        seen = (second @ w.second.T)[:, op.shape[1] :]
+        own, after, before = (seen[:, width * i : width * (i + 1)] for i in range(3))
+        first = own + sight.after.T @ after + sight.before.T @ before
+        grad.first[:] = op.T @ (first * (1.0 - abs(self._first)) ** 2)
+
+    def _run(self, heats: Floats, random: int, lesson: Lesson) -> ListSchedule:
+        plan: ListSchedule = learned_schedule(
+            self._task, heats, np.array([random], dtype=np.uint64), self.context.unpinned, lesson
+        )
+        return plan
+
+
+def shapes(encoded: int, turn: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each table of `ListWeights`."""
+    ops = len(OP)
+    return {
+        "first": (ops, encoded),
+        "second": (ops + 3 * encoded, encoded),
+        "score_linear": (ops,),
+        "score_out": (encoded,),
+        "turn_context": (ops + encoded, turn),
+        "context": (ops + encoded, hidden),
+        "turn": (len(TURN),),
+        "turn_hidden": (len(TURN), turn),
+        "turn_out": (turn,),
+        "linear": (len(DEVICE),),
+        "hidden": (len(DEVICE), hidden),
+        "out": (hidden,),
+    }
+
+
+NO_CREDIT = np.zeros(0)
+_NO_VIEW = ListEmbedding(NO_CREDIT, np.zeros((0, 0)), np.zeros((0, 0)))
+_NO_WEIGHTS = ListWeights(**{name: np.zeros(shape) for name, shape in shapes(0, 0, 0).items()})
+"""What learns nothing, and the gradients to which nothing is added."""
+
+
+def unravelled(vector: Floats, like: ListWeights) -> ListWeights:
+    """Return a row of numbers as the weights of which it is all."""
+    arrays, at = [], 0
+    for array in like:
+        arrays.append(vector[at : at + array.size].reshape(array.shape).copy())
+        arrays[-1].setflags(write=False)
+        at += array.size
+    return ListWeights(*arrays)
+
+
+@cache
+def trained() -> ListPolicy:
+    """Return the policy that comes with the package."""
+    return ListPolicy.load(TRAINED)
