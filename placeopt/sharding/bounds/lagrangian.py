@@ -171,7 +171,8 @@ class Dual:
         prices, new = state.prices[part.time], NO_STARS
         if state.stars.node.size:
             new = stars_of(self.compact, prices, self.clamp)
-        priced = carried(state, part, new)
+        count = len(state.compact.capacity)
+        priced = carried(state.compact, (state.stars, state.prices[count:]), part, new)
         kept = priced > 0
         self.stars = Stars(*(x[kept] for x in new))
         self._tried = self.stars.strategy * (len(self.capacity) + 1) + self.stars.time
