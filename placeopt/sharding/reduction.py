@@ -36,6 +36,8 @@ from placeopt.model.compiled import entry, inner
 from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.sharding.compact import Compact, Draft
@@ -64,22 +66,25 @@ class Following(NamedTuple):
     maps: Ints
 
 
-def reduce(condensed: Condensed, most: int) -> Condensed | None:
+def reduce(
+    condensed: Condensed, most: int, late: Callable[[], bool] = lambda: False
+) -> Condensed | None:
     """Return what remains of a problem for choices of less than `most`, None if nothing does.
 
     Parameters
     ----------
-    most : counted without the offset of `condensed`.
+    most : counted without the offset of `condensed`. late : once it says so, no more is removed.
     """
     for _ in range(ROUNDS):
         compact = condensed.compact
-        if compact.num_nodes == 0:
+        if compact.num_nodes == 0 or late():
             return condensed
         alive = compact.cost < most
         if not consistent(compact, alive, most):
             return None
         compact = compact._replace(table=compact.table.copy())
-        without_room(compact, alive, most, least_of_spans(compact.capacity))
+        if not late():
+            without_room(compact, alive, most, least_of_spans(compact.capacity))
         if not consistent(compact, alive, most):
             return None
         replaced(compact, alive, most, MOST_WORK)

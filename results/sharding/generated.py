@@ -5,11 +5,11 @@
 
 Each problem is solved for `--seconds` of a clock that counts half the processor time of this
 process: that is time on two idle cores, whatever else the machine does. `--long` measures rows that
-are there once more with so many seconds and another seed, and keeps the lowest value. Rows come in
-rounds over all families, so that a run that is stopped early says something of each; each row is
-written to generated.csv when it is done, and rows of other code are measured anew. `set` says
-whether a choice was made on a family ("developed") or not ("apart"). The sums, by set, are printed
-and written to generated.md.
+are there once more with so many seconds and another seed, and keeps the lowest value. `set` says
+whether a choice was made on a family ("developed") or not ("apart"). Rows come in rounds over all
+families, those apart first, so that a run that is stopped early says something of each; each row is
+written to generated.csv when it is done, and rows of other code are measured anew. The sums, by set
+and by family, are printed and written to generated.md.
 """
 
 from __future__ import annotations
@@ -48,13 +48,10 @@ WARM_SECONDS = 1.0
 
 
 def rows() -> list[tuple[str, str]]:
-    """Return the names of all problems with the set that they belong to, in rounds: developed and
-    apart by turns.
-    """
-    families = list(chain(*zip(FAMILIES, APART, strict=True)))
-    letters = list(chain(*zip(DEVELOPED_LETTERS, APART_LETTERS, strict=True)))
+    """Return the names of all problems with the set that they belong to, in rounds."""
+    families = [*APART, *FAMILIES]
     drawn = [[f"{f}:{n}:{7 + i}" for f in families] for i, n in enumerate(SIZES)]
-    made = [f"{x}:{how}:0" for how in DERIVED for x in letters]
+    made = [f"{x}:{how}:0" for how in DERIVED for x in APART_LETTERS + DEVELOPED_LETTERS]
     names = [*chain(*drawn[:3]), *made, *chain(*drawn[3:])]
     return [(name, set_of(name.split(":")[0])) for name in names]
 
@@ -140,11 +137,13 @@ def main() -> None:
 
 
 def sums(made_by: dict[str, str]) -> list[str]:
-    """Return mean and largest gaps, and values against longer runs, by set: of this code's rows."""
+    """Return mean and largest gaps, and values against longer runs, by set and by family: of this
+    code's rows.
+    """
     found = [row for row in read_csv(TABLE, numbers=True) if row["sources"] == made_by["sources"]]
     heads = (
         "set",
-        "nodes",
+        "of",
         "problems",
         "proved",
         "mean gap %",
@@ -154,21 +153,27 @@ def sums(made_by: dict[str, str]) -> list[str]:
         "worst value / best",
     )
     lines = []
-    for kind in ("developed", "apart"):
-        for words, low, high in (("all", 0, 2**62), ("below 4000", 0, 4000), ("more", 4000, 2**62)):
-            mine = [r for r in found if r["set"] == kind and low <= r["nodes"] < high]
-            if mine:
-                gaps = [100 * float(row["gap"]) for row in mine]
-                ratios = [row["value"] / row["best"] for row in mine if row.get("best")]
-                proved = sum(row["status"] == "optimal" for row in mine)
-                mean, most = round(sum(gaps) / len(gaps), 2), round(max(gaps), 2)
-                above, worst = (
-                    sum(gap > 15 for gap in gaps),
-                    round(max(ratios, default=0), 4) or "-",
-                )
-                counts = (len(mine), proved, mean, most, above, len(ratios), worst)
-                lines.append((kind, words, *counts))
+    for kind in ("apart", "developed"):
+        mine = [row for row in found if row["set"] == kind]
+        groups: dict[str, list[dict[str, Any]]] = {
+            "all": mine,
+            "below 4000 nodes": [row for row in mine if row["nodes"] < 4000],
+            "more nodes": [row for row in mine if row["nodes"] >= 4000],
+        }
+        for row in mine:
+            groups.setdefault(row["name"].split(":")[0], []).append(row)
+        lines += [(kind, words, *_counts(rows)) for words, rows in groups.items() if rows]
     return markdown_table(heads, lines)
+
+
+def _counts(rows: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """Return the numbers of a line of the table."""
+    gaps = [100 * float(row["gap"]) for row in rows]
+    ratios = [row["value"] / row["best"] for row in rows if row.get("best")]
+    proved = sum(row["status"] == "optimal" for row in rows)
+    mean, most, above = sum(gaps) / len(gaps), max(gaps), sum(gap > 15 for gap in gaps)
+    worst = round(max(ratios, default=0), 4) or "-"
+    return (len(rows), proved, round(mean, 2), round(most, 2), above, len(ratios), worst)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.solvers.sharding.tree_search import TreeSearch
 from placeopt.solving.scheduler import Scheduler
-from placeopt.solving.tactic import BOTH, BOUND, VALUE, Runs, Steps
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,10 +82,13 @@ class Sides:
     takes. reduce_seconds : that the first reductions took, about the most that later ones take.
     """
 
-    def __init__(self, problem: ShardingProblem, upper: int | None = None) -> None:
+    def __init__(
+        self, problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None = None
+    ) -> None:
         self.problem = problem
         begun = time.perf_counter()
-        self.bounding = Bounding(problem, upper)
+        # half of the time is for the bound and the search
+        self.bounding = Bounding(problem, upper, lambda: tracker.seconds_left < tracker.elapsed)
         self.reduce_seconds = time.perf_counter() - begun
         self.guide: Guide | None = None
         self.step_seconds = math.inf
@@ -149,7 +152,7 @@ def work(
     ----------
     upper : value of a known choice that is not at hand.
     """
-    sides = Sides(problem, upper)
+    sides = Sides(problem, tracker, upper)
     sides.begin(tracker)
     tracker.count(1)
     Scheduler(TACTICS, sides, tracker, threads=num_threads()).run()
@@ -199,16 +202,19 @@ def _take_steps(sides: Sides, least: int, length: float = 0.0, left: float = mat
     sides.step_seconds = spent / taken
 
 
-def _branches(state: State) -> Iterator[None]:
-    """Part what is left, and begin anew where the bound of the whole has become better than that
-    of the parts.
+def _branches(state: State) -> Iterator[str | None]:
+    """Part what is left, the first time once prices have settled, and begin anew where the bound
+    of the whole has become better than that of the parts.
     """
     sides: Sides = state.facts
     bounding, branches = sides.bounding, None
     while not bounding.settled and not state.stop():
         sides.aim(state)
         if bounding.settled or bounding.upper is None or not bounding.cheap:
-            yield
+            yield None
+            continue
+        if branches is None and not bounding.dual.settled:
+            yield WAITING
             continue
         compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset
         if branches is None or branches.compact is not compact or branches.bound < whole:
@@ -226,7 +232,7 @@ def _branches(state: State) -> Iterator[None]:
         sides.report(state, "branches")
         if branches.full or late:
             return
-        yield
+        yield None
     sides.report(state, "branches")
 
 

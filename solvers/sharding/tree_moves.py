@@ -61,7 +61,6 @@ class Manner(NamedTuple):
 
     most: int  # nodes of a tree in the core
     skip: float  # chance that a tree leaves out a node it could take
-    heat: float  # mean rise that is accepted, in costs
 
 
 def board_of(compact: Compact, choice: Ints) -> Board:
@@ -279,11 +278,9 @@ def improve(f, c, board, roots, price, manner, state):
     """Make a move at each root, after `lift_trees` with the same prices; return by how much the
     cost rose in all.
 
-    A move that raises costs and prices together is undone, unless by less than an exponential draw
-    of mean `heat`.
+    A move that raises costs and prices together is undone.
     """
     change = 0.0
-    heat = manner.heat
     for r in range(len(roots)):
         cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
         cost, priced = _value(f, board, count, price)
@@ -293,8 +290,7 @@ def improve(f, c, board, roots, price, manner, state):
         _believe(f, c, board, cores, count, price)
         _decide(f, c, board, count)
         new_cost, new_priced = _value(f, board, count, price)
-        limit = priced - heat * np.log(max(uniform(state), 1e-300)) if heat > 0 else priced
-        if new_priced <= limit:
+        if new_priced <= priced:
             change += new_cost - cost
         else:
             _use(f, c, board, count, -1)

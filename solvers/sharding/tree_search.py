@@ -137,7 +137,7 @@ class TreeSearch:
 
     def moves(self, roots: Ints, most: int, prices: Floats, compact: Compact) -> None:
         """Make a move of a tree of up to `most` nodes at each root, usage priced by time point."""
-        manner = Manner(most, SKIP, 0.0)
+        manner = Manner(most, SKIP)
         price = prices_of_nodes(compact, prices)
         lift_trees(self.factors, price)
         improve(self.factors, compact, self.board, roots, price, manner, self.state)

@@ -292,3 +292,23 @@ def test_what_is_carried_over_bounds_as_much():
     again.begin_at(dual.state(), unchanged(dual.compact))
     again.step()
     assert again.bound >= dual.bound - 1e-9 * abs(dual.bound)
+
+
+@pytest.mark.jit
+def test_reductions_that_end_early_leave_what_is_bounded():
+    """Whenever the time is over, the bound holds, and choices of what is left are choices."""
+    shown = 0
+    for number, (problem, feasible) in enumerate(solvable(range(400, 440))):
+        asked = iter([False] * (number % 7))
+        bounding = Bounding(problem, late=lambda asked=asked: next(asked, True))
+        best = min(feasible.values())
+        for _ in range(30):
+            if not bounding.settled:
+                bounding.step()
+        bounding.certify()
+        assert bounding.bound <= best
+        if not bounding.settled:
+            choice = bounding.condensed.expand(bounding.decoded(limited=True))
+            assert tuple(choice.tolist()) in feasible
+            shown += 1
+    assert shown > 10

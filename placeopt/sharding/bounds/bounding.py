@@ -36,6 +36,8 @@ from placeopt.sharding.exact_rest import solve_rest
 from placeopt.sharding.reduction import composed, reduce, what_survives
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.sharding.compact import Compact
@@ -78,9 +80,18 @@ class Bounding:
     narrowed : what remains of `compact` for choices of less than `upper`.
     settled : whether nothing is left to prove. found : a choice of `compact` that was found on the
     way, None without one.
+
+    Parameters
+    ----------
+    late : once it says so, the first reductions end.
     """
 
-    def __init__(self, problem: ShardingProblem, upper: int | None = None) -> None:
+    def __init__(
+        self,
+        problem: ShardingProblem,
+        upper: int | None = None,
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.problem = problem
         self.forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
         # else usages are rounded up, and choices may fit that seem not to
@@ -90,7 +101,7 @@ class Bounding:
         self.found: Ints | None = None
         self.settled: bool
         self.dual: Dual
-        self._open(without_forbidden(problem, self.forbidden, upper))
+        self._open(without_forbidden(problem, self.forbidden, upper, late))
         if upper is not None:
             self.aim(max(0, upper - self.condensed.offset))
 
@@ -259,7 +270,12 @@ class Bounding:
             self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self._bound))
 
 
-def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | None) -> Remainder:
+def without_forbidden(
+    problem: ShardingProblem,
+    forbidden: int,
+    upper: int | None,
+    late: Callable[[], bool] = lambda: False,
+) -> Remainder:
     """Return what remains of a problem for choices that cost less than `upper` and use nothing that
     is all but forbidden.
 
@@ -271,7 +287,7 @@ def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | Non
         forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)),
         forbidden,
     ):
-        reduced = reduce(whole, least)
+        reduced = reduce(whole, least, late)
         if reduced is not None and (
             len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0
         ):

@@ -66,9 +66,8 @@ WARM = 0.002
 LENGTH = 0.1
 """Length of the first steps, and of those after a new star, relative to Polyak's."""
 
-SETTLED = LENGTH / 10
-"""Length of the steps at which prices have settled."""
-
+SETTLED, STUCK = LENGTH / 10, LENGTH / 1000
+"""Lengths of steps at which prices have settled, and at which they no longer move."""
 LOSS = 0.2
 """A step that loses more than this part of the distance is taken back."""
 
@@ -129,6 +128,11 @@ class Dual:
     def prices(self) -> Floats:  # noqa: D102
         return self._best[: len(self.capacity)]
 
+    @property
+    def settled(self) -> bool:
+        """Whether prices hardly move any more."""
+        return self._length <= SETTLED
+
     def aim(self, upper: float, guess: float = np.inf) -> None:
         """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best
         cost if that is less.
@@ -167,7 +171,8 @@ class Dual:
         prices, new = state.prices[part.time], NO_STARS
         if state.stars.node.size:
             new = stars_of(self.compact, prices, self.clamp)
-        priced = carried(state, part, new)
+        count = len(state.compact.capacity)
+        priced = carried(state.compact, (state.stars, state.prices[count:]), part, new)
         kept = priced > 0
         self.stars = Stars(*(x[kept] for x in new))
         self._tried = self.stars.strategy * (len(self.capacity) + 1) + self.stars.time
@@ -237,13 +242,15 @@ class Dual:
 
     def look_for_stars(self) -> None:
         """Once the prices have settled: keep the stars that are priced, and try those that were not
-        tried before. Steps are long again where there are such.
+        tried before or, once nothing moves, all. Steps are long again where there are such.
         """
-        if self._length > SETTLED:
+        if not self.settled:
             return
         count, old = len(self.capacity), self.stars
         new = stars_of(self.compact, self.prices, self.clamp)
         keys = new.strategy * (count + 1) + new.time
+        if self._length <= STUCK:
+            self._tried = old.strategy * (count + 1) + old.time
         more = ~np.isin(keys, self._tried)
         self._tried = np.union1d(self._tried, keys)
         kept = self._best[count:] > 0

@@ -30,7 +30,6 @@ from placeopt.model.compiled import entry, inner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.sharding.bounds.lagrangian import State
     from placeopt.sharding.compact import Compact, Condensed
 
     Ints = NDArray[np.int64]
@@ -223,16 +222,17 @@ def _above(f, v, w, e, x, weight):
     return total
 
 
-def carried(state: State, part: Condensed, new: Stars) -> Floats:
+def carried(old: Compact, priced: tuple[Stars, Floats], part: Condensed, new: Stars) -> Floats:
     """Return the prices that stars of a part of a problem had in it, 0 for those that were none.
 
     Parameters
     ----------
-    state : of the problem's bound. part : how the part was made of it. new : stars of the part.
+    old, priced : the problem, its stars and their prices. part : how the part was made of it. new :
+    stars of the part.
     """
-    old, stars, count = state.compact, state.stars, len(state.compact.capacity)
+    (stars, prices), count = priced, len(old.capacity)
     keys = (stars.strategy * count + stars.time).tolist()
-    known = dict(zip(keys, state.prices[count:].tolist(), strict=True))
+    known = dict(zip(keys, prices.tolist(), strict=True))
     strategy = old.node_ptr[part.node[new.node]] + part.strategy[new.strategy]
     keys = (strategy * count + part.time[new.time]).tolist()
     return np.array([known.get(key, 0.0) for key in keys])
