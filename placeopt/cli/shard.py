@@ -66,6 +66,10 @@ def shard_command(
 ) -> None:
     """Shard a model: choose how to split every op and weight over a mesh, with a proven gap.
 
+    A torch module or archive gets the rules of torch.distributed.tensor (DTensor). With
+    `--to dtensor` the file runs the module's calls in the layouts that were chosen: the collectives
+    of a forward pass are those that were priced. Other sources get rules read off the shapes.
+
     Example: `placeopt shard gen:llama?layers=1 --mesh 2x4 --cluster 8xA100 --training`
     """
     from placeopt.api import solve
