@@ -79,7 +79,7 @@ MEMORY = 0.99
 TRY_EVERY = 100
 """Steps between two tries on the graphs set apart."""
 
-HEATS = (0.03, 0.1, 0.3)
+HEATS = (0.1, 0.2, 0.4)
 """Temperatures of sampling that are tried."""
 
 SAMPLES, TESTED, PORTFOLIO_SECONDS = 64, 100, 10.0
