@@ -181,6 +181,8 @@ class Reduction:
         times = {v: int(self.pool_time[v]) for v in ops}
         if min(times.values()) < 0:
             return -1
+        if len(ops) == 1:
+            return times[ops[0]]
         crossing = _crossing_time(graph, ops, times)
         return 0 if crossing is None else crossing
 
