@@ -54,6 +54,9 @@ def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
     return found
 
 
+DEGREES = ("data", "tensor", "context", "expert")
+
+
 def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
     """Return the stages with their layers and devices; those of a device follow each other."""
     conf, name = priced.conf, problem.machine.gpu.name
@@ -68,10 +71,7 @@ def stages(problem: LaunchProblem, priced: Priced) -> list[dict[str, Any]]:
                 f"{name}/{number}"
                 for number in range((i % conf.pipeline) * width, (i % conf.pipeline + 1) * width)
             ],
-            "data": conf.data,
-            "tensor": conf.tensor,
-            "context": conf.context,
-            "expert": conf.expert,
+            **{name: getattr(conf, name) for name in DEGREES},
             "recompute": conf.recompute != "none",
             "compute_seconds": seconds,
             "memory_bytes": priced.memory.total,
@@ -96,12 +96,7 @@ def plan_body(problem: LaunchProblem, priced: Priced) -> dict[str, Any]:
         "peak_flops": peak,
         "peak_precision": used,
         "devices_used": conf.devices,
-        "tensor": conf.tensor,
-        "pipeline": conf.pipeline,
-        "data": conf.data,
-        "context": conf.context,
-        "expert": conf.expert,
-        "micro_batch": conf.micro_batch,
+        **{name: getattr(conf, name) for name in (*DEGREES, "pipeline", "micro_batch")},
         "micro_batches": conf.rounds,
         "schedule": "1f1b" if conf.chunks == 1 else f"interleaved-1f1b:{conf.chunks}",
         "recompute": conf.recompute,

@@ -126,18 +126,19 @@ def _shape(row: dict[str, Any], notes: list[str]) -> ModelShape:
     return counted_shape(params * 1e9, name)
 
 
-PRECISION_WORDS = (
-    *(("fp4", name) for name in ("fp4",)),
-    *(("fp8", name) for name in ("fp8", "float8", "e4m3")),
-    *(("bf16", name) for name in ("bf16", "bfloat16")),
-    *(("fp16", name) for name in ("fp16", "float16", "half")),
-    ("tf32", "tf32"),
-    *(("fp32", name) for name in ("fp32", "float32", "single")),
-)
+PRECISION_WORDS = {
+    "fp4": "fp4",
+    "fp8|float8|e4m3": "fp8",
+    "bf16|bfloat16": "bf16",
+    "fp16|float16|half": "fp16",
+    "tf32": "tf32",
+    "fp32|float32|single": "fp32",
+}
 
 
 def _precision(text: str, notes: list[str]) -> str:
-    found = next((name for name, word in PRECISION_WORDS if word in text.lower()), None)
+    words = PRECISION_WORDS.items()
+    found = next((name for word, name in words if re.search(word, text.lower())), None)
     if found is None and text:
         notes.append(f"precision '{text}' is not known: bf16 assumed")
     return found or "bf16"
@@ -148,21 +149,17 @@ def _sharding(text: str, framework: str, per_host: int, notes: list[str]) -> tup
     plain = re.sub(r"[^a-z0-9:]", "", text.lower())
     group = re.search(r"(?:zero\d:|fsdp)(\d+)$", plain)
     size = int(group.group(1)) if group else 0
-    level = re.search(r"(?:zero|stage)+([0-3])|^([0-3])$", plain)
-    if "gradop" in plain:
+    stage = re.search(r"(?:zero|stage|^)([0-3])(?!\d)", plain)
+    level = stage.group(1) if stage else ""
+    if "gradop" in plain or level == "2":
         return "zero2", 0
-    if level and (level.group(1) or level.group(2)) != "3":
-        said = level.group(1) or level.group(2)
-        return ("none", 0) if said == "0" else (f"zero{said}", size if said == "1" else 0)
-    if "distributed" in plain:
+    if level == "1" or "distributed" in plain or (not plain and framework == "megatron"):
         return "zero1", size
     if "hsdp" in plain or "hybrid" in plain:
         return "zero3", per_host
-    if level or any(word in plain for word in ("fsdp", "fullshard", "fullysharded", "zeropp")):
+    if level == "3" or "++" in text or re.search("fsdp|fullshard|fullysharded", plain):
         return "zero3", size if size > 2 else 0
-    if not plain and framework == "megatron":
-        return "zero1", 0
-    if plain and plain not in ("none", "no", "ddp", "false", "replicate"):
+    if level != "0" and plain not in ("", "none", "no", "ddp", "false", "replicate"):
         notes.append(f"sharding '{text}' is not known: none assumed")
     return "none", 0
 
