@@ -7,13 +7,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from placeopt.makespan.bounds.head_tail import class_energy
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
