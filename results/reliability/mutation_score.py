@@ -47,6 +47,28 @@ def mutation_score(_options: argparse.Namespace) -> list[Row]:
     return [_finished(row) for row in (*groups.values(), total)]
 
 
+def fresh_mutants(_options: argparse.Namespace) -> list[Row]:
+    """A share of mutants of another seed, which no test had been written for, nor any argued:
+    how many the tests killed at once, and how many with the tests that were written on what survived
+    of them. Of the checker's steps, `run` and plug-ins, and the bounds of the makespan, the latency
+    and sharding; the others were not tried.
+    """
+    groups: dict[str, Row] = {}
+    for row in read_csv(HERE / "mutants-fresh.csv"):
+        for name in (row["group"], "all"):
+            entry = groups.setdefault(
+                name, {"group": name, "made": 0, "killed at once": 0, "killed since": 0}
+            )
+            entry["made"] += 1
+            entry["killed at once"] += row["outcome"] == "killed"
+            entry["killed since"] += "killed" in (row["outcome"], row["since"])
+    groups["all"] = groups.pop("all")
+    for entry in groups.values():
+        for when in ("at once", "since"):
+            entry[f"part {when}"] = f"{entry[f'killed {when}'] / entry['made']:.3f}"
+    return list(groups.values())
+
+
 def _key(row: Row) -> tuple[str, ...]:
     return tuple(row[name] for name in NAMES)
 
@@ -60,4 +82,4 @@ def _finished(row: Row) -> Row:
     return {**found, "kinds": kinds, "killed of made": of_all, "score": score}
 
 
-__all__ = ["mutation_score"]
+__all__ = ["fresh_mutants", "mutation_score"]

@@ -2,7 +2,8 @@
 with brute force.
 
 Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits,
-million, determinism, adversary, mutation-score. Each writes a CSV beside this file; `tables.md` is drawn from them.
+million, determinism, adversary, mutation-score, mutation-fresh. Each writes a CSV beside this file;
+`tables.md` is drawn from them.
 `--problems N` sets the size of the attack, `--derivations N` that of the adversary per family,
 `--largest N` the most ops of `limits`. Malformed files have a script of their own, malformed.py.
 Times are wall seconds on two cores of a shared machine.
@@ -482,6 +483,7 @@ PARTS = {
     "determinism": determinism,
     "adversary": checker_attack.adversary,
     "mutation-score": mutation_score.mutation_score,
+    "mutation-fresh": mutation_score.fresh_mutants,
 }
 
 

@@ -111,11 +111,11 @@ def test_progress_of_a_plug_in_is_no_evaluation():
 
 def test_a_face_meets_the_other_side_where_it_looks():
     """Each look whether to stop is a meeting."""
-    whole, face = face_of()
+    _, face = face_of()
     met = []
-    whole.exchange = SimpleNamespace(meet=met.append)
+    face.exchange = SimpleNamespace(meet=met.append)
     face.stop()
-    assert met
+    assert met == [face]
 
 
 def test_a_name_without_words_is_that_of_the_class():
