@@ -13,6 +13,7 @@ by its own rules, op by op, and adds the collectives it needs: those are not the
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.torch_module import own_copy
@@ -308,12 +309,24 @@ def _check_writes(node: Any) -> None:
         for i, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write and i < len(node.args)
     ]
+    place = {other: i for i, other in enumerate(node.graph.nodes)}
     for source in written:
-        if source.op != "call_function" or len(source.users) > 1:
+        later = any(place[reader] > place[node] for reader in source.users)
+        if later or _looks_at_another(source):
             raise InputError(
                 f"--to dtensor: call '{node.name}' ({node.target}) writes into '{source.name}', "
                 "which is also read elsewhere; use the op that returns a new tensor"
             )
+
+
+def _looks_at_another(node: Any) -> bool:
+    """Whether a node may share its memory with another: inputs, what is stored, views."""
+    if node.op == "call_function" and node.target is operator.getitem:
+        return _looks_at_another(node.args[0])
+    if node.op != "call_function" or node.target is not run_call:
+        return True
+    returns = node.args[1]._schema.returns
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
 
 
 def _operand_layouts(

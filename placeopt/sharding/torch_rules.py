@@ -168,8 +168,11 @@ class TorchRules:
 
     def agrees(self, call: Traced, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> bool:
         """Whether DTensor, on the mesh of all axes, runs a call on these layouts without
-        communication and makes its results in those.
+        communication and makes its results in those. A call that is whole on every device needs no
+        rule.
         """
+        if all(place == REPLICATE for layout in (*inputs, *outputs) for place in layout):
+            return True
         placed = {
             id(x): tuple(map(placement, layout))
             for x, layout in zip(call.inputs, inputs, strict=True)
@@ -242,10 +245,33 @@ class TorchRules:
         key = id(call), number, given, sizes
         if key not in self.known:
             try:
-                self.known[key] = self._propagated(call.inner[number], given, sizes)
+                if len(sizes) > 1 and self._by_axis(call.inner[number].op):
+                    self.known[key] = self._joined(call, number, given, sizes)
+                else:
+                    self.known[key] = self._propagated(call.inner[number], given, sizes)
             except Exception:  # torch's rules raise what they like for placements they do not take
                 self.known[key] = None
         return self.known[key]  # type: ignore[no-any-return]
+
+    def _by_axis(self, op: Any) -> bool:
+        """Whether torch itself makes the strategies of an op on a mesh as the products of those on
+        one axis, which costs it seconds for what is known here.
+        """
+        return op in self.dispatcher.sharding_propagator.op_single_dim_strategy_funcs
+
+    def _joined(
+        self, call: Traced, number: int, given: tuple[Any, ...], sizes: tuple[int, ...]
+    ) -> list[Any] | None:
+        """Return the placements of the results on a mesh, from those on each axis."""
+        by_axis = []
+        for axis, size in enumerate(sizes):
+            made = self._step(call, number, tuple((row[axis],) for row in given), (size,))
+            if made is None:
+                return None
+            by_axis.append([row[0] for row in made])
+        rows = [tuple(row) for row in zip(*by_axis, strict=True)]
+        kinds = [{x.reduce_op for x in row if x.is_partial()} for row in rows]
+        return rows if all(len(found) < 2 for found in kinds) else None
 
     def _propagated(
         self, step: Inner, given: tuple[Any, ...], sizes: tuple[int, ...]

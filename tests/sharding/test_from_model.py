@@ -346,4 +346,24 @@ def test_rules_leave_out_what_costs_more():
     assert {way.inputs for way in ways} == {(-1, -1), (0, 0), (1, 1), (-2, -2)}
     unknown = call_of(lambda aten: lambda x: aten.renorm.default(x, 2, 0, 1.0), (8, 8))
     assert [way.name for way in rules.ways(unknown, 4)] == ["R"]
+    assert rules.agrees(unknown, [(REPLICATE, REPLICATE)], [(REPLICATE, REPLICATE)])
+    assert not rules.agrees(unknown, [(REPLICATE, 1)], [(REPLICATE, 1)])
     assert not torch.distributed.is_initialized()
+
+
+def test_ways_of_two_axes_join_as_torch_joins_them(monkeypatch):
+    """What is put together axis by axis is what DTensor says of the whole mesh, which is slower."""
+    pytest.importorskip("torch")
+    from placeopt.sharding.torch_rules import TorchRules
+
+    call = call_of(lambda aten: aten.linear.default, (16, 8, 32), (64, 32))
+    quick, plain = TorchRules((2, 2)), TorchRules((2, 2))
+    monkeypatch.setattr(plain, "_by_axis", lambda op: False)
+    ways, seen = quick.ways(call, 2), set()
+    for chosen in itertools.product(ways[:5], repeat=2):
+        inputs = list(zip(*(way.inputs for way in chosen), strict=True))
+        outputs = list(zip(*(way.outputs for way in chosen), strict=True))
+        found = quick.agrees(call, inputs, outputs)
+        assert found == plain.agrees(call, inputs, outputs), [way.name for way in chosen]
+        seen.add(found)
+    assert True in seen

@@ -9,12 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gloo_ranks import run_ranks
 
 from placeopt.cli import main
+from placeopt.model.errors import InputError
+from placeopt.sharding.from_model import sharding_model
 from placeopt.sharding.from_model_parameters import pattern, summarised
 from placeopt.sharding.layouts import partition_spec
+from placeopt.sharding.problem import ShardingSolution
 
 MODEL = Path(__file__).with_name("sharded_model.py")
 
@@ -115,7 +119,6 @@ def test_partition_specs_give_the_results_of_the_whole_module(shard, tmp_path):
     pytest.importorskip("jax")
     import importlib.util
 
-    import numpy as np
     import torch
 
     shard("2x4", "200KB", "--to", "jax")
@@ -172,3 +175,34 @@ def test_what_cannot_be_written_is_one_line(capsys, tmp_path, words, expected):
         main(["shard", *(str(tmp_path) if x == "OUT" else x for x in words), "-t", "0.1"])
     assert stop.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_writing_into_what_others_read_is_refused():
+    """A call in place is run where its operand is its own, and refused where a view shares it."""
+    torch = pytest.importorskip("torch")
+    from placeopt.exports.sharded import dtensor_program_file
+    from placeopt.instances.clusters import make_cluster
+    from placeopt.instances.readers.torch_export import from_torch
+    from placeopt.programs.torch_program import torch_program
+
+    class Own(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1).relu_() * 2
+
+    class Shared(torch.nn.Module):
+        def forward(self, x):
+            y = x + 1
+            y[0].relu_()
+            return y * 2
+
+    def text(module):
+        inputs = (torch.zeros(4, 4),)
+        graph = from_torch(module, inputs)
+        program = torch_program(module, inputs=inputs)
+        model = sharding_model(graph, make_cluster("2xA100"), (2,), program=program)
+        whole = ShardingSolution(np.zeros(model.problem.num_nodes, dtype=np.int64))
+        return dtensor_program_file([], model, whole, program)
+
+    assert "relu_" in text(Own())
+    with pytest.raises(InputError, match=r"relu_.* writes into"):
+        text(Shared())
