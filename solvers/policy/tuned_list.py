@@ -66,7 +66,11 @@ class TunedList(SearchSolver):
         "", meaning="policy file; empty for the package's, heft for the one before any training"
     )
     samples: float = option(
-        0.1, low=0, high=1, meaning="share of the budget for samples of the policy"
+        0.016,
+        low=0,
+        high=1,
+        meaning="share of the budget for samples of the policy; the default is fitted in "
+        "results/policy/list_scheduler.md",
     )
     round: int = option(32, low=2, meaning="samples between two steps of the policy gradient")
     learning_rate: float = option(
