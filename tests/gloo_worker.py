@@ -3,9 +3,9 @@ ARGUMENT...
 
 exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all
 micro-batches, every rank saves the gradients of its stages.
-sharded FOLDER MODEL.py:NAME : distribute a module by the dtensor_plan.py of a folder, and compare its
-results and gradients with those of the whole module; prints "same", the number of parameters that
-are cut, and the collectives of the forward pass by kind.
+sharded FOLDER MODEL.py:NAME [backward] : distribute a module by the dtensor_plan.py of a folder, and
+compare its results (and gradients) with those of the whole module; prints "same", the number of
+parameters that are cut, and the collectives of the forward pass by kind.
 ways FOLDER : run every way of some ops by the dtensor_plan.py of a folder; prints "same" and the
 number of ways.
 schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per
@@ -57,8 +57,8 @@ def imported(path: Path) -> Any:
     return module
 
 
-def sharded(folder: Path, source: str) -> None:
-    """Run a distributed module, and its gradients where the module has parameters that learn."""
+def sharded(folder: Path, source: str, backward: bool) -> None:
+    """Run a distributed module, and its backward pass if asked."""
     from torch.distributed.tensor.debug import CommDebugMode
     from torch.utils._pytree import tree_leaves
 
@@ -67,23 +67,22 @@ def sharded(folder: Path, source: str) -> None:
     named = rest[0] if rest else {}
     plan = imported(folder / "dtensor_plan.py")
     expected = tree_leaves(module(*inputs, **named))
-    wanted = gradients(module, expected)
+    wanted = gradients(module, expected) if backward else {}
     mesh, counted = plan.make_mesh(), CommDebugMode()
     plan.distribute(module, mesh)
     with torch.no_grad(), counted:
-        results = plan.forward(module, mesh, *inputs, **named)
+        plan.forward(module, mesh, *inputs, **named)
     found = tree_leaves(plan.call(module, mesh, *inputs, **named))
     for got, want in zip(found, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    for key, got in gradients(module, found).items():
+    for key, got in (gradients(module, found) if backward else {}).items():
         close = 1e-5 * float(wanted[key].abs().max())
         torch.testing.assert_close(got.full_tensor(), wanted[key], rtol=1e-3, atol=close)
     cut = sum(any(p.is_shard() for p in value.placements) for value in module.state_dict().values())
     kinds = {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0, "all_to_all": 0}
     for op, count in counted.get_comm_counts().items():
         kinds[next(kind for kind in kinds if kind[:9] in str(op) or "alltoall" in str(op))] += count
-    del results
-    print(f"same {cut} {json.dumps(kinds)}", flush=True)
+    print(f"same {cut} {json.dumps(kinds, separators=(',', ':'))}", flush=True)
 
 
 def ways(folder: Path) -> None:
@@ -207,7 +206,7 @@ if __name__ == "__main__":
     if JOB == "exported":
         exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
     elif JOB == "sharded":
-        sharded(Path(ARGUMENTS[0]), ARGUMENTS[1])
+        sharded(Path(ARGUMENTS[0]), ARGUMENTS[1], "backward" in ARGUMENTS)
     elif JOB == "ways":
         ways(Path(ARGUMENTS[0]))
     else:

@@ -107,7 +107,7 @@ def shard_command(
     layouts = None
     if result.solution is not None:
         layouts = _parameters(source, model, result.solution, program)
-    if to is not None and layouts is None:
+    if to is not None and layouts is None and result.solution is not None:
         raise InputError(
             f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive or an "
             "ONNX file"

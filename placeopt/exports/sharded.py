@@ -155,14 +155,35 @@ def masked(value):
     return DTensor.from_local(local, value.device_mesh, places, run_check=False)
 
 
+VIEWS = {{"view", "reshape", "flatten", "unflatten", "linear", "matmul"}}
+"""Ops that look at an operand in another shape, if the strides of the whole tensor allow it."""
+
+
+def contiguous(value, view):
+    """Return a tensor whose entries on this rank lie as torch takes them to lie by the whole one's strides.
+
+    A layout may have other strides than its export; a view needs its operand in one piece.
+    """
+    if not isinstance(value, DTensor):
+        return value.contiguous() if view else value
+    with torch.no_grad():
+        whole, here = value.is_contiguous(), value.to_local().is_contiguous()
+    if here and whole or not (whole or view):
+        return value
+    back = [Replicate() if p.is_partial() else p for p in value.placements]
+    local = value.to_local(grad_placements=back).contiguous()
+    return DTensor.from_local(local, value.device_mesh, value.placements, run_check=False)
+
+
 def run(mesh, name, op, args, kwargs):
     """Run a call on operands in their layouts. Within it nothing is communicated."""
     leaves, nesting = pytree.tree_flatten((args, kwargs))
     leaves = [torch.device(mesh.device_type) if isinstance(x, torch.device) else x for x in leaves]
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     places = LAYOUTS.get(name, [WHOLE] * len(at))
+    view = getattr(op, "_opname", "") in VIEWS
     for i, wanted in zip(at, places, strict=True):
-        leaves[i] = placed(leaves[i], mesh, wanted)
+        leaves[i] = contiguous(placed(leaves[i], mesh, wanted), view)
     alone = name not in LAYOUTS or op is torch.ops.aten.scaled_dot_product_attention.default
     if alone:  # on what every rank has: torch has no rule for every op, nor for the CPU's attention
         for i in at:

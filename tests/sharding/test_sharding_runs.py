@@ -65,7 +65,7 @@ def test_the_collectives_that_run_are_those_that_were_priced(shard, tmp_path, mo
     priced |= data["collectives"]
     priced["all_gather"] += priced["all_to_all"]  # gloo has no all-to-all: torch gathers and cuts
     priced["all_to_all"] = 0
-    for words in run_ranks(4, tmp_path, "sharded", tmp_path, source):
+    for words in run_ranks(4, tmp_path, "sharded", tmp_path, source, "backward"):
         same, cut, counted = words.splitlines()[-1].split(maxsplit=2)
         assert same == "same"
         assert int(cut) > 2
