@@ -310,12 +310,15 @@ def page() -> str:
         half = 1.96 * logs.std(ddof=1) / len(logs) ** 0.5
         return f"{np.exp(logs.mean()):.3f} ± {half:.3f}"
 
+    def share(key: str) -> str:
+        return f"{np.mean([row[key] < row['best'] for row in rows]):.0%}"
+
     table = [
         [
             what,
             against(key, "heft"),
             against(key, "best"),
-            f"{np.mean([row[key] < row['best'] for row in rows]):.0%}",
+            share(key),
             f"{np.mean([row[key] <= row['best'] for row in rows]):.0%}",
         ]
         for key, what in ways
@@ -343,6 +346,9 @@ def page() -> str:
         f"- sampled at temperatures {policy.heats} of ops and devices, chosen on development graphs",
         "",
         *markdown_table(heads, table),
+        "",
+        f"Asked was to be below every heuristic on 70 %: one pass is on {share('learned_1')}, the "
+        f"best of {SAMPLES} on {share(f'learned_{SAMPLES}')}.",
         "",
         "## By family, over the best heuristic",
         "",

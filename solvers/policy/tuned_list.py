@@ -2,9 +2,9 @@
 
 With a `learning_rate` the policy learns on the problem at hand: after each round of samples, those
 below the round's median become likelier (policy gradient, advantages by rank), with credit only for
-choices about ops on a longest chain of the schedule. That costs twice the time and gained 0.3 % on
-families set apart, so it is off; what learned weights are worth stands beside it in
-results/policy/ablation.md.
+choices about ops on a longest chain of the schedule. That takes more samples, so ten times as
+long, and gained less than its interval on families set apart, so it is off; what learned weights
+are worth stands beside it in results/policy/ablation.md.
 
 `learned-list`: a list scheduler whose priorities and choices of devices were learned on other
 graphs.
