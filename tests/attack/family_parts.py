@@ -109,7 +109,7 @@ def _impossible(problem, drawn):
 def _dream(dual, rng):
     """Any prices and messages prove something, and nothing false."""
     scale, n = 10.0 ** rng.choice([-3, 0, 2, 9, 18]), len(dual.prices)
-    dual.prices = np.clip([rng.random() * scale for _ in range(n)], 0.0, MOST_PRICE)
+    dual._best[:n] = np.clip([rng.random() * scale for _ in range(n)], 0.0, MOST_PRICE)
     dual._messages = tuple(
         part + [scale * rng.choice([0.0, rng.uniform(-1, 1)]) for _ in part]
         for part in dual._messages

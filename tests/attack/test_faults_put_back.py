@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tampering import load_checker
 
-from placeopt.experiments import consistency
+from placeopt.experiments import store
 from placeopt.model.errors import SolverError
 from placeopt.period import contracted
 from placeopt.sharding.problem import ShardingProblem
@@ -146,7 +146,7 @@ def small_numbers(patch):
 
 def bounds_above_values(patch):
     """Bounds of one row were not compared with values of another."""
-    patch.setattr(consistency, "_bound_above_value", lambda rows: "")
+    patch.setattr(store, "_bound_above_value", lambda rows: "")
 
 
 def shared_ends(patch):

@@ -41,6 +41,15 @@ def sharding_bound(problem, bound, content, _believed, _solution=None):
         pair: [[cost << k for cost in row] for row in t] for pair, t in problem.tables.items()
     }
     with_stars(problem, content.get("stars", []), q, node, tables)
+    least += pairs_after_messages(tables, sent, node) + sum(map(min, node))
+    demand(least < INFINITE, "a node has no strategy within the limit, but a solution exists")
+    proved = -(-least >> k)
+    demand(whole(bound) <= proved, f"prices and messages prove {proved} only")
+
+
+def pairs_after_messages(tables, sent, node):
+    """Return what all pairs cost at least less their messages, which are paid to the nodes."""
+    least = 0
     for (u, v), rows in tables.items():
         to_u, to_v = sent.get((u, v), ([0] * len(node[u]), [0] * len(node[v])))
         least += min(
@@ -50,10 +59,7 @@ def sharding_bound(problem, bound, content, _believed, _solution=None):
         )
         for w, message in ((u, to_u), (v, to_v)):
             node[w] = [x + y for x, y in zip(node[w], message, strict=True)]
-    least += sum(map(min, node))
-    demand(least < INFINITE, "a node has no strategy within the limit, but a solution exists")
-    proved = -(-least >> k)
-    demand(whole(bound) <= proved, f"prices and messages prove {proved} only")
+    return least
 
 
 def priced(problem, v, prices, k, q):
