@@ -45,7 +45,7 @@ def ranks() -> None:
 
     context = Context(small_problem())
     context.upward_rank()
-    device = np.zeros(context.problem.num_ops, dtype=np.int64)
+    device = np.zeros(context.problem.num_ops, np.int64)
     rank.clustered_rank(
         context.graph, context.mean_compute, context.mean_transfer, context.units.unit
     )
@@ -72,7 +72,7 @@ def lists_by_time() -> None:
     graph, costs, units = context.graph, context.costs, context.units
     position, none = (
         Context.inverse(graph.order),
-        np.full(context.problem.num_ops, -1, dtype=np.int64),
+        np.full(context.problem.num_ops, -1, np.int64),
     )
     context.by_time(position)
     time_kernels.schedule_with_favourites(graph, costs, units, position, none, context.unpinned)
@@ -102,10 +102,10 @@ def walks() -> None:
     from placeopt.solvers.search.search_space import SearchSpace
 
     problem = small_problem()
-    order, random = np.array(problem.topological_order), np.full(3, 200, dtype=np.int64)
-    AnnealingWalk(
-        SearchSpace(problem), np.zeros(problem.num_ops, dtype=np.int64), order, random
-    ).run(2, 1.0, 1.0)
+    order, random = np.array(problem.topological_order), np.full(3, 200, np.int64)
+    AnnealingWalk(SearchSpace(problem), np.zeros(problem.num_ops, np.int64), order, random).run(
+        2, 1.0, 1.0
+    )
 
 
 def populations() -> None:
@@ -113,11 +113,11 @@ def populations() -> None:
     from placeopt.solvers.search import population_kernels as kernels
     from placeopt.solvers.search.search_space import SearchSpace
 
-    space, states = SearchSpace(small_problem()), np.full((2, 3), 200, dtype=np.int64)
-    homes = np.zeros((2, 7), dtype=np.int64)
+    space, states = SearchSpace(small_problem()), np.full((2, 3), 200, np.int64)
+    homes = np.zeros((2, 7), np.int64)
     kernels.fit(space.graph, homes, states)
-    kernels.mutate(space.graph, homes, np.zeros((2, 7), dtype=np.int64), states, 1)
-    half, rows = np.full((7, 2), 0.5), np.zeros((2, 7), dtype=np.int32)
+    kernels.mutate(space.graph, homes, np.zeros((2, 7), np.int64), states, 1)
+    half, rows = np.full((7, 2), 0.5), np.zeros((2, 7), np.int32)
     drawn = kernels.sample(np.arange(7), np.cumsum(half, axis=1), states, rows)
     kernels.frequencies(drawn, 2)
     kernels.surrogate_gradient(half, half, drawn, np.zeros(2), 0.2, 0.01)
@@ -129,7 +129,7 @@ def period() -> None:
     from placeopt.model.objective import objective_of
 
     problem = small_problem("period")
-    objective_of(problem).evaluate_batch(problem, np.zeros((1, problem.num_ops), dtype=np.int32))
+    objective_of(problem).evaluate_batch(problem, np.zeros((1, problem.num_ops), np.int32))
 
 
 def period_dp() -> None:

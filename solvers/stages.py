@@ -116,7 +116,7 @@ class Stages:
         its time.
         """
         problem = self.evaluator.problem
-        device = np.empty(problem.num_ops, dtype=np.int64)
+        device = np.empty(problem.num_ops, np.int64)
         device[problem.topological_order] = (
             np.arange(problem.num_ops) * problem.num_devices // problem.num_ops
         )

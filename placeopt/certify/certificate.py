@@ -238,7 +238,7 @@ def solution_hash(solution: Any) -> str:
         array = getattr(solution, item.name)
         if isinstance(array, np.ndarray):
             found.update(f"{item.name}{array.shape}".encode())
-            found.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
+            found.update(np.ascontiguousarray(array, np.int64).tobytes())
     return found.hexdigest()
 
 

@@ -33,15 +33,16 @@ from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
 
 def latency_batch(
     problem: PlacementProblem, devices: ArrayLike, slots: ArrayLike | None = None
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the latency of every row, INFEASIBLE where a constraint is broken.
 
     Parameters
@@ -49,13 +50,13 @@ def latency_batch(
     devices : device of every op, shape (num_placements, num_ops).
     slots : slot of every op on its accelerator (0 by default), same shape.
     """
-    rows = np.array(devices, dtype=np.int64, order="C")
+    rows = np.array(devices, np.int64, order="C")
     if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
         raise InputError(
             f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
         )
-    chosen = np.zeros_like(rows) if slots is None else np.array(slots, dtype=np.int64, order="C")
-    value = np.empty(len(rows), dtype=np.int64)
+    chosen = np.zeros_like(rows) if slots is None else np.array(slots, np.int64, order="C")
+    value = np.empty(len(rows), np.int64)
     latency_rows(latency_arrays(problem), rows, chosen, value)
     return value
 

@@ -11,17 +11,16 @@ import numpy as np
 from placeopt.makespan.judge import placement_violations
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
 
-def placement_slots(problem: PlacementProblem, placement: Placement) -> NDArray[np.int64]:
+def placement_slots(problem: PlacementProblem, placement: Placement) -> Ints:
     """Slot of every op on its accelerator, 0 for ops in the pool; q or more where there are too
     many.
     """
-    slot = np.zeros(problem.num_ops, dtype=np.int64)
+    slot = np.zeros(problem.num_ops, np.int64)
     if placement.priority is None:
         return slot
     for d in np.flatnonzero(problem.io_class >= 0):

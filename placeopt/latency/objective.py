@@ -9,9 +9,9 @@ from placeopt.model.placement_objective import SteadyObjective
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
@@ -35,7 +35,7 @@ class Latency(SteadyObjective):
         priorities: ArrayLike | None = None,
         *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Values of many placements; `priorities` are the slots (0 by default)."""
         from placeopt.latency.evaluate import latency_batch
 

@@ -16,8 +16,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
 
 BLOCK = 8
@@ -29,17 +28,17 @@ _NEAR, _CONNECTED = 0.7, 0.4  # chances to move to a neighbour's slot, and to mo
 class LatencyArrays(NamedTuple):
     """What the kernels read (n ops, k devices, m tensors, q slots)."""
 
-    compute: NDArray[np.int64]  # (n, k) ticks, -1 incompatible
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]
-    io_ticks: NDArray[np.int64]  # (m, k)
-    out_ptr: NDArray[np.int64]  # (n + 1,) tensors of each op
-    out_tensor: NDArray[np.int64]
-    pool: NDArray[np.bool_]  # (k,) whether the device belongs to the CPU pool
-    resident: NDArray[np.int64]  # (n,) bytes
-    capacity: NDArray[np.int64]  # (k,) bytes
-    leader: NDArray[np.int64]  # (n,)
+    compute: Ints  # (n, k) ticks, -1 incompatible
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints
+    io_ticks: Ints  # (m, k)
+    out_ptr: Ints  # (n + 1,) tensors of each op
+    out_tensor: Ints
+    pool: Flags  # (k,) whether the device belongs to the CPU pool
+    resident: Ints  # (n,) bytes
+    capacity: Ints  # (k,) bytes
+    leader: Ints  # (n,)
     slots: int
 
 
@@ -76,10 +75,10 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
 class Groups(NamedTuple):
     """Ops that share a device, and groups that share a tensor (G groups)."""
 
-    member_ptr: NDArray[np.int64]  # (G + 1,)
-    member: NDArray[np.int64]  # (n,) ops by group
-    near_ptr: NDArray[np.int64]  # (G + 1,)
-    near: NDArray[np.int64]
+    member_ptr: Ints  # (G + 1,)
+    member: Ints  # (n,) ops by group
+    near_ptr: Ints  # (G + 1,)
+    near: Ints
 
 
 class Cooling(NamedTuple):
@@ -96,14 +95,14 @@ class Cooling(NamedTuple):
 class Scratch(NamedTuple):
     """Working memory of one evaluation (units and ops)."""
 
-    unit: NDArray[np.int64]  # (n,) unit of every op
-    duration: NDArray[np.int64]  # (units,) ticks
-    waiting: NDArray[np.int64]  # (units,) inputs that are not there yet
-    ready: NDArray[np.int64]  # (units,) ticks
-    queue: NDArray[np.int64]  # (units,)
-    seen: NDArray[np.int64]  # (units,) last tensor received
-    first: NDArray[np.int64]  # (units,) first op of the unit, -1 for none
-    next_op: NDArray[np.int64]  # (n,) next op of the same unit, -1 for none
+    unit: Ints  # (n,) unit of every op
+    duration: Ints  # (units,) ticks
+    waiting: Ints  # (units,) inputs that are not there yet
+    ready: Ints  # (units,) ticks
+    queue: Ints  # (units,)
+    seen: Ints  # (units,) last tensor received
+    first: Ints  # (units,) first op of the unit, -1 for none
+    next_op: Ints  # (n,) next op of the same unit, -1 for none
 
 
 @entry
@@ -111,21 +110,19 @@ def _scratch(a: LatencyArrays) -> Scratch:
     n, k = a.compute.shape
     units = n + k * a.slots
     return Scratch(
-        np.empty(n, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(units, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
+        np.empty(n, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(units, np.int64),
+        np.empty(n, np.int64),
     )
 
 
 @entry
-def _fill_units(
-    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
-) -> None:
+def _fill_units(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> None:
     """Set the ops, the duration and the number of inputs of every unit."""
     n, k = a.compute.shape
     w.duration[:] = 0
@@ -162,9 +159,7 @@ def _fill_units(
 
 
 @entry
-def latency_of(
-    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], w: Scratch
-) -> int:
+def latency_of(a: LatencyArrays, device: Ints, slot: Ints, w: Scratch) -> int:
     """Latency of one placement with slots 0..q-1, INFEASIBLE where units wait for themselves."""
     n, k = a.compute.shape
     q = a.slots
@@ -203,9 +198,7 @@ def latency_of(
 
 
 @entry
-def _fits(
-    a: LatencyArrays, device: NDArray[np.int64], slot: NDArray[np.int64], used: NDArray[np.int64]
-) -> bool:
+def _fits(a: LatencyArrays, device: Ints, slot: Ints, used: Ints) -> bool:
     """Whether compatibility, colocation, the number of slots and the capacities hold; `used` is
     scratch (k,).
     """
@@ -225,12 +218,10 @@ def _fits(
 
 
 @entry
-def latency_rows(
-    a: LatencyArrays, devices: NDArray[np.int64], slots: NDArray[np.int64], value: NDArray[np.int64]
-) -> None:
+def latency_rows(a: LatencyArrays, devices: Ints, slots: Ints, value: Ints) -> None:
     """Fill value[b] with the latency of row b, INFEASIBLE where a constraint is broken."""
     w = _scratch(a)
-    used = np.empty(a.compute.shape[1], dtype=np.int64)
+    used = np.empty(a.compute.shape[1], np.int64)
     for b in range(devices.shape[0]):
         value[b] = INFEASIBLE
         if _fits(a, devices[b], slots[b], used):
@@ -255,9 +246,9 @@ def _connected(
     groups: Groups,
     x: int,
     wanted: int,
-    device: NDArray[np.int64],
-    slot: NDArray[np.int64],
-    block: NDArray[np.int64],
+    device: Ints,
+    slot: Ints,
+    block: Ints,
 ) -> int:
     """Collect up to `wanted` groups around x in its slot; return how many."""
     lead = groups.member[groups.member_ptr[x]]
@@ -286,9 +277,9 @@ def _move(
     y: int,
     d: int,
     s: int,
-    device: NDArray[np.int64],
-    slot: NDArray[np.int64],
-    used: NDArray[np.int64],
+    device: Ints,
+    slot: Ints,
+    used: Ints,
 ) -> bool:
     """Move the ops of group y to slot s of device d; return whether all can run there."""
     runs = True
@@ -306,12 +297,12 @@ def _move(
 def anneal_slots(
     a: LatencyArrays,
     groups: Groups,
-    device: NDArray[np.int64],
-    slot: NDArray[np.int64],
+    device: Ints,
+    slot: Ints,
     schedule: Cooling,
     seed: int,
-    best_device: NDArray[np.int64],
-    best_slot: NDArray[np.int64],
+    best_device: Ints,
+    best_slot: Ints,
 ) -> int:
     """One cooling cycle from (device, slot), which it changes; leaves the best placement in best_*
     and returns its latency.
@@ -319,16 +310,16 @@ def anneal_slots(
     np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
     k = a.compute.shape[1]
     w = _scratch(a)
-    used = np.zeros(k, dtype=np.int64)
+    used = np.zeros(k, np.int64)
     for v in range(len(device)):
         used[device[v]] += a.resident[v]
     best = latency_of(a, device, slot, w)
     energy = _energy(a, w, best, schedule.serial)
     best_device[:] = device
     best_slot[:] = slot
-    block = np.empty(BLOCK, dtype=np.int64)
-    old_device = np.empty(BLOCK, dtype=np.int64)
-    old_slot = np.empty(BLOCK, dtype=np.int64)
+    block = np.empty(BLOCK, np.int64)
+    old_device = np.empty(BLOCK, np.int64)
+    old_slot = np.empty(BLOCK, np.int64)
     cooling = (schedule.cold / schedule.hot) ** (1.0 / schedule.moves)
     temperature = schedule.hot
     for _ in range(schedule.moves):

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Ints, frozen
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 
@@ -20,22 +18,22 @@ class ProblemArrays(NamedTuple):
     Every array is read-only, int64 and C-contiguous, so that each kernel is compiled once.
     """
 
-    compute: NDArray[np.int64]  # (n, k)
-    indegree: NDArray[np.int64]  # (n,) number of input tensors
-    edge_ptr: NDArray[np.int64]  # (n + 1,) out-edges of each op
-    edge_op: NDArray[np.int64]  # (edges,) consumer
-    edge_tensor: NDArray[np.int64]  # (edges,) tensor, edges of one tensor are adjacent
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]  # (edges,)
-    producer: NDArray[np.int64]  # (m,)
-    transfer: NDArray[np.int64]  # (m, c)
-    link_class: NDArray[np.int64]  # (k, k)
-    channel: NDArray[np.int64]  # (k, k)
+    compute: Ints  # (n, k)
+    indegree: Ints  # (n,) number of input tensors
+    edge_ptr: Ints  # (n + 1,) out-edges of each op
+    edge_op: Ints  # (edges,) consumer
+    edge_tensor: Ints  # (edges,) tensor, edges of one tensor are adjacent
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # (edges,)
+    producer: Ints  # (m,)
+    transfer: Ints  # (m, c)
+    link_class: Ints  # (k, k)
+    channel: Ints  # (k, k)
     num_channels: int  # 0 without contention
-    resident: NDArray[np.int64]  # (n,)
-    capacity: NDArray[np.int64]  # (k,)
-    colocation: NDArray[np.int64]  # (n,)
-    tensor_bytes: NDArray[np.int64]  # (m,)
+    resident: Ints  # (n,)
+    capacity: Ints  # (k,)
+    colocation: Ints  # (n,)
+    tensor_bytes: Ints  # (m,)
     num_groups: int  # largest colocation id + 1
     peak_memory: bool  # whether capacity bounds the dynamic peak
 

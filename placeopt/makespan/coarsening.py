@@ -27,11 +27,10 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Schedule
 
-Links = dict[int, "NDArray[np.int64]"]
+Links = dict[int, "Ints"]
 """Other op: units of the transfer, per link class."""
 
 
@@ -53,7 +52,7 @@ class Coarse:
     problem: PlacementProblem
     fine: PlacementProblem
     unit: int
-    kept: NDArray[np.int64]
+    kept: Ints
     hosts: tuple[tuple[int, int], ...]
 
     def restrict(self, placement: Placement) -> Placement:
@@ -66,14 +65,14 @@ class Coarse:
         schedule.
         """
         fine, unit = self.fine, self.unit
-        device = np.zeros(fine.num_ops, dtype=np.int64)
+        device = np.zeros(fine.num_ops, np.int64)
         device[self.kept] = schedule.device
         for v, host in reversed(self.hosts):
             device[v] = device[host] if host >= 0 else 0
-        start = np.zeros(fine.num_ops, dtype=np.int64)
-        finish = np.zeros(fine.num_ops, dtype=np.int64)
+        start = np.zeros(fine.num_ops, np.int64)
+        finish = np.zeros(fine.num_ops, np.int64)
         start[self.kept], finish[self.kept] = schedule.start, schedule.finish
-        kept = np.zeros(fine.num_ops, dtype=np.bool_)
+        kept = np.zeros(fine.num_ops, np.bool_)
         kept[self.kept] = True
         pointer, source, tensor = fine.predecessors
         for v in fine.topological_order.tolist():
@@ -107,7 +106,7 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
         after,
     )
     kept = np.setdiff1d(np.arange(problem.num_ops), [v for v, _ in hosts])
-    number = np.zeros(problem.num_ops, dtype=np.int64)
+    number = np.zeros(problem.num_ops, np.int64)
     number[kept] = np.arange(len(kept))
     pairs = [
         (u, v, units)
@@ -120,7 +119,7 @@ def coarsen(problem: PlacementProblem, unit: int) -> Coarse:
         producer=number[[u for u, _, _ in pairs]],
         consumer_ptr=np.arange(len(pairs) + 1),
         consumer=number[[v for _, v, _ in pairs]],
-        transfer=np.array([units for _, _, units in pairs], dtype=np.int64).reshape(
+        transfer=np.array([units for _, _, units in pairs], np.int64).reshape(
             len(pairs), problem.transfer.shape[1]
         ),
         link_class=problem.link_class,
@@ -147,16 +146,14 @@ def _links(problem: PlacementProblem, unit: int) -> tuple[list[Links], list[Link
     return before, after
 
 
-def _join(
-    before: list[Links], after: list[Links], u: int, v: int, units: NDArray[np.int64]
-) -> None:
+def _join(before: list[Links], after: list[Links], u: int, v: int, units: Ints) -> None:
     """Have v wait for u at least so long where they are on different devices."""
     known = after[u].get(v)
     after[u][v] = before[v][u] = units if known is None else np.maximum(known, units)
 
 
 def _leave_out(
-    may_go: NDArray[np.bool_], before: list[Links], after: list[Links]
+    may_go: Flags, before: list[Links], after: list[Links]
 ) -> tuple[tuple[int, int], ...]:
     """Take ops out of the links; return them in that order, each with its host."""
     hosts: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.arrays import distinct, frozen, int_array
+from placeopt.model.arrays import Ints, distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE, time_text
 from placeopt.model.placement import QUEUES, Placement, Schedule
@@ -49,10 +49,10 @@ class Evaluation(Shown):
     placement: Placement
     makespan: int
     queue: str
-    start: NDArray[np.int64]  # (num_ops,) ticks
-    finish: NDArray[np.int64]  # (num_ops,) ticks
-    peak_memory: NDArray[np.int64]  # (num_devices,) bytes
-    _contended: NDArray[np.int64]  # (4, requests): tensor, destination, start, finish
+    start: Ints  # (num_ops,) ticks
+    finish: Ints  # (num_ops,) ticks
+    peak_memory: Ints  # (num_devices,) bytes
+    _contended: Ints  # (4, requests): tensor, destination, start, finish
 
     def shown(self) -> dict[str, str]:
         """Return the makespan, the load of the busiest device and the largest peak of memory."""
@@ -69,14 +69,14 @@ class Evaluation(Shown):
         }
 
     @cached_property
-    def busy(self) -> NDArray[np.int64]:
+    def busy(self) -> Ints:
         """Ticks that each device computes, shape (num_devices,)."""
-        total = np.zeros(self.problem.num_devices, dtype=np.int64)
+        total = np.zeros(self.problem.num_devices, np.int64)
         np.add.at(total, self.placement.device, self.finish - self.start)
         return total
 
     @cached_property
-    def transfers(self) -> NDArray[np.int64]:
+    def transfers(self) -> Ints:
         """Rows (tensor, destination, start, finish) of every transfer, sorted by (tensor,
         destination).
         """
@@ -113,7 +113,7 @@ class Evaluation(Shown):
         )
 
 
-_NO_RANKS = frozen(np.zeros((0, 0), dtype=np.int64))
+_NO_RANKS = frozen(np.zeros((0, 0), np.int64))
 
 
 def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
@@ -121,7 +121,7 @@ def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
     n, k, edges = (
         (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
     )
-    return kernels.Trace(*(np.zeros(shape, dtype=np.int64) for shape in (n, n, (4, edges), 1, k)))
+    return kernels.Trace(*(np.zeros(shape, np.int64) for shape in (n, n, (4, edges), 1, k)))
 
 
 _NO_TRACE = _empty_trace()
@@ -129,7 +129,7 @@ _NO_TRACE = _empty_trace()
 
 def _table(rows: NDArray[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
     """Return rows as kernels read them."""
-    return _read_only(np.ascontiguousarray(rows, dtype=kind))
+    return _read_only(np.ascontiguousarray(rows, kind))
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -184,7 +184,7 @@ def evaluate(
         if placement.priority is None or mode == "fifo"
         else _table(placement.priority[None, :], np.int64)
     )
-    makespan, trace = np.empty(1, dtype=np.int64), _empty_trace(problem)
+    makespan, trace = np.empty(1, np.int64), _empty_trace(problem)
     kernels.batch(
         arrays,
         _table(placement.device[None, :], np.int32),
@@ -226,7 +226,7 @@ def evaluate_batch(
     queue: str | None = None,
     *,
     threads: int | None = None,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Makespans of many placements, on all cores.
 
     Parameters
@@ -259,7 +259,7 @@ def evaluate_batch(
                 f"{ranks.shape}"
             )
     arrays = problem_arrays(problem)
-    out = np.empty(len(table), dtype=np.int64)
+    out = np.empty(len(table), np.int64)
     shared = len(ranks) < 2
 
     def run(piece: slice) -> None:
@@ -291,4 +291,4 @@ def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, st
 def warm_up(problem: PlacementProblem | None = None) -> None:
     """Compile the kernels (or load them from numba's cache), so that timings start warm."""
     tiny = problem or PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
-    evaluate_batch(tiny, np.zeros((1, tiny.num_ops), dtype=np.int32), threads=1)
+    evaluate_batch(tiny, np.zeros((1, tiny.num_ops), np.int32), threads=1)

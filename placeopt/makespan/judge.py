@@ -15,8 +15,7 @@ from placeopt.model.placement import Placement
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.placement import Schedule
     from placeopt.model.problem import PlacementProblem
 
@@ -82,38 +81,38 @@ class _Transfers(NamedTuple):
     num_devices + destination.
     """
 
-    key: NDArray[np.int64]
-    start: NDArray[np.int64]
-    finish: NDArray[np.int64]
+    key: Ints
+    start: Ints
+    finish: Ints
 
-    def position(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
+    def position(self, key: Ints) -> Ints:
         """Return the transfer of each key, -1 where there is none."""
         if not len(self.key):
-            return np.full(len(key), -1, dtype=np.int64)
+            return np.full(len(key), -1, np.int64)
         at = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
         return np.where(self.key[at] == key, at, -1)
 
 
-def _rows(broken: NDArray[np.bool_]) -> list[int]:
+def _rows(broken: Flags) -> list[int]:
     """Return the first rows that break a rule."""
     rows: list[int] = np.flatnonzero(broken)[:MOST_WORDS].tolist()
     return rows
 
 
-def _sorted(key: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sorted(key: Ints) -> Ints:
     """Return a stable order by key; evaluated schedules are in that order already."""
     if (key[1:] >= key[:-1]).all():
         return np.arange(len(key))
     return np.argsort(key, kind="stable")
 
 
-def _sums(group: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    total = np.zeros(count, dtype=np.int64)
+def _sums(group: Ints, values: Ints, count: int) -> Ints:
+    total = np.zeros(count, np.int64)
     np.add.at(total, group, values)
     return total
 
 
-def _split_groups(problem: PlacementProblem, device: NDArray[np.int64]) -> list[str]:
+def _split_groups(problem: PlacementProblem, device: Ints) -> list[str]:
     """List ops that are not on the device of the first op of their colocation group."""
     grouped = np.flatnonzero(problem.colocation >= 0)
     _, first, group = np.unique(problem.colocation[grouped], return_index=True, return_inverse=True)
@@ -177,7 +176,7 @@ def _transfer_violations(
     found += [f"{what(i)} goes to the device it is on" for i in _rows(~away)]
     key = tensor * problem.num_devices + target
     order = _sorted(key)
-    again = np.zeros(len(key), dtype=np.bool_)
+    again = np.zeros(len(key), np.bool_)
     again[order[1:]] = key[order[1:]] == key[order[:-1]]
     found += [f"{what(i)} happens twice" for i in _rows(again)]
     expected = problem.transfer[tensor, np.where(away, problem.link_class[source, target], 0)]
@@ -230,7 +229,7 @@ def _input_violations(
         f"{available[e]}"
         for e in _rows((~away | sent) & (schedule.start[op] < available))
     ]
-    read = np.zeros(len(transfers.key), dtype=np.bool_)
+    read = np.zeros(len(transfers.key), np.bool_)
     read[at[sent]] = True
     unread = (
         ~read & (transfers.position(transfers.key) == np.arange(len(read)))
@@ -246,9 +245,9 @@ def _input_violations(
 
 
 def _overlaps(
-    where: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
+    where: Ints,
+    start: Ints,
+    finish: Ints,
     place: Callable[[int], str],
     what: Callable[[int], str],
 ) -> list[str]:

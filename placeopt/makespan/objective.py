@@ -11,9 +11,9 @@ from placeopt.model.placement_objective import PlacementObjective
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import BoundReport, Witness
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -60,7 +60,7 @@ class Makespan(PlacementObjective):
         priorities: ArrayLike | None = None,
         *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Makespans of many placements; INFEASIBLE where a constraint is broken."""
         from placeopt.makespan.evaluate import evaluate_batch
 

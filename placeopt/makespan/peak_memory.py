@@ -12,14 +12,13 @@ from placeopt.model.compiled import inner
 from placeopt.model.heaps import pop, push
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.arrays import ProblemArrays
     from placeopt.makespan.workspace import Workspace
+    from placeopt.model.arrays import Ints
 
 
 @inner
-def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sorted(values: Ints) -> Ints:
     """Indices of `values` by value, ties by index."""
     count = len(values)
     key, item, order = (
@@ -36,9 +35,7 @@ def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @inner
-def _transfers_by_tensor(
-    w: Workspace, num_tensors: int, num_requests: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[Ints, Ints]:
     """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
     first = np.zeros(num_tensors + 1, np.int64)
     for r in range(num_requests):
@@ -54,9 +51,7 @@ def _transfers_by_tensor(
 
 
 @inner
-def _lives(
-    arrays: ProblemArrays, w: Workspace, num_requests: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _lives(arrays: ProblemArrays, w: Workspace, num_requests: int) -> tuple[Ints, Ints, Ints, Ints]:
     """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
     m = arrays.producer.shape[0]
     room = m + arrays.consumer.shape[0]
@@ -101,7 +96,7 @@ def _lives(
 
 
 @inner
-def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArray[np.int64]:
+def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> Ints:
     """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
 
     A tensor lives on its producer's device from its producer's start, on another from its

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.arrays import ProblemArrays
+    from placeopt.model.arrays import Flags, Ints
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
@@ -55,9 +56,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @inlined
 def _add(
-    members: NDArray[np.int64],
-    inside: NDArray[np.bool_],
-    count: NDArray[np.int64],
+    members: Ints,
+    inside: Flags,
+    count: Ints,
     which: int,
     x: int,
 ) -> None:
@@ -455,7 +456,7 @@ def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
 
 
 @uncounted
-def _load(w: Workspace, devices: NDArray[np.int32], ranks: NDArray[np.int64], row: int) -> None:
+def _load(w: Workspace, devices: NDArray[np.int32], ranks: Ints, row: int) -> None:
     """Copy one row of placements into the workspace; one row of ranks for all is copied once."""
     for op in range(devices.shape[1]):
         w.device[op] = devices[row, op]
@@ -469,13 +470,13 @@ class Trace(NamedTuple):
     are asked for.
     """
 
-    start: NDArray[np.int64]  # (n,)
-    finish: NDArray[np.int64]  # (n,)
+    start: Ints  # (n,)
+    finish: Ints  # (n,)
     requests: NDArray[
         np.int64
     ]  # (4, edges) tensor, destination, start, finish of the contended transfers
-    num_requests: NDArray[np.int64]  # (1,) how many of them there are
-    peak: NDArray[np.int64]  # (k,) bytes
+    num_requests: Ints  # (1,) how many of them there are
+    peak: Ints  # (k,) bytes
 
 
 @inner
@@ -496,9 +497,9 @@ def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) 
 def batch(
     arrays: ProblemArrays,
     devices: NDArray[np.int32],
-    ranks: NDArray[np.int64],
+    ranks: Ints,
     mode: int,
-    out: NDArray[np.int64],
+    out: Ints,
     trace: Trace,
 ) -> None:
     """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken or

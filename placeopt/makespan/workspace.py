@@ -11,9 +11,8 @@ import numpy as np
 from placeopt.model.compiled import inner
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.arrays import ProblemArrays
+    from placeopt.model.arrays import Flags, Ints
 
 TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
 """Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so
@@ -23,69 +22,69 @@ far, ops completed."""
 class Queues(NamedTuple):
     """The ops of every device that are ready, or become so later: heaps in the device's region."""
 
-    first: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
-    size: NDArray[np.int64]  # (k,) entries in the ready heap
-    key: NDArray[np.int64]  # (n,)
-    op: NDArray[np.int64]  # (n,)
-    later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
-    later_key: NDArray[np.int64]  # (n,)
-    later_op: NDArray[np.int64]  # (n,)
+    first: Ints  # (k + 1,) region of each device in the heaps
+    size: Ints  # (k,) entries in the ready heap
+    key: Ints  # (n,)
+    op: Ints  # (n,)
+    later_size: Ints  # (k,) entries in the heap of ops that become ready later
+    later_key: Ints  # (n,)
+    later_op: Ints  # (n,)
 
 
 class Channels(NamedTuple):
     """The channels, what they carry, and the heap of the transfers that are under way."""
 
-    root: NDArray[np.int64]  # (channels,) request heap
-    running: NDArray[np.int64]  # (channels,) request or -1
-    event_key: NDArray[np.int64]  # (channels,) heap of transfer completions
-    event_channel: NDArray[np.int64]  # (channels,)
-    active: NDArray[np.int64]  # (channels,) channels that may start a transfer now
-    is_active: NDArray[np.bool_]  # (channels,)
+    root: Ints  # (channels,) request heap
+    running: Ints  # (channels,) request or -1
+    event_key: Ints  # (channels,) heap of transfer completions
+    event_channel: Ints  # (channels,)
+    active: Ints  # (channels,) channels that may start a transfer now
+    is_active: Flags  # (channels,)
 
 
 class Requests(NamedTuple):
     """The contended transfers: one per tensor and destination."""
 
-    key: NDArray[np.int64]  # (edges,)
-    tensor: NDArray[np.int64]  # (edges,)
-    destination: NDArray[np.int64]  # (edges,)
-    left: NDArray[np.int64]  # (edges,) skew-heap children
-    right: NDArray[np.int64]  # (edges,)
-    start: NDArray[np.int64]  # (edges,)
-    finish: NDArray[np.int64]  # (edges,)
+    key: Ints  # (edges,)
+    tensor: Ints  # (edges,)
+    destination: Ints  # (edges,)
+    left: Ints  # (edges,) skew-heap children
+    right: Ints  # (edges,)
+    start: Ints  # (edges,)
+    finish: Ints  # (edges,)
 
 
 class PlannedOrder(NamedTuple):
     """What is planned: the next op of every device, and every channel's requests in order."""
 
-    op_at: NDArray[np.int64]  # (k,) next position of each device in Queues.op
-    pair_ptr: NDArray[np.int64]  # (m + 1,) first request of each tensor
-    lane_ptr: NDArray[np.int64]  # (channels + 1,) region of each channel in lane
-    lane_at: NDArray[np.int64]  # (channels,) next position
-    lane: NDArray[np.int64]  # (edges,) requests in planned order
-    requested: NDArray[np.bool_]  # (edges,)
+    op_at: Ints  # (k,) next position of each device in Queues.op
+    pair_ptr: Ints  # (m + 1,) first request of each tensor
+    lane_ptr: Ints  # (channels + 1,) region of each channel in lane
+    lane_at: Ints  # (channels,) next position
+    lane: Ints  # (edges,) requests in planned order
+    requested: Flags  # (edges,)
 
 
 class Workspace(NamedTuple):
     """Scratch memory of one thread; nothing is allocated per evaluation."""
 
-    device: NDArray[np.int64]  # (n,) the placement
-    rank: NDArray[np.int64]  # (n,) its priorities, 0 without
-    counter: NDArray[np.int64]  # (5,) see TOUCHED
-    pending: NDArray[np.int64]  # (n,) inputs still missing
-    cost: NDArray[np.int64]  # (n,) ticks of each op on its device
-    ready: NDArray[np.int64]  # (n,) time the inputs are available
-    running: NDArray[np.int64]  # (k,) op or -1
-    next_time: NDArray[np.int64]  # (k,) time of the device's next event
-    touched: NDArray[np.int64]  # (k,) devices that may start an op now
-    is_touched: NDArray[np.bool_]  # (k,)
-    start: NDArray[np.int64]  # (n,)
-    finish: NDArray[np.int64]  # (n,)
-    stamp: NDArray[np.int64]  # (k,) last tensor that met this destination
-    best_rank: NDArray[np.int64]  # (k,) smallest rank among its consumers there
-    spots: NDArray[np.int64]  # (k,) destinations of the tensor at hand
-    group_device: NDArray[np.int64]  # (groups,)
-    load: NDArray[np.int64]  # (k,) bytes
+    device: Ints  # (n,) the placement
+    rank: Ints  # (n,) its priorities, 0 without
+    counter: Ints  # (5,) see TOUCHED
+    pending: Ints  # (n,) inputs still missing
+    cost: Ints  # (n,) ticks of each op on its device
+    ready: Ints  # (n,) time the inputs are available
+    running: Ints  # (k,) op or -1
+    next_time: Ints  # (k,) time of the device's next event
+    touched: Ints  # (k,) devices that may start an op now
+    is_touched: Flags  # (k,)
+    start: Ints  # (n,)
+    finish: Ints  # (n,)
+    stamp: Ints  # (k,) last tensor that met this destination
+    best_rank: Ints  # (k,) smallest rank among its consumers there
+    spots: Ints  # (k,) destinations of the tensor at hand
+    group_device: Ints  # (groups,)
+    load: Ints  # (k,) bytes
     queues: Queues
     channels: Channels
     requests: Requests

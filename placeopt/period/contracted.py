@@ -20,27 +20,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import touching_tensors
+from placeopt.model.arrays import Flags, Ints, touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.loads import order_edges
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 
 class TensorArrays(NamedTuple):
     """The tensors of a contracted problem as kernels read them (N nodes, m tensors)."""
 
-    of_pass: NDArray[np.int64]  # (m,)
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]
-    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
-    touch_tensor: NDArray[np.int64]
-    touch_role: NDArray[np.int64]  # 1 producer, 0 consumer
+    of_pass: Ints  # (m,)
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints
+    touch_ptr: Ints  # (N + 1,) tensors that touch a node
+    touch_tensor: Ints
+    touch_role: Ints  # 1 producer, 0 consumer
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,19 +57,19 @@ class ContractedProblem:
     """
 
     problem: PlacementProblem
-    node: NDArray[np.int64]  # (num_ops,)
+    node: Ints  # (num_ops,)
     types: tuple[tuple[int, ...], ...]
-    compute: NDArray[np.int64]  # (2, N, G) ticks, 0 where not allowed
-    allowed: NDArray[np.bool_]  # (N, G)
-    resident: NDArray[np.int64]  # (N,) bytes
-    capacity: NDArray[np.int64]  # (G,) bytes
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]
-    weight: NDArray[np.int64]  # (m, G) ticks
-    tensor_pass: NDArray[np.int64]  # (m,)
-    order_from: NDArray[np.int64]
-    order_to: NDArray[np.int64]
+    compute: Ints  # (2, N, G) ticks, 0 where not allowed
+    allowed: Flags  # (N, G)
+    resident: Ints  # (N,) bytes
+    capacity: Ints  # (G,) bytes
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints
+    weight: Ints  # (m, G) ticks
+    tensor_pass: Ints  # (m,)
+    order_from: Ints
+    order_to: Ints
 
     @property
     def num_nodes(self) -> int:
@@ -84,9 +82,9 @@ class ContractedProblem:
         return len(self.types)
 
     @property
-    def type_counts(self) -> NDArray[np.int64]:
+    def type_counts(self) -> Ints:
         """Number of devices of each type."""
-        return np.array([len(devices) for devices in self.types], dtype=np.int64)
+        return np.array([len(devices) for devices in self.types], np.int64)
 
     @property
     def two_pass(self) -> bool:
@@ -94,7 +92,7 @@ class ContractedProblem:
         return self.problem.pipeline == "gpipe" and bool(self.problem.backward.any())
 
     @cached_property
-    def edge_tensor(self) -> NDArray[np.int64]:
+    def edge_tensor(self) -> Ints:
         """Tensor of each entry of `consumer`."""
         return np.repeat(np.arange(len(self.producer)), np.diff(self.consumer_ptr))
 
@@ -107,17 +105,15 @@ class ContractedProblem:
         )
 
     @cached_property
-    def total(self) -> NDArray[np.int64]:
+    def total(self) -> Ints:
         """Ticks of both passes, shape (N, G)."""
-        total: NDArray[np.int64] = self.compute.sum(axis=0)
+        total: Ints = self.compute.sum(axis=0)
         return total
 
     @cached_property
-    def smallest_times(self) -> NDArray[np.int64]:
+    def smallest_times(self) -> Ints:
         """Ticks of every node on its fastest type, both passes, shape (N,)."""
-        times: NDArray[np.int64] = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(
-            axis=1
-        )
+        times: Ints = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
         return times
 
     @cached_property
@@ -128,27 +124,27 @@ class ContractedProblem:
         return int(self.total.max(axis=1).sum()) + int(self.weight.max(axis=1, initial=0).sum())
 
     @cached_property
-    def type_of(self) -> NDArray[np.int64]:
+    def type_of(self) -> Ints:
         """Type of every device, shape (num_devices,)."""
-        found = np.empty(self.problem.num_devices, dtype=np.int64)
+        found = np.empty(self.problem.num_devices, np.int64)
         for g, devices in enumerate(self.types):
             found[list(devices)] = g
         return found
 
     @cached_property
-    def pass_compute(self) -> NDArray[np.int64]:
+    def pass_compute(self) -> Ints:
         """Ticks of each pass that has loads of its own, shape (P, N, G): two for "gpipe", else
         their sum.
         """
         return self.compute if self.two_pass else self.total[None]
 
-    def expand(self, node_device: NDArray[np.int64]) -> NDArray[np.int64]:
+    def expand(self, node_device: Ints) -> Ints:
         """Device of every op, given the device of every node."""
         return node_device[self.node]
 
-    def renumbered(self, order: NDArray[np.int64]) -> ContractedProblem:
+    def renumbered(self, order: Ints) -> ContractedProblem:
         """Return the model with node `order[i]` renamed i."""
-        position = np.empty(self.num_nodes, dtype=np.int64)
+        position = np.empty(self.num_nodes, np.int64)
         position[order] = np.arange(self.num_nodes)
         return replace(
             self,
@@ -167,7 +163,7 @@ ROWS_AT_ONCE = 100_000
 """Rows of a table that are compared at once."""
 
 
-def _column_words(table: NDArray[np.int64]) -> NDArray[np.int64]:
+def _column_words(table: Ints) -> Ints:
     """Return a number per column, the same for equal columns only: the number of the first column
     that equals it.
 
@@ -203,8 +199,8 @@ def contract(
     *,
     contiguity: str | None = None,
     limit: int | None = None,
-    sync: NDArray[np.int64] | None = None,
-    uplink: NDArray[np.int64] | None = None,
+    sync: Ints | None = None,
+    uplink: Ints | None = None,
 ) -> ContractedProblem:
     """Contract `problem` for the given contiguity (default: its own).
 
@@ -242,35 +238,31 @@ def contract(
     return model.renumbered(_depth_first_order(model))
 
 
-def _fuse_cycles(
-    label: NDArray[np.int64], edge_from: NDArray[np.int64], edge_to: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _fuse_cycles(label: Ints, edge_from: Ints, edge_to: Ints) -> Ints:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
     size = int(label.max()) + 1
-    ones = np.ones(len(edge_from), dtype=np.int8)
+    ones = np.ones(len(edge_from), np.int8)
     graph = coo_matrix((ones, (label[edge_from], label[edge_to])), shape=(size, size))
-    component: NDArray[np.int64] = connected_components(graph, directed=True, connection="strong")[
-        1
-    ].astype(np.int64)
+    component: Ints = connected_components(graph, directed=True, connection="strong")[1].astype(
+        np.int64
+    )
     return component[label]
 
 
 def _build(
     problem: PlacementProblem,
-    label: NDArray[np.int64],
+    label: Ints,
     types: tuple[tuple[int, ...], ...],
-    edge_from: NDArray[np.int64],
-    edge_to: NDArray[np.int64],
+    edge_from: Ints,
+    edge_to: Ints,
 ) -> ContractedProblem:
     size, num_types = int(label.max()) + 1, len(types)
     two_pass = problem.pipeline == "gpipe" and bool(problem.backward.any())
-    passes = (
-        problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, dtype=np.int64)
-    )
+    passes = problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, np.int64)
     columns = problem.compute[:, [devices[0] for devices in types]]
-    allowed = np.ones((size, num_types), dtype=np.bool_)
+    allowed = np.ones((size, num_types), np.bool_)
     np.logical_and.at(allowed, label, columns != INCOMPATIBLE)
     if not allowed.any(axis=1).all():
         node = int((~allowed.any(axis=1)).argmax())
@@ -279,13 +271,13 @@ def _build(
             f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can "
             "run all of them"
         )
-    compute = np.zeros((2, size, num_types), dtype=np.int64)
+    compute = np.zeros((2, size, num_types), np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
-    resident = np.zeros(size, dtype=np.int64)
+    resident = np.zeros(size, np.int64)
     np.add.at(resident, label, problem.resident)
 
     io = problem.io_ticks[:, [devices[0] for devices in types]]
-    merged: dict[tuple[int, int, tuple[int, ...]], NDArray[np.int64]] = {}
+    merged: dict[tuple[int, int, tuple[int, ...]], Ints] = {}
     for t in range(problem.num_tensors):
         source = int(label[problem.producer[t]])
         ops = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
@@ -297,7 +289,7 @@ def _build(
         key = (int(passes[problem.producer[t]]), source, targets)
         merged[key] = merged[key] + io[t] if key in merged else io[t].copy()
     keys = sorted(merged)
-    pointer = np.zeros(len(keys) + 1, dtype=np.int64)
+    pointer = np.zeros(len(keys) + 1, np.int64)
     pointer[1:] = np.cumsum([len(targets) for _, _, targets in keys])
     pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
@@ -308,22 +300,18 @@ def _build(
         compute=compute,
         allowed=allowed,
         resident=resident,
-        capacity=np.array([problem.capacity[devices[0]] for devices in types], dtype=np.int64),
-        producer=np.array([source for _, source, _ in keys], dtype=np.int64),
+        capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
+        producer=np.array([source for _, source, _ in keys], np.int64),
         consumer_ptr=pointer,
-        consumer=np.array([v for _, _, targets in keys for v in targets], dtype=np.int64),
-        weight=np.array([merged[key] for key in keys], dtype=np.int64).reshape(
-            len(keys), num_types
-        ),
-        tensor_pass=np.array([part for part, _, _ in keys], dtype=np.int64),
+        consumer=np.array([v for _, _, targets in keys for v in targets], np.int64),
+        weight=np.array([merged[key] for key in keys], np.int64).reshape(len(keys), num_types),
+        tensor_pass=np.array([part for part, _, _ in keys], np.int64),
         order_from=np.ascontiguousarray(pairs[:, 0]),
         order_to=np.ascontiguousarray(pairs[:, 1]),
     )
 
 
-def _merge_leaves(
-    model: ContractedProblem, sync: NDArray[np.int64] | None, uplink: NDArray[np.int64] | None
-) -> NDArray[np.int64] | None:
+def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | None) -> Ints | None:
     """Return a new label per node with idle leaves joined to their neighbour, None if there are
     none.
 
@@ -343,13 +331,13 @@ def _merge_leaves(
     """
     size = model.num_nodes
     neighbours = _neighbours(model, uplink)
-    idle: NDArray[np.bool_] = np.asarray(~model.compute.any(axis=(0, 2)))
+    idle: Flags = np.asarray(~model.compute.any(axis=(0, 2)))
     if sync is not None:
         idle[model.node[sync > 0]] = False
     if int(model.resident.sum()) > int(model.capacity.min()):
         idle &= model.resident == 0
     label = np.arange(size)
-    taken = np.zeros(size, dtype=np.bool_)
+    taken = np.zeros(size, np.bool_)
     for v in np.flatnonzero(idle).tolist():
         if len(neighbours[v]) > 1:
             continue
@@ -364,7 +352,7 @@ def _merge_leaves(
     return np.unique(label, return_inverse=True)[1]
 
 
-def _neighbours(model: ContractedProblem, uplink: NDArray[np.int64] | None) -> list[set[int]]:
+def _neighbours(model: ContractedProblem, uplink: Ints | None) -> list[set[int]]:
     """Return the nodes that share a tensor of any cost, or an order edge, with each node."""
     tensor = model.edge_tensor
     ends = [
@@ -383,7 +371,7 @@ def _neighbours(model: ContractedProblem, uplink: NDArray[np.int64] | None) -> l
     return neighbours
 
 
-def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | None:
+def _merge_heavy(model: ContractedProblem, limit: int) -> Ints | None:
     """Return a new label per node that joins what no placement within `limit` separates.
 
     Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it
@@ -417,13 +405,13 @@ def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | No
         if stuck and a != b and (allowed[a] & allowed[b]).any():
             parent[a] = b
             allowed[b] &= allowed[a]
-    label = np.array([root(v) for v in range(model.num_nodes)], dtype=np.int64)
+    label = np.array([root(v) for v in range(model.num_nodes)], np.int64)
     if (label == np.arange(model.num_nodes)).all():
         return None
     return np.unique(label, return_inverse=True)[1]
 
 
-def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
+def _depth_first_order(model: ContractedProblem) -> Ints:
     """Return a topological order of the order edges that follows branches to their end.
 
     There are no cycles: `chain` has joined them, `none` has no order edges, and a `convex` model
@@ -431,7 +419,7 @@ def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
     """
     size = model.num_nodes
     successors: list[list[int]] = [[] for _ in range(size)]
-    waiting = np.zeros(size, dtype=np.int64)
+    waiting = np.zeros(size, np.int64)
     for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
         successors[u].append(v)
         waiting[v] += 1
@@ -444,4 +432,4 @@ def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
             waiting[v] -= 1
             if waiting[v] == 0:
                 stack.append(v)
-    return np.array(order, dtype=np.int64)
+    return np.array(order, np.int64)

@@ -41,25 +41,26 @@ from placeopt.period.judge import period_violations
 from placeopt.period.loads import loads_of, period_arrays, period_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
 
-def period_batch(problem: PlacementProblem, devices: ArrayLike) -> NDArray[np.int64]:
+def period_batch(problem: PlacementProblem, devices: ArrayLike) -> Ints:
     """Return the period of every row of `devices`, INFEASIBLE where a constraint is broken.
 
     Parameters
     ----------
     devices : device index of every op, shape (num_placements, num_ops).
     """
-    rows = np.ascontiguousarray(devices, dtype=np.int32)
+    rows = np.ascontiguousarray(devices, np.int32)
     if rows.ndim != 2 or rows.shape[1] != problem.num_ops:
         raise InputError(
             f"devices: expected shape (placements, {problem.num_ops}), received {rows.shape}"
         )
-    value = np.empty(len(rows), dtype=np.int64)
+    value = np.empty(len(rows), np.int64)
     period_rows(period_arrays(problem), rows, value)
     return value
 
@@ -78,13 +79,11 @@ def period_value(problem: PlacementProblem, placement: Placement) -> int:
     return value
 
 
-def period_loads(problem: PlacementProblem, placement: Placement) -> NDArray[np.int64]:
+def period_loads(problem: PlacementProblem, placement: Placement) -> Ints:
     """Return the load of every device in ticks, shape (2, num_devices): forward and backward
     pass.
     """
     k = problem.num_devices
-    load = np.zeros((2, k), dtype=np.int64)
-    loads_of(
-        period_arrays(problem), placement.device.astype(np.int32), load, np.empty(k, dtype=np.int64)
-    )
+    load = np.zeros((2, k), np.int64)
+    loads_of(period_arrays(problem), placement.device.astype(np.int32), load, np.empty(k, np.int64))
     return load

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Flags, Ints, frozen
 from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 from placeopt.model.objective import INFEASIBLE
@@ -28,17 +28,17 @@ FORWARD, BACKWARD = range(2)
 class PeriodArrays(NamedTuple):
     """What the kernels read (n ops, k devices, m tensors, e order edges)."""
 
-    compute: NDArray[np.int64]  # (n, k) ticks, -1 incompatible
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]  # (edges,)
-    io_ticks: NDArray[np.int64]  # (m, k) ticks to move a tensor between a device and host memory
-    backward: NDArray[np.bool_]  # (n,)
-    resident: NDArray[np.int64]  # (n,) bytes
-    capacity: NDArray[np.int64]  # (k,) bytes
-    leader: NDArray[np.int64]  # (n,) first op of the colocation class
-    order_from: NDArray[np.int64]  # (e,) order edges, topologically sorted by their source
-    order_to: NDArray[np.int64]  # (e,)
+    compute: Ints  # (n, k) ticks, -1 incompatible
+    producer: Ints  # (m,)
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # (edges,)
+    io_ticks: Ints  # (m, k) ticks to move a tensor between a device and host memory
+    backward: Flags  # (n,)
+    resident: Ints  # (n,) bytes
+    capacity: Ints  # (k,) bytes
+    leader: Ints  # (n,) first op of the colocation class
+    order_from: Ints  # (e,) order edges, topologically sorted by their source
+    order_to: Ints  # (e,)
     contiguity: int
     gpipe: bool
 
@@ -83,16 +83,14 @@ def period_arrays(problem: PlacementProblem) -> PeriodArrays:
     return arrays
 
 
-def order_edges(
-    problem: PlacementProblem, contiguity: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[Ints, Ints]:
     """Return the op pairs (from, to) that contiguity speaks about, sorted by topological rank of
     `from`.
 
     All pairs of forward ops joined by a tensor; for `chain` also the mirrored edges of orphan
     backward classes (see the module docstring). Empty for `none`.
     """
-    empty = np.zeros(0, dtype=np.int64)
+    empty = np.zeros(0, np.int64)
     if contiguity == "none" or problem.num_edges == 0:
         return empty, empty
     source, target = problem.producer[problem.edge_tensor], problem.consumer
@@ -101,22 +99,20 @@ def order_edges(
     pairs = np.stack([source[forward], target[forward]], axis=1)
     if contiguity == "chain" and backward.any():
         leader = problem.units.head
-        has_forward = np.zeros(problem.num_ops, dtype=np.bool_)
+        has_forward = np.zeros(problem.num_ops, np.bool_)
         has_forward[leader[~backward]] = True
         orphan = ~has_forward[leader]
         mirrored = backward[source] & backward[target] & (orphan[source] | orphan[target])
         pairs = np.concatenate([pairs, np.stack([target[mirrored], source[mirrored]], axis=1)])
     pairs = np.unique(pairs, axis=0)
-    rank = np.empty(problem.num_ops, dtype=np.int64)
+    rank = np.empty(problem.num_ops, np.int64)
     rank[problem.topological_order] = np.arange(problem.num_ops)
     pairs = pairs[np.lexsort((pairs[:, 1], rank[pairs[:, 0]]))]
     return frozen(pairs[:, 0]), frozen(pairs[:, 1])
 
 
 @entry
-def loads_of(
-    a: PeriodArrays, device: NDArray[np.int32], load: NDArray[np.int64], seen: NDArray[np.int64]
-) -> None:
+def loads_of(a: PeriodArrays, device: NDArray[np.int32], load: Ints, seen: Ints) -> None:
     """Fill load[pass, device]; `seen` is scratch of length k."""
     k = a.compute.shape[1]
     load[:] = 0
@@ -143,10 +139,10 @@ def loads_of(
 def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
     """Whether the devices can be ordered so that no order edge goes back."""
     k = a.compute.shape[1]
-    edge = np.zeros((k, k), dtype=np.bool_)
+    edge = np.zeros((k, k), np.bool_)
     for e in range(len(a.order_from)):
         edge[device[a.order_from[e]], device[a.order_to[e]]] = True
-    gone = np.zeros(k, dtype=np.bool_)
+    gone = np.zeros(k, np.bool_)
     for _ in range(k):
         found = -1
         for d in range(k):
@@ -167,7 +163,7 @@ def _acyclic_devices(a: PeriodArrays, device: NDArray[np.int32]) -> bool:
 
 
 @entry
-def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np.bool_]) -> bool:
+def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: Flags) -> bool:
     """Whether no path of order edges leaves a device and re-enters it; `left` is scratch (n, k)."""
     k = a.compute.shape[1]
     left[:] = False
@@ -187,9 +183,7 @@ def _convex_devices(a: PeriodArrays, device: NDArray[np.int32], left: NDArray[np
 
 
 @entry
-def _feasible(
-    a: PeriodArrays, device: NDArray[np.int32], used: NDArray[np.int64], left: NDArray[np.bool_]
-) -> bool:
+def _feasible(a: PeriodArrays, device: NDArray[np.int32], used: Ints, left: Flags) -> bool:
     n, k = a.compute.shape
     used[:] = 0
     for v in range(n):
@@ -208,13 +202,13 @@ def _feasible(
 
 
 @entry
-def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: NDArray[np.int64]) -> None:
+def period_rows(a: PeriodArrays, devices: NDArray[np.int32], value: Ints) -> None:
     """Fill value[b] with the period of row b, INFEASIBLE where a constraint is broken."""
     n, k = a.compute.shape
-    load = np.zeros((2, k), dtype=np.int64)
-    seen = np.empty(k, dtype=np.int64)
-    used = np.empty(k, dtype=np.int64)
-    left = np.zeros((n, k), dtype=np.bool_)
+    load = np.zeros((2, k), np.int64)
+    seen = np.empty(k, np.int64)
+    used = np.empty(k, np.int64)
+    left = np.zeros((n, k), np.bool_)
     for b in range(devices.shape[0]):
         if not _feasible(a, devices[b], used, left):
             value[b] = INFEASIBLE

@@ -9,9 +9,9 @@ from placeopt.model.placement_objective import SteadyObjective
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Witness
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
@@ -41,7 +41,7 @@ class Period(SteadyObjective):
         priorities: ArrayLike | None = None,
         *,
         threads: int | None = None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Values of many placements; `priorities` are ignored."""
         from placeopt.period.evaluate import period_batch
 

@@ -20,9 +20,9 @@ from placeopt.plans.memory_model import MEMORY_CONSTANTS
 from placeopt.plans.step_model import StepModel
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Flags, Floats
 
-    Array = NDArray[np.float64]
+    Array = Floats
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class LinearFit:
         design = np.hstack([slopes, self.kinds]) * weights[:, None]
         gram = design.T @ design + np.diag(self.widths**-2.0)
         right = design.T @ (wanted * weights) - away / self.widths**2
-        return np.asarray(np.linalg.solve(gram, right), dtype=np.float64)
+        return np.asarray(np.linalg.solve(gram, right), np.float64)
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
 
     bases = np.arange(2, 17) / 2 * 1e9
 
-    def loss(base: float, share: float, rows: NDArray[np.bool_]) -> float:
+    def loss(base: float, share: float, rows: Flags) -> float:
         total = rest + base + share * kept
         wrong = np.mean(((total <= room) != left)[rows])
         errors = np.abs(np.log(total / peaks))[rows & known]

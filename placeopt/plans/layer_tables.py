@@ -25,7 +25,7 @@ from placeopt.model.files import read_json
 from placeopt.plans.plan import FORMS, SEQUENCE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats
 
 FORWARD, BACKWARD, OPTIMIZER = range(3)
 """Columns of the times of a layer, in seconds."""
@@ -59,15 +59,15 @@ class LayerTable:
     """
 
     model: str
-    times: dict[tuple[str, int, int], NDArray[np.float64]]
-    parameters: dict[int, NDArray[np.float64]]
-    activations: dict[int, NDArray[np.float64]]
-    outputs: NDArray[np.float64]
+    times: dict[tuple[str, int, int], Floats]
+    parameters: dict[int, Floats]
+    activations: dict[int, Floats]
+    outputs: Floats
     float_bytes: int = 4
     source: str = "measured"
-    weight_part: NDArray[np.float64] | None = None
+    weight_part: Floats | None = None
     weights_source: str = "assumed: half of the backward pass of layers with weights"
-    shared: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    shared: dict[int, Floats] = field(default_factory=dict)
     forms: dict[str, LayerTable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class LayerTable:
         table = replace(self, times=times, parameters=parameters, activations=kept, forms={})
         return replace(self, forms=self.forms | {SEQUENCE: table})
 
-    def times_of(self, kind: str, micro_batch: int, tensor: int) -> NDArray[np.float64] | None:
+    def times_of(self, kind: str, micro_batch: int, tensor: int) -> Floats | None:
         """Return the seconds of the layers on devices of a kind in any zone, None where nothing is
         known.
         """
@@ -264,7 +264,7 @@ def _degree(key: str, body: Body) -> tuple[int, str]:
     return int(number), form
 
 
-def _column(rows: Body, key: str, default: float | None = None) -> NDArray[np.float64]:
+def _column(rows: Body, key: str, default: float | None = None) -> Floats:
     """Return a number of every layer."""
     layers = [rows.body(str(i)) for i in range(len(rows.data))]
     return np.array(
@@ -281,19 +281,19 @@ def _model(path: Path, model: str) -> Body:
     return body.body(model)
 
 
-def _times(body: Body) -> dict[tuple[str, int, int, str], NDArray[np.float64]]:
+def _times(body: Body) -> dict[tuple[str, int, int, str], Floats]:
     found = {}
     for kind in body.data:
         found.update(_by_batch(kind, body.body(kind)))
     return found
 
 
-def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int, str], NDArray[np.float64]]:
+def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int, str], Floats]:
     found = {}
     for size in body.data:
         degrees = body.body(size)
         for degree in degrees.data:
             rows = degrees.body(degree)
             layers = [rows.items(str(i)) for i in range(len(rows.data))]
-            found[kind, int(size), *_degree(degree, degrees)] = np.array(layers, dtype=float)
+            found[kind, int(size), *_degree(degree, degrees)] = np.array(layers, float)
     return found

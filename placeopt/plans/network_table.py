@@ -19,7 +19,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats
 
 DEFAULT_ZONE = "us-central1-a"
 SLOWEST = 1e-3
@@ -42,8 +42,8 @@ class Network(Protocol):
         ...
 
     def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
+    ) -> Floats:
         """The same for messages of many sizes, up to rounding."""
         ...
 
@@ -82,8 +82,8 @@ class FittedNetwork:
         return rate if self.raw else min(max(rate, SLOWEST * largest), largest)
 
     def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
+    ) -> Floats:
         """Bytes per second for many sizes, as `bandwidth`."""
         c0, c1, c2, largest = self._fit(sender, receiver)
         level = np.log2(np.maximum(sizes, 1.0) / 1e6)
@@ -127,8 +127,8 @@ class FlatNetwork:
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
 
     def bandwidths(
-        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: Floats
+    ) -> Floats:
         """The same whatever the size."""
         return np.full(sizes.shape, self.bandwidth(sender, receiver, 0.0))
 

@@ -27,8 +27,7 @@ from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
 from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.plans.plan import ReplicaGroup
 
 FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
@@ -106,7 +105,7 @@ class PredictedStepCosts(TabledStepCosts):
 
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    ) -> Ints | None:
         """Forward and backward, and forward again with recomputation."""
         times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
@@ -114,9 +113,7 @@ class PredictedStepCosts(TabledStepCosts):
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
         return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
 
-    def weight_ticks(
-        self, kind: str, tensor: int, micro_batch: int, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """A part of the backward pass of each layer, rounded down."""
         times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
@@ -169,7 +166,7 @@ class PredictedStepCosts(TabledStepCosts):
         )
         return ticks(2 * (count - 1) / count * size / rate + self._shared_seconds(load, groups[0]))
 
-    def _own(self, group: ReplicaGroup) -> NDArray[np.float64]:
+    def _own(self, group: ReplicaGroup) -> Floats:
         """Floats of parameters that each device of a replica has for itself."""
         table = self.table.form(group.form)
         own = table.parameters[group.tensor]
@@ -193,14 +190,14 @@ class PredictedStepCosts(TabledStepCosts):
             return self.network.inside(group.kind)
         return self.network.bandwidth((group.kind, 1), (group.kind, 1), part)
 
-    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `SpanCosts`."""
         sizes = self.table.form(group.form).parameters[group.tensor]
         profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
         return seconds * span_sums(sizes) / profiled / load.shards
 
-    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `SpanCosts`."""
         count = sum(group.count for group in groups)
         sums = [span_sums(self._own(g)) * g.tensor for g in groups]
@@ -247,13 +244,11 @@ class PredictedStepCosts(TabledStepCosts):
         kept_bytes = load.chunks * self.constants.overhead * floats * scale
         return math.ceil(self.constants.base_bytes + self._state(load, group) + kept_bytes)
 
-    def _inputs(self, group: ReplicaGroup) -> NDArray[np.float64]:
+    def _inputs(self, group: ReplicaGroup) -> Floats:
         """Floats per sample of what recomputation keeps of each layer; forms share it out."""
         return self.table.outputs / group.tensor if group.form else self.table.outputs
 
-    def memory_spans(
-        self, load: Load, group: ReplicaGroup
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
         """See `SpanCosts`."""
         kept = each = self.table.form(group.form).activations[group.tensor]
         fixed = np.zeros((len(kept) + 1,) * 2)

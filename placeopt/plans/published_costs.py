@@ -29,8 +29,7 @@ from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
 from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.plans.plan import ReplicaGroup
 
 BUCKET_BYTES = 5e8
@@ -73,7 +72,7 @@ class PublishedStepCosts(TabledStepCosts):
 
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    ) -> Ints | None:
         """Measured forward and backward times; the formula knows no recomputation."""
         times = self.table.times_of(kind, micro_batch, tensor)
         if times is None or recompute or form:
@@ -82,9 +81,7 @@ class PublishedStepCosts(TabledStepCosts):
             np.int64
         )
 
-    def weight_ticks(
-        self, kind: str, tensor: int, micro_batch: int, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """The formula does not tell them apart."""
         return None
 
@@ -128,12 +125,12 @@ class PublishedStepCosts(TabledStepCosts):
         pairs |= {(a.kind, b.kind) for a, b in pairwise(groups)}
         return max(ticks(self._ring(size, count, a, b)) for a, b in pairs)
 
-    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """See `SpanCosts`."""
         seconds = np.append(self._known(group, load.micro_batch)[:, OPTIMIZER], 0.0)
         return np.tile(seconds[:, None], len(seconds))
 
-    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """See `SpanCosts`."""
         count, share = (
             sum(group.count for group in groups),
@@ -174,9 +171,7 @@ class PublishedStepCosts(TabledStepCosts):
         )
         return load.chunks * int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]
 
-    def memory_spans(
-        self, load: Load, group: ReplicaGroup
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
         """See `SpanCosts`."""
         state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
         kept = (

@@ -38,8 +38,7 @@ from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
 from placeopt.plans.step_problem import DevicePool
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
 
@@ -62,13 +61,13 @@ ROOFLINE = Constants(
 )
 
 
-def chain_of_layers(graph: OpGraph) -> NDArray[np.int64]:
+def chain_of_layers(graph: OpGraph) -> Ints:
     """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,)."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
     paths = [_layer_path(path) for path in graph.layer] if graph.layer else [""] * graph.num_ops
-    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank = np.empty(graph.num_ops, np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
         return rank * min(MAX_LAYERS, graph.num_ops) // graph.num_ops
@@ -196,7 +195,7 @@ class _Work:
     def __init__(
         self,
         graph: OpGraph,
-        layer: NDArray[np.int64],
+        layer: Ints,
         count: int,
         size: int,
         *,
@@ -214,7 +213,7 @@ class _Work:
         self.size = size  # bytes of a float here, `own_size` those of the graph
         self.moved = (graph.bytes_moved - self.weights) * (size / own_size)
         self.weights *= size / own_size
-        self.counted = np.asarray(counted, dtype=np.float64)
+        self.counted = np.asarray(counted, np.float64)
         self.parameters = np.bincount(layer, self.counted, count)
         floats = graph.tensor_bytes / own_size
         self.activations = np.bincount(layer[graph.producer], floats, count)
@@ -243,7 +242,7 @@ class _Work:
         self.expert = np.array([bool(found) for found in named])
         self.experts = len({int(found[-1]) for found in named if found})
         own = np.where(self.expert, 0.0, self.counted)
-        self.dense = np.asarray(np.bincount(self.layer, own, self.count), dtype=np.float64)
+        self.dense = np.asarray(np.bincount(self.layer, own, self.count), np.float64)
         source = graph.producer[graph.edge_tensor]
         crossing = self.expert[source] != self.expert[graph.consumer]
         floats = graph.tensor_bytes[graph.edge_tensor] / own_size
@@ -255,9 +254,7 @@ class _Work:
         """Whether there are experts that so many devices can share out evenly."""
         return tensor > 1 and self.experts > 0 and self.experts % tensor == 0
 
-    def expert_times(
-        self, device: Device, micro_batch: int, tensor: int, inside: float
-    ) -> NDArray[np.float64]:
+    def expert_times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> Floats:
         """Seconds of each layer with expert parallelism; see the module."""
         passes = np.where(
             self.expert,
@@ -270,13 +267,13 @@ class _Work:
             device, forward, self.dense + (self.parameters - self.dense) / tensor
         )
 
-    def _roofline(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
+    def _roofline(self, device: Device, micro_batch: int, tensor: int) -> Floats:
         moved = (self.moved * micro_batch + self.weights) / tensor
         return np.maximum(
             self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth
         )
 
-    def _op_seconds(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
+    def _op_seconds(self, device: Device, micro_batch: int, tensor: int) -> Floats:
         """Forward seconds of each op: measured and scaled where they are known, else by
         roofline.
         """
@@ -289,18 +286,14 @@ class _Work:
             found = np.where(known >= 0, overhead + (known - overhead) * ratio, found)
         return found
 
-    def times(
-        self, device: Device, micro_batch: int, tensor: int, inside: float
-    ) -> NDArray[np.float64]:
+    def times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> Floats:
         """Forward, backward and optimizer seconds of each layer."""
         passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * self.size * micro_batch / inside
         forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
         return self._with_update(device, forward, self.parameters / tensor)
 
-    def _with_update(
-        self, device: Device, forward: NDArray[np.float64], own: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _with_update(self, device: Device, forward: Floats, own: Floats) -> Floats:
         """Add the backward pass, and the optimizer step of the parameters that a device has."""
         update = own * OPTIMIZER_BYTES / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled

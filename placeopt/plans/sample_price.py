@@ -44,9 +44,9 @@ def sample_prices(problem: SamplePlanProblem, plan: TrainingPlan) -> tuple[Sampl
 
 def _stage_price(problem: SamplePlanProblem, stage: PlanStage, in_flight: int) -> SampleStagePrice:
     degree = problem.tensor_degrees.index(stage.replicas[0].tensor)
-    layers = np.array(stage.layers, dtype=np.int64)
+    layers = np.array(stage.layers, np.int64)
     choice = np.where(np.isin(layers, stage.recompute), RECOMPUTE, PLAIN)
-    inside = np.zeros(problem.num_layers, dtype=np.bool_)
+    inside = np.zeros(problem.num_layers, np.bool_)
     inside[layers] = True
     out, into = (
         inside[problem.source] & ~inside[problem.target],

@@ -25,15 +25,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAX_TICKS = 2**60
 """Sums of all layers' ticks, times the data degree, stay below this, so that nothing overflows."""
@@ -67,14 +64,14 @@ class SamplePlanProblem(ArrayHolder):
 
     layers: tuple[str, ...]
     tensor_degrees: tuple[int, ...]
-    work: NDArray[np.int64]  # (T, 2, n)
-    sync: NDArray[np.int64]  # (T, n)
-    kept: NDArray[np.int64]  # (T, 2, n)
-    fixed: NDArray[np.int64]  # (T, 2, n)
-    source: NDArray[np.int64]  # (E,)
-    target: NDArray[np.int64]  # (E,)
-    sent: NDArray[np.int64]  # (T, E)
-    received: NDArray[np.int64]  # (T, E)
+    work: Ints  # (T, 2, n)
+    sync: Ints  # (T, n)
+    kept: Ints  # (T, 2, n)
+    fixed: Ints  # (T, 2, n)
+    source: Ints  # (E,)
+    target: Ints  # (E,)
+    sent: Ints  # (T, E)
+    received: Ints  # (T, E)
     devices: int
     samples: int
     capacity: int

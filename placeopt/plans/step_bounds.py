@@ -27,8 +27,7 @@ import numpy as np
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.plans.step_schedules import StepSchedule
 
@@ -51,7 +50,7 @@ class BatchWork(NamedTuple):
     least_pass : least fill of all layers by the weight parts of the schedules there are.
     """
 
-    fastest: NDArray[np.int64]
+    fastest: Ints
     priced: tuple[tuple[int, int], ...]
     least_pass: dict[int, int]
 
@@ -59,8 +58,8 @@ class BatchWork(NamedTuple):
 def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     """Return the work of a micro-batch."""
     layers = problem.costs.num_layers
-    device_ticks = np.full((len(problem.pools), layers), NEVER, dtype=np.int64)
-    fastest = np.full(layers, NEVER, dtype=np.int64)
+    device_ticks = np.full((len(problem.pools), layers), NEVER, np.int64)
+    fastest = np.full(layers, NEVER, np.int64)
     parts = {parse_schedule(name).weight_parts for name in problem.schedules}
     passing = {part: fastest.copy() for part in parts}
     for k, pool in enumerate(problem.pools):
@@ -109,26 +108,26 @@ def least_period(work: BatchWork, data: int) -> int:
     return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
 
 
-def _prices(kinds: int) -> list[NDArray[np.int64]]:
+def _prices(kinds: int) -> list[Ints]:
     """Return whole prices per kind: equal ones, and mixtures."""
     steps = PRICE_STEPS if kinds == 2 else FEW_STEPS
     mixtures = price_mixtures(kinds, steps)
     return [
-        np.ones(kinds, dtype=np.int64),
+        np.ones(kinds, np.int64),
         *mixtures[mixtures.min(axis=1) > 0 if kinds == 2 else slice(None)],
     ]
 
 
-def price_mixtures(kinds: int, steps: int) -> NDArray[np.int64]:
+def price_mixtures(kinds: int, steps: int) -> Ints:
     """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind
     its price is one.
     """
     if kinds == 1:
-        return np.ones((1, 1), dtype=np.int64)
+        return np.ones((1, 1), np.int64)
     found = [
         (first, *rest) for first in range(steps + 1) for rest in _summing(kinds - 1, steps - first)
     ]
-    return np.array(found, dtype=np.int64)
+    return np.array(found, np.int64)
 
 
 def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:

@@ -18,9 +18,8 @@ from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.io.body import Body
+    from placeopt.model.arrays import Floats
     from placeopt.plans.network_table import Network
     from placeopt.plans.step_costs import StepCosts
 
@@ -197,18 +196,18 @@ def _decode_table(body: Body) -> LayerTable:
     )
 
 
-def _shaped(body: Body, key: str, layers: int) -> NDArray[np.float64]:
+def _shaped(body: Body, key: str, layers: int) -> Floats:
     values = _floats(body, key)
     if len(values) != 3 * layers:
         raise body.wrong(key, f"{3 * layers} numbers", body.items(key))
     return values.reshape(layers, 3)
 
 
-def _floats(body: Body, key: str) -> NDArray[np.float64]:
+def _floats(body: Body, key: str) -> Floats:
     values = body.items(key)
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         raise body.wrong(key, "a list of numbers", values)
-    return np.array(values, dtype=np.float64)
+    return np.array(values, np.float64)
 
 
 def _decode_network(body: Body) -> Network:

@@ -17,9 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.plans.plan import ReplicaGroup
 
 TICK_SECONDS = 1e-9
@@ -60,17 +58,15 @@ class SpanCosts(Protocol):
     Searches round them, and ask `StepCosts` where rounding decides.
     """
 
-    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> Floats:
         """Seconds of `optimizer_ticks`, whatever the layers of `load`."""
         ...
 
-    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> Floats:
         """Seconds of `sync_ticks`, whatever the layers of `load`."""
         ...
 
-    def memory_spans(
-        self, load: Load, group: ReplicaGroup
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[Floats, Floats]:
         """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight
         adds.
         """
@@ -131,7 +127,7 @@ class StepCosts(Protocol):
 
     def layer_ticks(
         self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    ) -> Ints | None:
         """Forward and backward of each layer for one micro-batch, None where nothing is known."""
         ...
 
@@ -140,9 +136,7 @@ class StepCosts(Protocol):
         """Whether the model tells the gradients of weights apart (`weight_ticks`)."""
         ...
 
-    def weight_ticks(
-        self, kind: str, tensor: int, micro_batch: int, form: str = ""
-    ) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> Ints | None:
         """Part of `layer_ticks` that only the gradients of weights take, None where nothing is
         known.
         """

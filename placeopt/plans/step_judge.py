@@ -10,9 +10,7 @@ from placeopt.plans.step_costs import Load
 from placeopt.plans.step_problem import SHARES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
 
@@ -201,7 +199,7 @@ def _waits(
     return found
 
 
-def _sum_of(row: NDArray[np.int64] | None, stage: PlanStage) -> int:
+def _sum_of(row: Ints | None, stage: PlanStage) -> int:
     return 0 if row is None else sum(int(row[v]) for v in stage.layers)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from placeopt.plans.layer_tables import device_kind
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.plans.layer_tables import LayerTable
     from placeopt.plans.network_table import Network
     from placeopt.plans.plan import ReplicaGroup
@@ -54,7 +53,7 @@ class TabledStepCosts:
         """Costs of all spans at once; see `SpanCosts`."""
         return self
 
-    def _known(self, group: ReplicaGroup, micro_batch: int) -> NDArray[np.float64]:
+    def _known(self, group: ReplicaGroup, micro_batch: int) -> Floats:
         times = self.table.form(group.form).times_of(group.kind, micro_batch, group.tensor)
         if times is None:
             raise LookupError(
@@ -76,7 +75,7 @@ class TabledStepCosts:
         return self.table.degrees(kind)
 
 
-def span_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def span_sums(values: Floats) -> Floats:
     """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L
     + 1).
     """

@@ -21,8 +21,7 @@ from placeopt.plans.step_price import step_price
 from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step, parse_schedule
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.step_price import StepPrice
     from placeopt.plans.step_problem import StepPlanProblem
@@ -49,8 +48,8 @@ def step_timeline(
     problem: StepPlanProblem,
     plan: TrainingPlan,
     *,
-    noise: NDArray[np.float64] | None = None,
-    slow: NDArray[np.float64] | None = None,
+    noise: Floats | None = None,
+    slow: Floats | None = None,
 ) -> tuple[list[Pass], float]:
     """Return the passes of a step and its end in ticks, all-reduce and optimizer included.
 
@@ -139,7 +138,7 @@ def step_spread(
     noise: float = 0.05,
     straggler: float = 1.0,
     seed: int = 0,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return seconds of simulated steps, sorted: log-normal noise on every pass, one random stage
     slower.
 

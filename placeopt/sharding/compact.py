@@ -24,11 +24,9 @@ from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.problem import ShardingProblem
 
-    Ints = NDArray[np.int64]
 
 MAX_TOTAL = 2**62
 
@@ -98,7 +96,7 @@ class Condensed(NamedTuple):
         compact = self.compact
         node = np.repeat(np.arange(compact.num_nodes), compact.num_choices)
         hit = np.flatnonzero(self.strategy == choice[self.node][node])
-        found = np.full(compact.num_nodes, -1, dtype=np.int64)
+        found = np.full(compact.num_nodes, -1, np.int64)
         found[node[hit]] = hit - compact.node_ptr[node[hit]]
         return None if (found < 0).any() else found
 
@@ -151,12 +149,12 @@ def times_of(problem: ShardingProblem) -> Ints:
     return np.unique(problem.interval[_live(problem), 0])
 
 
-def _live(problem: ShardingProblem) -> NDArray[np.bool_]:
-    live: NDArray[np.bool_] = problem.interval[:, 1] > problem.interval[:, 0]
+def _live(problem: ShardingProblem) -> Flags:
+    live: Flags = problem.interval[:, 1] > problem.interval[:, 0]
     return live & problem.limited
 
 
-def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
+def draft_of(problem: ShardingProblem) -> tuple[Draft, Flags]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
     Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if
@@ -171,7 +169,7 @@ def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
     time = times_of(problem)
     first = np.searchsorted(time, problem.interval[:, 0])
     last = np.where(live, np.searchsorted(time, problem.interval[:, 1]), first)
-    capacity = np.full(len(time), problem.usage_limit, dtype=np.int64)
+    capacity = np.full(len(time), problem.usage_limit, np.int64)
     if (unit := usage_unit(problem)) > 1:
         least = np.minimum.reduceat(np.where(fits, usage, MAX_TOTAL), problem.node_ptr[:-1])
         taken = over_time(first, last, least.astype(object), len(time))
@@ -191,7 +189,7 @@ def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
     return draft, fits
 
 
-def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
+def condense(draft: Draft, alive: Flags) -> Condensed:
     """Return the draft without the strategies that are not `alive`.
 
     Raises
@@ -210,13 +208,13 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     old_node = np.repeat(np.arange(len(sizes)), np.diff(draft.node_ptr))
     within = np.arange(len(alive)) - draft.node_ptr[old_node]
     single = sizes == 1
-    fixed = np.full(len(sizes), -1, dtype=np.int64)
+    fixed = np.full(len(sizes), -1, np.int64)
     decided = alive & single[old_node]
     fixed[old_node[decided]] = within[decided]
     node, core = _trees_first(draft.edge, np.flatnonzero(~single), len(sizes))
-    node_ptr = np.zeros(len(node) + 1, dtype=np.int64)
+    node_ptr = np.zeros(len(node) + 1, np.int64)
     np.cumsum(sizes[node], out=node_ptr[1:])
-    new_node = np.full(len(sizes), -1, dtype=np.int64)
+    new_node = np.full(len(sizes), -1, np.int64)
     new_node[node] = np.arange(len(node))
     kept = np.flatnonzero(alive & ~single[old_node])
     kept = kept[np.argsort(new_node[old_node[kept]], kind="stable")]
@@ -226,7 +224,7 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     offset = int(draft.cost[decided].sum())
     order, pairs = _ordered_pairs(draft, new_node)
     edge, edge_ptr = _merged_edges(pairs, np.diff(node_ptr))
-    table = np.zeros(int(edge_ptr[-1]), dtype=np.int64)
+    table = np.zeros(int(edge_ptr[-1]), np.int64)
     target = _Target(node_ptr, strategy, edge, edge_ptr, cost, table)
     offset += int(_fill(draft, new_node, fixed, order, target))
 
@@ -260,7 +258,7 @@ def costs_of(compact: Compact, choice: Ints) -> tuple[Ints, Ints]:
 def unchanged(compact: Compact) -> Condensed:
     """Return a compact problem as what remains of itself."""
     sizes = compact.num_choices
-    fixed = np.full(compact.num_nodes, -1, dtype=np.int64)
+    fixed = np.full(compact.num_nodes, -1, np.int64)
     strategy = np.arange(len(compact.cost)) - np.repeat(compact.node_ptr[:-1], sizes)
     times = np.arange(len(compact.capacity))
     return Condensed(compact, 0, fixed, np.arange(compact.num_nodes), strategy, times)
@@ -285,10 +283,10 @@ def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
     """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many
     those are.
     """
-    rank = np.full(count, -1, dtype=np.int64)
+    rank = np.full(count, -1, np.int64)
     rank[node] = np.arange(len(node))
     ends = np.sort(rank[edge].reshape(-1, 2), axis=1)
-    keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], dtype=np.int64))
+    keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], np.int64))
     pointer, _, neighbour = _adjacency(
         len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1)
     )
@@ -302,9 +300,9 @@ def _peel(pointer, neighbour):
     number of the former.
     """
     n = len(pointer) - 1
-    degree = np.empty(n, dtype=np.int64)
-    order = np.empty(n, dtype=np.int64)
-    peeled = np.zeros(n, dtype=np.bool_)
+    degree = np.empty(n, np.int64)
+    order = np.empty(n, np.int64)
+    peeled = np.zeros(n, np.bool_)
     count = done = 0
     for v in range(n):
         degree[v] = pointer[v + 1] - pointer[v]
@@ -347,10 +345,10 @@ def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:
 
 def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """Return every pair once, and where its table begins."""
-    new = np.ones(len(pairs), dtype=np.bool_)
+    new = np.ones(len(pairs), np.bool_)
     new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
     edge = np.ascontiguousarray(pairs[new])
-    edge_ptr = np.zeros(len(edge) + 1, dtype=np.int64)
+    edge_ptr = np.zeros(len(edge) + 1, np.int64)
     np.cumsum(sizes[edge[:, 0]] * sizes[edge[:, 1]], out=edge_ptr[1:])
     return edge, edge_ptr
 
@@ -393,7 +391,7 @@ def _fill(draft, new_node, fixed, order, target):
 
 
 def _times(
-    draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints
+    draft: Draft, decided: Flags, kept: Ints, node: Ints, node_ptr: Ints
 ) -> tuple[Ints, ...]:
     """Return usages, capacities, the time points of nodes that remain, and which time points
     remain: those that can bind.
@@ -411,7 +409,7 @@ def _times(
     first, last = draft.first[node], np.where(most > 0, draft.last[node], draft.first[node])
     binding = over_time(first, last, most, count) > capacity
     live = last > first
-    starts, ends = np.zeros(count + 1, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
+    starts, ends = np.zeros(count + 1, np.bool_), np.zeros(count + 1, np.bool_)
     starts[first[live]] = True
     ends[last[live]] = True
     keep = _undominated(binding, starts, ends, capacity)
@@ -422,7 +420,7 @@ def _times(
 
 def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:
     """Return the sum of amounts at `count` time points, each during first .. last - 1."""
-    change = np.zeros(count + 1, dtype=amount.dtype)
+    change = np.zeros(count + 1, amount.dtype)
     np.add.at(change, first, amount)
     np.subtract.at(change, last, amount)
     return np.cumsum(change)[:count]
@@ -436,8 +434,8 @@ def _undominated(binding, starts, ends, capacity):
     reverse if none starts.
     """
     count = len(capacity)
-    keep = np.zeros(count, dtype=np.bool_)
-    stack = np.empty(count, dtype=np.int64)
+    keep = np.zeros(count, np.bool_)
+    stack = np.empty(count, np.int64)
     size = 0
     for t in range(count):
         if not binding[t]:

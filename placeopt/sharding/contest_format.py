@@ -14,20 +14,17 @@ import re
 import zlib
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from placeopt.io.body import Body, show
 from placeopt.io.serialize import from_dict
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Ints
 from placeopt.model.errors import InputError
 from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
 from placeopt.sharding.evaluate import profile_of
 from placeopt.sharding.problem import ShardingProblem
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAX_BYTES = 2**30
 """Largest text, after decompression; the largest known instance has 146 MB."""
@@ -162,7 +159,7 @@ def _text(path: str | Path, where: str, max_bytes: int) -> str:
         ) from error
 
 
-def _rows(body: Body, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rows(body: Body, key: str) -> tuple[Ints, Ints]:
     """Return lengths and flat values of a list of lists of whole numbers."""
     rows = body.items(key)
     for i, row in enumerate(rows):
@@ -173,15 +170,15 @@ def _rows(body: Body, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             (i, j) for i, row in enumerate(rows) for j, x in enumerate(row) if type(x) is not int
         )
         raise body.wrong(f"{key}[{i}][{j}]", "a whole number", rows[i][j])
-    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    lengths = np.fromiter(map(len, rows), np.int64, count=len(rows))
     try:
-        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
+        flat = np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))
     except OverflowError as error:
         raise InputError(f'{body.where}: "{key}": a number passes the range of 64 bits') from error
     return lengths, flat
 
 
-def _pairs(body: Body, key: str, count: int) -> NDArray[np.int64]:
+def _pairs(body: Body, key: str, count: int) -> Ints:
     lengths, flat = _rows(body, key)
     if len(lengths) != count:
         raise InputError(f'{body.where}: "{key}": expected {count} pairs, received {len(lengths)}')
@@ -189,9 +186,7 @@ def _pairs(body: Body, key: str, count: int) -> NDArray[np.int64]:
     return flat.reshape(count, 2)
 
 
-def _same(
-    body: Body, key: str, what: str, expected: NDArray[np.int64], found: NDArray[np.int64]
-) -> None:
+def _same(body: Body, key: str, what: str, expected: Ints, found: Ints) -> None:
     if len(expected) != len(found):
         raise InputError(
             f'{body.where}: "{key}": expected {len(expected)} rows, received {len(found)}'

@@ -24,8 +24,8 @@ def room_of(capacity):
     size = 1
     while size < len(capacity):
         size *= 2
-    least = np.full(2 * size, NO_LIMIT, dtype=np.int64)
-    added = np.zeros(2 * size, dtype=np.int64)
+    least = np.full(2 * size, NO_LIMIT, np.int64)
+    added = np.zeros(2 * size, np.int64)
     for t in range(len(capacity)):
         least[size + t] = capacity[t]
     for i in range(size - 1, 0, -1):
@@ -104,7 +104,7 @@ def add_fixed(f, choice, v, i, belief):
 @entry
 def least_usage(c):
     """Return the choice of the smallest usage of every node, the cheapest among equals."""
-    choice = np.zeros(len(c.node_ptr) - 1, dtype=np.int64)
+    choice = np.zeros(len(c.node_ptr) - 1, np.int64)
     for v in range(len(choice)):
         start = c.node_ptr[v]
         best = start
@@ -126,7 +126,7 @@ def decode(f, c, width):
     """
     n = len(f.node_ptr) - 1
     least, added = room_of(c.capacity)
-    choice = np.zeros(n, dtype=np.int64)
+    choice = np.zeros(n, np.int64)
     b = np.empty(width)
     for k in range(n):
         v = f.core + k if f.core + k < n else n - 1 - k

@@ -11,8 +11,7 @@ import numpy as np
 from placeopt.model.errors import InfeasiblePlacementError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 
 _LOW = 2**32 - 1
@@ -27,9 +26,9 @@ class UsageProfile(NamedTuple):
     high 2^32 + low.
     """
 
-    time: NDArray[np.int64]
-    high: NDArray[np.int64]
-    low: NDArray[np.int64]
+    time: Ints
+    high: Ints
+    low: Ints
 
     def at(self, index: int) -> int:
         """Return the usage from `time[index]` on."""
@@ -47,12 +46,12 @@ class UsageProfile(NamedTuple):
         return self.at(self.peak_index)
 
 
-def exact_sum(values: NDArray[np.int64]) -> int:
+def exact_sum(values: Ints) -> int:
     """Return the sum of non-negative numbers, however large it is."""
     return (int((values >> 32).sum()) << 32) + int((values & _LOW).sum())
 
 
-def chosen(problem: ShardingProblem, solution: ShardingSolution) -> NDArray[np.int64]:
+def chosen(problem: ShardingProblem, solution: ShardingSolution) -> Ints:
     """Return the position of the chosen strategy of every node in `cost` and `usage`.
 
     Raises
@@ -89,14 +88,14 @@ def usage_profile(problem: ShardingProblem, solution: ShardingSolution) -> Usage
     return profile_of(problem.interval, problem.usage[chosen(problem, solution)])
 
 
-def profile_of(interval: NDArray[np.int64], usage: NDArray[np.int64]) -> UsageProfile:
+def profile_of(interval: Ints, usage: Ints) -> UsageProfile:
     """Return the sum of usages over time, each during its interval."""
     live = interval[:, 1] > interval[:, 0]
     usage, start, end = usage[live], interval[live, 0], interval[live, 1]
     time = np.unique(np.concatenate([start, end, [0]]))
     words = []
     for part in (usage >> 32, usage & _LOW):
-        change = np.zeros(len(time), dtype=np.int64)
+        change = np.zeros(len(time), np.int64)
         np.add.at(change, np.searchsorted(time, start), part)
         np.subtract.at(change, np.searchsorted(time, end), part)
         words.append(np.cumsum(change))

@@ -24,11 +24,9 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.compact import Compact
 
-    Ints = NDArray[np.int64]
     Ending = Callable[[Callable[[], object]], AbstractContextManager[None]]
 
 
@@ -64,7 +62,7 @@ def solve_rest(
     from ortools.sat.python import cp_model
 
     if compact.num_nodes == 0:
-        return Rest(np.zeros(0, dtype=np.int64), 0)
+        return Rest(np.zeros(0, np.int64), 0)
     alive, pairs = compact.cost < upper, compact.table < upper
     count = np.add.reduceat(alive, compact.node_ptr[:-1])
     if (count == 0).any():
@@ -95,7 +93,7 @@ def solve_rest(
                 compact.node_ptr[:-1].tolist(), compact.node_ptr[1:].tolist(), strict=True
             )
         ],
-        dtype=np.int64,
+        np.int64,
     )
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
@@ -103,7 +101,7 @@ def solve_rest(
 
 
 def _strategies(
-    model: Any, c: Compact, alive: NDArray[np.bool_]
+    model: Any, c: Compact, alive: Flags
 ) -> tuple[dict[int, Any], list[tuple[Any, int]]]:
     """Add one literal per strategy that survives, exactly one per node."""
     use, terms = {}, []
@@ -118,9 +116,7 @@ def _strategies(
     return use, terms
 
 
-def _pairs(
-    model: Any, c: Compact, use: dict[int, Any], pairs: NDArray[np.bool_]
-) -> list[tuple[Any, int]]:
+def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> list[tuple[Any, int]]:
     """Add one literal per pair that survives, as many in a row or column as its strategy is
     used.
     """

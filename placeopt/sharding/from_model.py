@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import to_ticks
+from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, mesh_axes, share
 from placeopt.sharding.op_rules import Form, Way, ways_of
@@ -39,8 +39,6 @@ from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from placeopt.model.cluster import Cluster, Device
     from placeopt.model.graph import OpGraph
@@ -180,15 +178,15 @@ class _Builder:
             self.made[op].append(tensor)
             for reader in self.readers[tensor]:
                 self.reads[reader].append(tensor)
-        self.place = np.empty(graph.num_ops, dtype=np.int64)
+        self.place = np.empty(graph.num_ops, np.int64)
         self.place[graph.topological_order] = np.arange(graph.num_ops)
-        self.free = np.zeros(graph.num_ops, dtype=np.bool_)
+        self.free = np.zeros(graph.num_ops, np.bool_)
         if graph.measured.size:
             self.free |= (graph.measured == 0).any(axis=1)
         self.whole = {t for t, readers in enumerate(self.readers) if not readers}
         self.weights: list[Weight] = []
         self.known: dict[tuple[int, Layout, Layout], float] = {}
-        self.tables: dict[tuple[object, ...], NDArray[np.float64]] = {}
+        self.tables: dict[tuple[object, ...], Floats] = {}
         if calls is not None:
             from placeopt.sharding.torch_rules import TorchRules
 
@@ -228,10 +226,10 @@ class _Builder:
             name=f"{graph.name} on {shape} {self.cluster.name}",
             node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
             cost=_ticks(np.array(cost)),
-            usage=np.array(usage, dtype=np.int64),
-            interval=np.array(self._intervals(), dtype=np.int64),
-            edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
-            edge_cost=_ticks(np.concatenate(tables)) if tables else np.zeros(0, dtype=np.int64),
+            usage=np.array(usage, np.int64),
+            interval=np.array(self._intervals(), np.int64),
+            edge=np.array(edges, np.int64).reshape(-1, 2),
+            edge_cost=_ticks(np.concatenate(tables)) if tables else np.zeros(0, np.int64),
             usage_limit=limit,
             node_names=(
                 *graph.op_names,
@@ -448,7 +446,7 @@ class _Builder:
         self,
         strategies: tuple[tuple[OpStrategy, ...], ...],
         layouts: tuple[tuple[Layout, ...], ...],
-    ) -> tuple[list[tuple[int, int]], list[NDArray[np.float64]]]:
+    ) -> tuple[list[tuple[int, int]], list[Floats]]:
         """Return the pairs of nodes and the seconds of every pair of their strategies."""
         edges, tables = [], []
         for tensor, op in enumerate(self.graph.producer.tolist()):
@@ -466,7 +464,7 @@ class _Builder:
 
     def _table(
         self, size: int, before: list[Layout], after: list[tuple[Layout, tuple[Way, ...]]]
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the seconds of every pair; the table of equal ops is made once."""
         needs = tuple(
             (layout, tuple(way.divided or PARTIAL in way.inputs for way in ways))
@@ -525,10 +523,10 @@ def _roofline(device: Device, flops: float, moved: float, launches: int) -> floa
     )
 
 
-def _ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _ticks(seconds: Floats) -> Ints:
     """Return nanoseconds, FORBIDDEN where infinite."""
     finite = np.isfinite(seconds)
-    ticks = np.full(seconds.shape, FORBIDDEN, dtype=np.int64)
+    ticks = np.full(seconds.shape, FORBIDDEN, np.int64)
     ticks[finite] = np.minimum(
         to_ticks(seconds[finite], 1e-9, "time of a strategy"), MAX_NUMBER - 1
     )

@@ -109,7 +109,7 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
     Parallelism", 2019.
     """
-    graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
+    graph, chosen = model.graph, np.zeros(model.problem.num_nodes, np.int64)
     known: dict[int, Layout] = {}
     made = _made(model)
     for op in graph.topological_order.tolist():

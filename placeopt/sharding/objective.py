@@ -17,8 +17,7 @@ from placeopt.sharding.witness import sharding_witness
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Witness
     from placeopt.sharding.problem import ShardingProblem
 
@@ -96,7 +95,7 @@ class TotalCost(JudgedObjective):
         )
 
 
-def least_usage(problem: ShardingProblem) -> NDArray[np.int64]:
+def least_usage(problem: ShardingProblem) -> Ints:
     """Return the smallest usage of every node."""
     return np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, int_array
+from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 
@@ -48,13 +48,13 @@ class ShardingProblem(ArrayHolder):
     """
 
     name: str
-    node_ptr: NDArray[np.int64]  # (n + 1,) strategies of node v: node_ptr[v] .. node_ptr[v + 1] - 1
-    cost: NDArray[np.int64]  # (S,)
-    usage: NDArray[np.int64]  # (S,) bytes
+    node_ptr: Ints  # (n + 1,) strategies of node v: node_ptr[v] .. node_ptr[v + 1] - 1
+    cost: Ints  # (S,)
+    usage: Ints  # (S,) bytes
     interval: NDArray[
         np.int64
     ]  # (n, 2) start and end of the time points at which a node is live; equal: never
-    edge: NDArray[np.int64]  # (m, 2) its two nodes
+    edge: Ints  # (m, 2) its two nodes
     edge_cost: NDArray[
         np.int64
     ]  # (E,) one table per edge, row-major over the strategies of its first and second node
@@ -63,9 +63,7 @@ class ShardingProblem(ArrayHolder):
     strategy_names: tuple[str, ...] = ()
     tick_seconds: float = 1.0
     objective: str = "cost"
-    edge_ptr: NDArray[np.int64] = (
-        UNSET  # (m + 1,) table of edge e: edge_ptr[e] .. edge_ptr[e + 1] - 1; follows
-    )
+    edge_ptr: Ints = UNSET  # (m + 1,) table of edge e: edge_ptr[e] .. edge_ptr[e + 1] - 1; follows
 
     problem_kind: ClassVar[str] = "sharding"
 
@@ -138,7 +136,7 @@ class ShardingProblem(ArrayHolder):
                 "add its costs to those of the node"
             )
         sizes = np.diff(self.node_ptr)
-        pointer = np.zeros(m + 1, dtype=np.int64)
+        pointer = np.zeros(m + 1, np.int64)
         np.cumsum(sizes[self.edge[:, 0]] * sizes[self.edge[:, 1]], out=pointer[1:])
         object.__setattr__(self, "edge_ptr", int_array(pointer, (m + 1,), "edge_ptr"))
         object.__setattr__(
@@ -175,7 +173,7 @@ class ShardingProblem(ArrayHolder):
         return int(self.node_ptr[-1])
 
     @cached_property
-    def num_choices(self) -> NDArray[np.int64]:
+    def num_choices(self) -> Ints:
         """Number of strategies of each node."""
         return np.diff(self.node_ptr)
 
@@ -193,7 +191,7 @@ class ShardingProblem(ArrayHolder):
         """Return the name of a node, or its number."""
         return self.node_names[node] if self.node_names else f"node {node}"
 
-    def edge_table(self, edge: int) -> NDArray[np.int64]:
+    def edge_table(self, edge: int) -> Ints:
         """Return the costs of an edge by the strategies of its first and its second node."""
         first, second = self.edge[edge]
         flat = self.edge_cost[self.edge_ptr[edge] : self.edge_ptr[edge + 1]]
@@ -209,7 +207,7 @@ class ShardingSolution(ArrayHolder):
     strategy : counted from 0 within each node.
     """
 
-    strategy: NDArray[np.int64]  # (n,)
+    strategy: Ints  # (n,)
 
     def shown(self) -> dict[str, str]:
         """Return how many nodes have a strategy."""

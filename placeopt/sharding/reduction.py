@@ -38,11 +38,9 @@ from placeopt.sharding.compact import Condensed, as_draft, condense, unchanged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.compact import Compact, Draft
 
-    Ints = NDArray[np.int64]
 
 ROUNDS = 12
 """Most rounds of all reductions."""
@@ -94,16 +92,14 @@ def reduce(
         draft = followers_moved(smaller.compact, most)
         before, condensed = compact, composed(condensed, smaller)
         if draft is not None:
-            again = condense(draft, np.ones(len(draft.cost), dtype=np.bool_))
+            again = condense(draft, np.ones(len(draft.cost), np.bool_))
             condensed = composed(condensed, again)
         if draft is None and len(condensed.compact.cost) > 0.99 * len(before.cost):
             break
     return condensed
 
 
-def what_survives(
-    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int
-) -> Condensed | None:
+def what_survives(compact: Compact, alive: Flags, pairs: Flags, upper: int) -> Condensed | None:
     """Return what the reductions leave of the strategies and pairs that survive, None if no choice
     of less than `upper`.
     """
@@ -137,7 +133,7 @@ def consistent(c, alive, most):
         if not alive[c.node_ptr[v] : c.node_ptr[v + 1]].any():
             return False
     queue = np.arange(n)
-    waiting = np.ones(n, dtype=np.bool_)
+    waiting = np.ones(n, np.bool_)
     head, count = 0, n
     while count > 0:
         v = queue[head]
@@ -216,18 +212,18 @@ def _star(c, alive, most, spans, v):
     capacity.
     """
     degree = c.adj_ptr[v + 1] - c.adj_ptr[v]
-    star = np.empty(degree + 1, dtype=np.int64)  # nodes that are live at all
+    star = np.empty(degree + 1, np.int64)  # nodes that are live at all
     star[0] = v
     star[1:] = c.adj_node[c.adj_ptr[v] : c.adj_ptr[v + 1]]
     times = np.unique(np.concatenate((c.first[star], c.last[star])))
     if len(times) < 2:
         return
-    room = np.empty(len(times) - 1, dtype=np.int64)
+    room = np.empty(len(times) - 1, np.int64)
     for i in range(len(room)):
         room[i] = _least_between(spans, times[i], times[i + 1])
     begin, end = np.searchsorted(times, c.first[star]), np.searchsorted(times, c.last[star])
     for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
-        change = np.zeros(len(times), dtype=np.int64)
+        change = np.zeros(len(times), np.int64)
         change[begin[0]] += c.usage[x]
         change[end[0]] -= c.usage[x]
         for i in range(degree if alive[x] else 0):
@@ -323,18 +319,18 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     if (leader < 0).all():
         return None
     map_ptr = np.concatenate([[0], np.cumsum(sizes[root])]).astype(np.int64)
-    following = Following(leader, link, root, map_ptr, np.zeros(int(map_ptr[-1]), dtype=np.int64))
+    following = Following(leader, link, root, map_ptr, np.zeros(int(map_ptr[-1]), np.int64))
     _fill_maps(compact, order, following, most)
-    is_link = np.zeros(len(compact.edge), dtype=np.bool_)
+    is_link = np.zeros(len(compact.edge), np.bool_)
     is_link[link[link >= 0]] = True
     edge = root[compact.edge]
-    follower = np.full(len(compact.edge), -1, dtype=np.int64)
+    follower = np.full(len(compact.edge), -1, np.int64)
     follower[link[link >= 0]] = np.flatnonzero(link >= 0)
     edge[is_link] = np.stack([root[follower[is_link]], follower[is_link]], axis=1)
     kept = edge[:, 0] != edge[:, 1]
     lengths = np.where(kept, sizes[edge[:, 0]] * sizes[edge[:, 1]], 0)
     edge_ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), dtype=np.int64)
+    cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), np.int64)
     _move_tables(compact, edge, edge_ptr, follower, following, most, cost, table)
     pointers = np.concatenate([edge_ptr[:-1][kept], edge_ptr[-1:]])
     return as_draft(compact)._replace(
@@ -350,7 +346,7 @@ def _leaders(c, most, growth):
     Among nodes with as many strategies the first leads, so that nobody leads their own leader.
     """
     n = len(c.node_ptr) - 1
-    leader, link = np.full(n, -1, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    leader, link = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         if u < c.core:

@@ -238,7 +238,7 @@ class _Walk:
         ]
 
         def column(values: Any) -> Any:
-            return np.array([values[row] if row >= 0 else 0 for row in rows], dtype=np.int64)
+            return np.array([values[row] if row >= 0 else 0 for row in rows], np.int64)
 
         free = [row >= 0 and 0 in self.cost.measured[row].tolist() for row in rows]
         timed: dict[str, Any] = {}
@@ -251,7 +251,7 @@ class _Walk:
             op_types=tuple(self.kinds),
             flops=column(self.cost.flops),
             bytes_moved=column(self.cost.bytes_moved),
-            parameters=np.array(self.parameters, dtype=np.int64),
+            parameters=np.array(self.parameters, np.int64),
             shapes=tuple(self.shapes),
             **timed,
         )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Flags
 from placeopt.model.bound import Witness
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from placeopt.sharding.compact import Condensed
     from placeopt.sharding.problem import ShardingProblem
 
-    Ints = NDArray[np.int64]
     Tables = dict[tuple[int, int], NDArray[Any]]
 
 NEVER = 2**62
@@ -103,7 +102,7 @@ def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
 def _carried_over(
     problem: ShardingProblem,
     condensed: Condensed,
-    fits: NDArray[np.bool_],
+    fits: Flags,
     tables: Tables,
     integers: Integers | None,
 ) -> Sums:
@@ -168,7 +167,7 @@ def merged_tables(problem: ShardingProblem) -> Tables:
     return tables
 
 
-def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables, sums: Sums) -> int:
+def _added_up(problem: ShardingProblem, fits: Flags, tables: Tables, sums: Sums) -> int:
     """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why
     it holds.
     """
@@ -182,7 +181,7 @@ def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables,
     tables = {pair: table << sums.cost_bits for pair, table in tables.items()}
     _add_stars(problem, fits, sums, node, tables)
     for (u, v), table in tables.items():
-        to_u, to_v = (np.array(x, dtype=object) for x in sums.messages[u, v])
+        to_u, to_v = (np.array(x, object) for x in sums.messages[u, v])
         total += (table - to_u[:, None] - to_v[None, :]).min()
         for w, sent in ((u, to_u), (v, to_v)):
             node[w] = node[w] + sent
@@ -193,13 +192,13 @@ def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables,
 
 
 def _add_stars(
-    problem: ShardingProblem, fits: NDArray[np.bool_], sums: Sums, node: list[Any], tables: Tables
+    problem: ShardingProblem, fits: Flags, sums: Sums, node: list[Any], tables: Tables
 ) -> None:
     """Change costs of nodes and tables by the prices of stars; see `bounds.stars`."""
     starts, usage = problem.node_ptr, problem.usage.astype(object)
     least = np.minimum.reduceat(np.where(fits, usage, UNLIMITED), starts[:-1])
     begin, end = problem.interval.T
-    ends = np.array(list(tables), dtype=np.int64).reshape(-1, 2)
+    ends = np.array(list(tables), np.int64).reshape(-1, 2)
     for v, x, moment, price in sums.stars:
         live = (begin <= moment) & (moment < end)
         own = usage[starts[v] + x] - least[v] if live[v] else 0

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.splits.problem import SplitProblem
 
 NEVER = np.iinfo(np.int64).max
 
 
-def usable_ticks(problem: SplitProblem) -> NDArray[np.int64]:
+def usable_ticks(problem: SplitProblem) -> Ints:
     """Ticks of every op on every usable device, NEVER where it cannot run."""
     compute = problem.placement.compute[:, list(problem.usable_devices)]
     return np.where(compute < 0, NEVER, compute)

@@ -7,27 +7,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.splits.problem import Split, SplitProblem
 
 
 class Loads(NamedTuple):
     """Ticks per sample of s stages and h uplinks."""
 
-    stage: NDArray[np.int64]  # (s,)
-    uplink: NDArray[np.int64]  # (h,)
+    stage: Ints  # (s,)
+    uplink: Ints  # (h,)
 
 
 def split_loads(problem: SplitProblem, split: Split) -> Loads:
     """Return the loads of the stages and uplinks of a valid split."""
     base, count = problem.placement, len(split.stages)
-    stage = np.full(base.num_ops, -1, dtype=np.int64)
+    stage = np.full(base.num_ops, -1, np.int64)
     for at, part in enumerate(split.stages):
         stage[list(part.ops)] = at
-    first = np.array([part.devices[0] for part in split.stages], dtype=np.int64)
-    replicas = np.array([len(part.devices) for part in split.stages], dtype=np.int64)
-    work, sync = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    first = np.array([part.devices[0] for part in split.stages], np.int64)
+    replicas = np.array([len(part.devices) for part in split.stages], np.int64)
+    work, sync = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.add.at(work, stage, base.compute[np.arange(base.num_ops), first[stage]])
     np.add.at(sync, stage, problem.sync)
     moved = (crossings(problem, stage, count) * base.io_ticks[:, first]).sum(axis=0)
@@ -36,17 +35,17 @@ def split_loads(problem: SplitProblem, split: Split) -> Loads:
         load = np.maximum(-(-work // replicas), -(-moved // replicas) + exchanged)
     else:
         load = -(-(work + moved) // replicas) + exchanged
-    group = np.array([problem.group_of[int(device)] for device in first], dtype=np.int64)
+    group = np.array([problem.group_of[int(device)] for device in first], np.int64)
     border = crossings(problem, group[stage], problem.groups)
     return Loads(load, (border * problem.uplink[:, None]).sum(axis=0))
 
 
-def crossings(problem: SplitProblem, part: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+def crossings(problem: SplitProblem, part: Ints, count: int) -> Flags:
     """Whether each tensor crosses the border of each part of the ops, shape (num_tensors,
     count).
     """
     base = problem.placement
-    inside = np.zeros((base.num_tensors, count), dtype=np.bool_)
+    inside = np.zeros((base.num_tensors, count), np.bool_)
     tensor = np.arange(base.num_tensors)
     inside[tensor, part[base.producer]] = True
     inside[base.edge_tensor, part[base.consumer]] = True

@@ -33,15 +33,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import ArrayHolder, int_array
+from placeopt.model.arrays import ArrayHolder, Ints, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.model.shown import Shown
 from placeopt.period.contracted import device_types
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 
@@ -68,8 +66,8 @@ class SplitProblem(ArrayHolder):
     max_replicas: int = 1
     groups: int = 1
     overlap: bool = False
-    sync: NDArray[np.int64] = None  # type: ignore[assignment]  # (num_ops,) ticks to send an op's weights once; default 0
-    uplink: NDArray[np.int64] = None  # type: ignore[assignment]  # (num_tensors,) ticks on an uplink; default: between devices
+    sync: Ints = None  # type: ignore[assignment]  # (num_ops,) ticks to send an op's weights once; default 0
+    uplink: Ints = None  # type: ignore[assignment]  # (num_tensors,) ticks on an uplink; default: between devices
     objective: str = "period"
     name: str = ""
 
@@ -95,7 +93,7 @@ class SplitProblem(ArrayHolder):
                     f"{where}: {key}: expected at least 1, received {getattr(self, key)}"
                 )
         for key, size, default in (
-            ("sync", base.num_ops, np.zeros(base.num_ops, dtype=np.int64)),
+            ("sync", base.num_ops, np.zeros(base.num_ops, np.int64)),
             ("uplink", base.num_tensors, base.transfer.max(axis=1, initial=0)),
         ):
             value = default if getattr(self, key) is None else getattr(self, key)

@@ -29,6 +29,7 @@ import placeopt as po
 from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph
+from placeopt.programs.torch_program import torch_program
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.from_model import sharding_model
 from placeopt.sharding.layout_table import megatron_layout, peak_usage
@@ -161,11 +162,18 @@ def model_row(name: str, seconds: float) -> dict[str, Any]:
     """Shard a model; compare with Megatron's layout in the same problem."""
     source, training = MODELS[name]
     with tempfile.TemporaryDirectory() as folder:
-        graph, _ = load_graph(
-            exported_layer(Path(folder) / "layer.pt2") if source == "torch" else source
-        )
+        file = exported_layer(Path(folder) / "layer.pt2") if source == "torch" else source
+        graph, _ = load_graph(file)
+        program = torch_program(file) if source == "torch" else None
     memory = int(MEMORY[name] * 2**30) if name in MEMORY else None
-    model = sharding_model(graph, make_cluster(CLUSTER), (2, 4), training=training, memory=memory)
+    model = sharding_model(
+        graph,
+        make_cluster(CLUSTER),
+        (2, 4),
+        training=training,
+        memory=memory,
+        program=program,
+    )
     reference = megatron_layout(model)
     result = po.solve(model.problem, seconds=seconds, seed=0)
     solution: ShardingSolution = result.solution

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, Ints
 from placeopt.model.interruptible import call_interruptibly
 from placeopt.solvers.exact.period_dp import DpArrays, Limits, Tables, fill_rows, ideal_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from placeopt.model.ideals import Lattice
     from placeopt.period.contracted import ContractedProblem
@@ -37,7 +35,7 @@ _MAX_STATES, _MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 class Stage:
     """One stage of a plan: nodes of the model on devices of one type (several are replicas)."""
 
-    nodes: NDArray[np.int64]
+    nodes: Ints
     device_type: int
     replicas: int
 
@@ -64,13 +62,13 @@ class IdealProgram:
         lattice: Lattice,
         *,
         max_replicas: int = 1,
-        sync: NDArray[np.int64] | None = None,
+        sync: Ints | None = None,
     ) -> None:
         n, num_types = model.num_nodes, model.num_types
         self.model, self.lattice = model, lattice
         self.counts = counts = _affordable_counts(model, lattice.num_ideals)
         states = list(product(*(range(c + 1) for c in counts.tolist())))
-        stride = np.ones(num_types, dtype=np.int64)
+        stride = np.ones(num_types, np.int64)
         for g in range(num_types - 2, -1, -1):
             stride[g] = stride[g + 1] * (counts[g + 1] + 1)
         passes = model.pass_compute
@@ -79,23 +77,21 @@ class IdealProgram:
             banned=(~model.allowed).astype(np.int64),
             resident=np.ascontiguousarray(model.resident),
             capacity=model.capacity,
-            sync=np.zeros((n, num_types), dtype=np.int64)
-            if sync is None
-            else np.ascontiguousarray(sync),
+            sync=np.zeros((n, num_types), np.int64) if sync is None else np.ascontiguousarray(sync),
             weight=np.ascontiguousarray(model.weight),
             tensors=model.tensors,
-            digit=np.array(states, dtype=np.int64),
+            digit=np.array(states, np.int64),
             stride=stride,
             max_replicas=np.minimum(max_replicas, counts),
         )
         ideals = lattice.num_ideals
         self.tables = Tables(
-            value=np.empty((ideals, len(states)), dtype=np.int64),
-            back_ideal=np.zeros((ideals, len(states)), dtype=np.int32),
-            back_type=np.zeros((ideals, len(states)), dtype=np.int16),
-            back_replicas=np.zeros((ideals, len(states)), dtype=np.int16),
-            alive=np.zeros(ideals, dtype=np.bool_),
-            viable=np.zeros((ideals, len(states)), dtype=np.bool_),
+            value=np.empty((ideals, len(states)), np.int64),
+            back_ideal=np.zeros((ideals, len(states)), np.int32),
+            back_type=np.zeros((ideals, len(states)), np.int16),
+            back_replicas=np.zeros((ideals, len(states)), np.int16),
+            alive=np.zeros(ideals, np.bool_),
+            viable=np.zeros((ideals, len(states)), np.bool_),
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = ideal_sums(lattice.arrays, self._amount)
@@ -155,7 +151,7 @@ class IdealProgram:
     def _limits(self, limit: int, limit2: int) -> Limits:
         load = [min(x, NO_VALUE - 1) for x in (limit, limit2)[: len(self._amount) - 1]]
         fixed = [min(x * r, NO_VALUE - 1) for x in load for r in self.arrays.max_replicas.tolist()]
-        return Limits(np.array(load, dtype=np.int64), np.array(fixed, dtype=np.int64))
+        return Limits(np.array(load, np.int64), np.array(fixed, np.int64))
 
     def _mark_viable(self, limits: Limits) -> None:
         """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices.
@@ -171,14 +167,14 @@ class IdealProgram:
             limit = (
                 int(limits.load[q]) if q < len(limits.load) else 1
             )  # bytes have their capacity as rate
-            room = np.zeros(len(digit), dtype=np.int64)
-            rest = np.zeros(len(digit), dtype=np.int64)
+            room = np.zeros(len(digit), np.int64)
+            rest = np.zeros(len(digit), np.int64)
             for g, rate in enumerate(rates):
                 held = [
                     total if rate is None else min(total, floor(rate * d * limit))
                     for d in range(int(counts[g]) + 1)
                 ]
-                most = np.array(held, dtype=np.int64)
+                most = np.array(held, np.int64)
                 room = np.minimum(total, room + most[digit[:, g]])
                 rest = np.minimum(total, rest + most[counts[g] - digit[:, g]])
             viable &= (done[:, None] <= room) & (total - done[:, None] <= rest)
@@ -199,7 +195,7 @@ class IdealProgram:
         return tuple(reversed(stages))
 
 
-def _work_rates(model: ContractedProblem) -> tuple[NDArray[np.int64], list[list[Fraction | None]]]:
+def _work_rates(model: ContractedProblem) -> tuple[Ints, list[list[Fraction | None]]]:
     """Return amounts (P + 1, N) and rates per amount and type: load L on a device holds at most
     rate * L of each.
 
@@ -224,7 +220,7 @@ def _work_rates(model: ContractedProblem) -> tuple[NDArray[np.int64], list[list[
     return np.stack([*amounts, model.resident]), rates
 
 
-def _affordable_counts(model: ContractedProblem, num_ideals: int) -> NDArray[np.int64]:
+def _affordable_counts(model: ContractedProblem, num_ideals: int) -> Ints:
     """Devices of each type that the program may use: all, unless their states are too many for the
     tables.
 
@@ -246,13 +242,13 @@ def _affordable_counts(model: ContractedProblem, num_ideals: int) -> NDArray[np.
 
 def stage_devices(
     model: ContractedProblem, stages: tuple[Stage, ...]
-) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+) -> tuple[Ints, list[tuple[int, ...]]]:
     """Give devices to stages in order: (device of every op, devices of every stage).
 
     An op of a replicated stage gets the stage's first device.
     """
     free = [list(devices) for devices in model.types]
-    node_device = np.zeros(model.num_nodes, dtype=np.int64)
+    node_device = np.zeros(model.num_nodes, np.int64)
     groups: list[tuple[int, ...]] = []
     for stage in stages:
         group = tuple(free[stage.device_type][: stage.replicas])

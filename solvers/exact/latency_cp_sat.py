@@ -31,9 +31,9 @@ from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
@@ -246,8 +246,8 @@ class LatencyCpModel(PlacementModel):
     def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         p = self.problem
-        device = np.zeros(p.num_ops, dtype=np.int64)
-        slot = np.zeros(p.num_ops, dtype=np.int64)
+        device = np.zeros(p.num_ops, np.int64)
+        slot = np.zeros(p.num_ops, np.int64)
         for v, row in enumerate(self.x):
             for (d, s), x in zip(self.units, row, strict=True):
                 if x is not None and value(x):
@@ -286,12 +286,10 @@ def _longest(problem: PlacementProblem) -> int:
     )
 
 
-def _slot_durations(
-    p: PlacementProblem, io: NDArray[np.int64], device: NDArray[np.int64], slot: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _slot_durations(p: PlacementProblem, io: Ints, device: Ints, slot: Ints) -> Ints:
     """Ticks of the first slot of every device."""
     first = slot == 0
-    lasts = np.zeros(p.num_devices, dtype=np.int64)
+    lasts = np.zeros(p.num_devices, np.int64)
     for v in np.flatnonzero(first):
         lasts[device[v]] += p.compute[v, device[v]]
     for t in range(p.num_tensors):

@@ -18,9 +18,7 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -81,7 +79,7 @@ def _anneal(state: State) -> Iterator[str | None]:
 def _flows(state: State, problem: PlacementProblem) -> Iterator[int]:
     """Yield the bound by flows after every piece of work, and offer the placements found."""
 
-    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
+    def offer(device: Ints, slot: Ints) -> None:
         offer_slots(state.tracker, device, slot)
 
     def upper() -> int | None:

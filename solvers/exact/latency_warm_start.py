@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.random import Generator
-    from numpy.typing import NDArray
 
     from placeopt.latency.slots import LatencyArrays
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
@@ -48,7 +48,7 @@ def starts(tracker: Tracker[Placement]) -> Iterator[None]:
     """Offer everything on one device, the best segments, and the best pipeline, one per step."""
     problem = tracker.problem
     for d in sorted(set(pooled(problem).tolist())):
-        offer_slots(tracker, np.full(problem.num_ops, d, dtype=np.int64))
+        offer_slots(tracker, np.full(problem.num_ops, d, np.int64))
     yield
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
@@ -62,8 +62,8 @@ def starts(tracker: Tracker[Placement]) -> Iterator[None]:
 
 def offer_slots(
     tracker: Tracker[Placement],
-    device: NDArray[np.int64] | None,
-    slot: NDArray[np.int64] | None = None,
+    device: Ints | None,
+    slot: Ints | None = None,
 ) -> None:
     """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible."""
     if device is None:
@@ -75,7 +75,7 @@ def offer_slots(
         tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
 
 
-def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
+def pooled(problem: PlacementProblem) -> Ints:
     """Return the device that stands for each: CPUs that take equal times and can hold every op are
     one unlimited pool.
     """
@@ -88,7 +88,7 @@ def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
     return stands_for
 
 
-def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np.int64] | None:
+def _segments(problem: PlacementProblem, model: ContractedProblem) -> Ints | None:
     """Best consecutive segments of the model's order, one per accelerator, the rest in the pool."""
     n = model.num_nodes
     accelerators = [
@@ -105,7 +105,7 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
     value = np.full((n + 1, len(accelerators) + 1), large)
     value[0] = 0.0
     choice = np.full(
-        (n + 1, len(accelerators) + 1), -1, dtype=np.int64
+        (n + 1, len(accelerators) + 1), -1, np.int64
     )  # -1 pool, -2 unused, i segment start
     for a in range(len(accelerators) + 1):
         for j in range(n + 1):
@@ -120,7 +120,7 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
                 value[j, a], choice[j, a] = value[j - 1, a] + serial[j - 1], -1
     if value[n, -1] >= large:
         return None
-    device = np.zeros(n, dtype=np.int64)
+    device = np.zeros(n, np.int64)
     j, a = n, len(accelerators)
     while j > 0:
         step = int(choice[j, a])
@@ -135,7 +135,7 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np
     return model.expand(device)
 
 
-def _durations(model: ContractedProblem, g: int) -> NDArray[np.float64]:
+def _durations(model: ContractedProblem, g: int) -> Floats:
     """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not
     fit.
     """
@@ -174,7 +174,7 @@ def _cost(pins: list[int], first: int, last: int) -> int:
     return int(any(first <= c <= last for c in pins[1:]))
 
 
-def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> NDArray[np.int64] | None:
+def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> Ints | None:
     """Best pipeline for the period along the model's order."""
     outcome = best_chain(IdealProgram(chain, linear_lattice(chain.num_nodes)), None)
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None

@@ -32,8 +32,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.chain_search import ChainOutcome
@@ -114,9 +113,7 @@ def search_orders(
         yield from _along(tracker, model, order)
 
 
-def _along(
-    tracker: Tracker[Placement], model: ContractedProblem, order: NDArray[np.int64]
-) -> Iterator[None]:
+def _along(tracker: Tracker[Placement], model: ContractedProblem, order: Ints) -> Iterator[None]:
     """Offer the best pipeline along one order."""
     along = model.renumbered(order)
     program = IdealProgram(along, linear_lattice(along.num_nodes))
@@ -127,7 +124,7 @@ def _along(
     yield
 
 
-def _order_by(model: ContractedProblem, keys: NDArray[np.float64]) -> NDArray[np.int64]:
+def _order_by(model: ContractedProblem, keys: Floats) -> Ints:
     """Return the topological order that takes the node of the least key among those that are
     ready.
     """
@@ -142,10 +139,10 @@ def _order_by(model: ContractedProblem, keys: NDArray[np.float64]) -> NDArray[np
             waiting[v] -= 1
             if waiting[v] == 0:
                 heapq.heappush(ready, (keys[v], v))
-    return np.array(order, dtype=np.int64)
+    return np.array(order, np.int64)
 
 
-def _successors(model: ContractedProblem) -> tuple[list[list[int]], NDArray[np.int64]]:
+def _successors(model: ContractedProblem) -> tuple[list[list[int]], Ints]:
     """Return the successors of every node, and how many predecessors it has."""
     successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
     for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
@@ -153,14 +150,14 @@ def _successors(model: ContractedProblem) -> tuple[list[list[int]], NDArray[np.i
     return successors, np.bincount(model.order_to, minlength=model.num_nodes)
 
 
-def chain_positions(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
+def chain_positions(problem: PlacementProblem, device: Ints) -> Ints:
     """Position of every device in a pipeline order of a feasible chain."""
     source, target = order_edges(problem, "chain")
     k = problem.num_devices
-    edge = np.zeros((k, k), dtype=np.bool_)
+    edge = np.zeros((k, k), np.bool_)
     edge[device[source], device[target]] = True
     np.fill_diagonal(edge, False)
-    position = np.full(k, -1, dtype=np.int64)
+    position = np.full(k, -1, np.int64)
     for rank in range(k):
         free = [d for d in range(k) if position[d] < 0 and not edge[position < 0, d].any()]
         position[free[0]] = rank
@@ -198,11 +195,9 @@ def improve_orders(
         yield from _along(tracker, model, _order_by(model, keys))
 
 
-def _stages(
-    problem: PlacementProblem, model: ContractedProblem, chain: Placement
-) -> NDArray[np.int64]:
+def _stages(problem: PlacementProblem, model: ContractedProblem, chain: Placement) -> Ints:
     """Return the stage of every node."""
-    device = np.zeros(model.num_nodes, dtype=np.int64)
+    device = np.zeros(model.num_nodes, np.int64)
     inside = model.node >= 0
     device[model.node[inside]] = chain.device[inside]
     return chain_positions(problem, chain.device)[device]
@@ -217,9 +212,7 @@ def _neighbours(model: ContractedProblem) -> list[list[int]]:
     return beside
 
 
-def _connected(
-    beside: list[list[int]], count: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
+def _connected(beside: list[list[int]], count: int, generator: np.random.Generator) -> Ints:
     """Return up to `count` nodes that a random growth from a random node reaches."""
     open_ = [int(generator.integers(len(beside)))]
     found = set(open_)
@@ -239,9 +232,7 @@ def offer_stages(
         tracker.offer(outcome.value, Placement(stage_devices(model, outcome.stages)[0]))
 
 
-def _orders(
-    model: ContractedProblem, count: int, generator: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
+def _orders(model: ContractedProblem, count: int, generator: np.random.Generator) -> Iterator[Ints]:
     yield np.arange(model.num_nodes)
     successors, indegree = _successors(model)
     for _ in range(count - 1):
@@ -258,4 +249,4 @@ def _orders(
                 waiting[v] -= 1
                 if waiting[v] == 0:
                     ready.append(v)
-        yield np.array(order, dtype=np.int64)
+        yield np.array(order, np.int64)

@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Flags, Ints
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.destructive import Clusters
 
@@ -94,7 +92,7 @@ class MakespanModel:
         together.
         """
         late = self.head + self.compute + self.tail > self.horizon
-        possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), dtype=np.bool_)
+        possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), np.bool_)
         np.logical_and.at(possible, self.item, self.allowed & ~late)
         if not possible.any(axis=1).all():
             self.infeasible = True  # no solution within the horizon: keep a well-formed model
@@ -103,8 +101,8 @@ class MakespanModel:
         self.possible = possible
         self.devices = [np.flatnonzero(row).tolist() for row in possible]
 
-    def _item_any(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        result = np.zeros((int(self.item.max()) + 1, mask.shape[1]), dtype=np.bool_)
+    def _item_any(self, mask: Flags) -> Flags:
+        result = np.zeros((int(self.item.max()) + 1, mask.shape[1]), np.bool_)
         np.logical_or.at(result, self.item, mask)
         return result
 
@@ -197,7 +195,7 @@ class MakespanModel:
     def _precedences(self) -> None:
         """Start a consumer after its producer, and after the transfer if the devices differ."""
         m, p = self.model, self.problem
-        source = p.producer[p.edge_tensor] if p.num_edges else np.zeros(0, dtype=np.int64)
+        source = p.producer[p.edge_tensor] if p.num_edges else np.zeros(0, np.int64)
         pairs: dict[tuple[int, int], list[int]] = {}
         for u, v, t in zip(
             source.tolist(), p.consumer.tolist(), p.edge_tensor.tolist(), strict=True
@@ -278,7 +276,7 @@ class MakespanModel:
 
     def _memory(self) -> None:
         m, p = self.model, self.problem
-        weight = np.zeros(len(self.on), dtype=np.int64)
+        weight = np.zeros(len(self.on), np.int64)
         np.add.at(weight, self.item, p.resident)
         total = int(weight.sum())
         for d in range(p.num_devices):
@@ -390,9 +388,9 @@ class MakespanModel:
         """Classes of at least two interchangeable devices."""
         return [c for c in self.problem.identical_devices if len(c) > 1]
 
-    def _pivot_order(self) -> NDArray[np.int64]:
+    def _pivot_order(self) -> Ints:
         """Items in the order in which they open new devices: longest first."""
-        weight = np.zeros(len(self.on), dtype=np.int64)
+        weight = np.zeros(len(self.on), np.int64)
         np.add.at(weight, self.item, np.maximum(self.compute, 0).max(axis=1))
         return np.argsort(-weight, kind="stable")
 
@@ -412,10 +410,10 @@ class MakespanModel:
                         m.add_bool_or([~on[d], *opened[j - 1]])
                     opened[j].append(on[d])
 
-    def relabel(self, device: NDArray[np.int64]) -> NDArray[np.int64]:
+    def relabel(self, device: Ints) -> Ints:
         """Permute interchangeable devices so that the placement obeys `_symmetry`."""
         renamed = np.arange(self.problem.num_devices)
-        by_item = np.zeros(len(self.on), dtype=np.int64)
+        by_item = np.zeros(len(self.on), np.int64)
         by_item[self.item] = device
         for members in self.symmetric_classes():
             seen = [d for d in dict.fromkeys(by_item[self._pivot_order()].tolist()) if d in members]
@@ -439,9 +437,7 @@ class MakespanModel:
                 if len(terms) > 1:
                     self.model.add(self.makespan >= a + b + sum(terms))
 
-    def _energy_thresholds(
-        self, head: NDArray[np.int64], tail: NDArray[np.int64]
-    ) -> list[tuple[int, int]]:
+    def _energy_thresholds(self, head: Ints, tail: Ints) -> list[tuple[int, int]]:
         """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the
         graph.
         """

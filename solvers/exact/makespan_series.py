@@ -14,9 +14,7 @@ from placeopt.solvers.search.cp_sat_start import offer, warm_start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
@@ -35,7 +33,7 @@ def close_parts(
     settings: CpSat,
     tracker: Tracker[Placement],
     analysis: Analysis,
-    parts: Sequence[NDArray[np.int64]],
+    parts: Sequence[Ints],
     seconds: float,
     search: Search,
 ) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Schedule
     from placeopt.solvers.exact.makespan_model import MakespanModel
 
@@ -34,7 +33,7 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
         done.add(i)
         for d, literal in built.on[i].items():
             m.add_hint(literal, int(device[v] == d))
-    first = np.zeros(len(built.on), dtype=np.int64)
+    first = np.zeros(len(built.on), np.int64)
     first[built.item] = device
     for (i, j), literal in built.same_of.items():
         if not literal.name.startswith("same"):
@@ -64,10 +63,10 @@ def add_hint(built: MakespanModel, schedule: Schedule) -> None:
 
 def decode(built: MakespanModel, value: Any) -> Placement:
     """Read a placement; `value` maps a variable to its value. Ranks follow the starts."""
-    device = np.empty(len(built.on), dtype=np.int64)
+    device = np.empty(len(built.on), np.int64)
     for i, literals in enumerate(built.on):
         device[i] = next(d for d, x in literals.items() if value(x))
-    start = np.array([value(x) for x in built.start], dtype=np.int64)
+    start = np.array([value(x) for x in built.start], np.int64)
     finish = start + built.compute[np.arange(len(start)), device[built.item]]
     sends = sorted(
         (value(built.transfer_start[t, e]), t, d, e)
@@ -79,11 +78,11 @@ def decode(built: MakespanModel, value: Any) -> Placement:
 
 def _ranks(
     built: MakespanModel,
-    device: NDArray[np.int64],
-    start: NDArray[np.int64],
-    finish: NDArray[np.int64],
+    device: Ints,
+    start: Ints,
+    finish: Ints,
     sends: list[tuple[int, int, int, int]],
-) -> NDArray[np.int64]:
+) -> Ints:
     """Rank ops by start, changed where that makes the channels' orders follow the first readers'
     ranks.
 
@@ -92,10 +91,10 @@ def _ranks(
     schedule exactly. Where it has a cycle, no ranks do, and the starts alone decide.
     """
     n, p = len(start), built.problem
-    position = np.empty(n, dtype=np.int64)
+    position = np.empty(n, np.int64)
     position[p.topological_order] = np.arange(n)
     order = np.lexsort((position, finish, start))
-    rank = np.empty(n, dtype=np.int64)
+    rank = np.empty(n, np.int64)
     rank[order] = np.arange(n)
     after: list[list[int]] = [[] for _ in range(n)]
     last_op: dict[int, int] = {}
@@ -111,7 +110,7 @@ def _ranks(
         if last_reader.get(channel, reader) != reader:
             after[last_reader[channel]].append(reader)
         last_reader[channel] = reader
-    waiting = np.zeros(n, dtype=np.int64)
+    waiting = np.zeros(n, np.int64)
     for targets in after:
         for v in targets:
             waiting[v] += 1

@@ -27,10 +27,8 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tactic import State, Tactic
@@ -112,7 +110,7 @@ class MakespanFacts:
         return not is_large(self.analysis.problem)
 
     @cached_property
-    def parts(self) -> list[NDArray[np.int64]]:
+    def parts(self) -> list[Ints]:
         """Parts of the graph that come wholly one after the other."""
         return series_parts(self.analysis.relaxation, time.perf_counter() + PARTS_SECONDS)
 

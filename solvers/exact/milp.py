@@ -43,8 +43,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
@@ -285,7 +284,7 @@ class PeriodProgram:
             )
         tracker.stop()
 
-    def _offer(self, tracker: Tracker[Placement], values: NDArray[np.float64]) -> None:
+    def _offer(self, tracker: Tracker[Placement], values: Floats) -> None:
         device = self.model.expand(values[self.x].argmax(axis=1))
         value = int(period_batch(self.problem, device[None, :])[0])
         if value < INFEASIBLE:

@@ -266,7 +266,7 @@ class PeriodCpModel(PlacementModel):
     def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         rows = [[0 if x is None else int(value(x)) for x in row] for row in self.x]
-        device = self.model.expand(np.array(rows, dtype=np.int64).argmax(axis=1))
+        device = self.model.expand(np.array(rows, np.int64).argmax(axis=1))
         ticks = int(period_batch(self.problem, device[None, :])[0])
         tracker.count()
         if ticks < INFEASIBLE:
@@ -285,7 +285,7 @@ class PeriodCpModel(PlacementModel):
         rename = np.arange(self.problem.num_devices)
         for devices in self.model.types:
             rename[sorted(devices, key=lambda d: (position[d], d))] = devices
-        node_device = np.zeros(self.model.num_nodes, dtype=np.int64)
+        node_device = np.zeros(self.model.num_nodes, np.int64)
         node_device[self.model.node] = rename[placement.device]
         for v, row in enumerate(self.x):
             for d, x in enumerate(row):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 class DpArrays(NamedTuple):
     """What the kernel reads (N nodes, G types, P passes, m tensors, S states)."""
 
-    compute: NDArray[np.int64]  # (N, P * G) ticks
-    banned: NDArray[np.int64]  # (N, G) 1 where the node cannot run on the type
-    resident: NDArray[np.int64]  # (N,) bytes
-    capacity: NDArray[np.int64]  # (G,) bytes
-    sync: NDArray[np.int64]  # (N, G) ticks to send the node's weights once
-    weight: NDArray[np.int64]  # (m, G) ticks
+    compute: Ints  # (N, P * G) ticks
+    banned: Ints  # (N, G) 1 where the node cannot run on the type
+    resident: Ints  # (N,) bytes
+    capacity: Ints  # (G,) bytes
+    sync: Ints  # (N, G) ticks to send the node's weights once
+    weight: Ints  # (m, G) ticks
     tensors: TensorArrays
-    digit: NDArray[np.int64]  # (S, G) used devices of each type
-    stride: NDArray[np.int64]  # (G,) distance between states that differ by one device
-    max_replicas: NDArray[np.int64]  # (G,)
+    digit: Ints  # (S, G) used devices of each type
+    stride: Ints  # (G,) distance between states that differ by one device
+    max_replicas: Ints  # (G,)
 
 
 class Limits(NamedTuple):
@@ -60,27 +60,25 @@ class Limits(NamedTuple):
     and type.
     """
 
-    load: NDArray[np.int64]  # (P,) ticks
-    fixed: NDArray[np.int64]  # (P * G,) ticks
+    load: Ints  # (P,) ticks
+    fixed: Ints  # (P * G,) ticks
 
 
 class Tables(NamedTuple):
     """State of the program (I ideals, S states)."""
 
-    value: NDArray[np.int64]  # (I, S)
+    value: Ints  # (I, S)
     back_ideal: NDArray[np.int32]  # (I, S)
     back_type: NDArray[np.int16]  # (I, S) type of the last stage
     back_replicas: NDArray[
         np.int16
     ]  # (I, S) its devices; 0 leaves one device of the type without a stage
-    alive: NDArray[np.bool_]  # (I,)
-    viable: NDArray[np.bool_]  # (I, S)
+    alive: Flags  # (I,)
+    viable: Flags  # (I, S)
 
 
 @entry
-def _outside(
-    a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]
-) -> None:
+def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: Ints, foreign: Flags) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
     one = np.uint64(1)
     for t in range(len(a.tensors.producer)):
@@ -122,18 +120,18 @@ def fill_rows(
     width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.tensors.producer)
     limit, limit2 = limits.load[0], limits.load[-1]
     second = width - num_types  # where the loads of the second pass begin, 0 if there is none
-    inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
-    outside = np.zeros(m, dtype=np.int64)  # consumers outside I
-    holds = np.zeros(m, dtype=np.bool_)  # producer inside S
-    foreign = np.zeros(m, dtype=np.bool_)  # producer outside I
-    load = np.zeros((n + 1, width), dtype=np.int64)  # of S, at each depth
-    fixed = np.zeros((n + 1, width), dtype=np.int64)  # the part of the load that larger S keep
-    banned = np.zeros((n + 1, num_types), dtype=np.int64)
-    used = np.zeros(n + 1, dtype=np.int64)
-    sync = np.zeros((n + 1, num_types), dtype=np.int64)
-    at = np.zeros(n + 1, dtype=np.int64)  # ideal
-    edge = np.zeros(n + 1, dtype=np.int64)  # next child to try
-    taken = np.full(n + 1, n, dtype=np.int64)  # node removed last
+    inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
+    outside = np.zeros(m, np.int64)  # consumers outside I
+    holds = np.zeros(m, np.bool_)  # producer inside S
+    foreign = np.zeros(m, np.bool_)  # producer outside I
+    load = np.zeros((n + 1, width), np.int64)  # of S, at each depth
+    fixed = np.zeros((n + 1, width), np.int64)  # the part of the load that larger S keep
+    banned = np.zeros((n + 1, num_types), np.int64)
+    used = np.zeros(n + 1, np.int64)
+    sync = np.zeros((n + 1, num_types), np.int64)
+    at = np.zeros(n + 1, np.int64)  # ideal
+    edge = np.zeros(n + 1, np.int64)  # next child to try
+    taken = np.full(n + 1, n, np.int64)  # node removed last
     pairs = 0
     for ideal in range(first, last):
         row = tables.value[ideal]
@@ -222,10 +220,10 @@ def fill_rows(
 
 
 @entry
-def ideal_sums(lattice: LatticeArrays, amount: NDArray[np.int64]) -> NDArray[np.int64]:
+def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
     """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
     count = len(lattice.child_ptr) - 1
-    total = np.zeros((amount.shape[0], count), dtype=np.int64)
+    total = np.zeros((amount.shape[0], count), np.int64)
     for ideal in range(1, count):
         e = lattice.child_ptr[ideal]
         for q in range(amount.shape[0]):

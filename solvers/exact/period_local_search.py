@@ -29,8 +29,7 @@ from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.period.contracted import ContractedProblem, TensorArrays
     from placeopt.solving.tracker import Tracker
 
@@ -42,13 +41,13 @@ _MOVES, _MOVES_PER_CHOICE = 300_000, 500  # of a chunk; fewer on small problems
 class SearchArrays(NamedTuple):
     """What the kernel reads (N nodes, k devices, P passes, m tensors)."""
 
-    compute: NDArray[np.int64]  # (P, N, k) ticks, -1 where the node cannot run
-    resident: NDArray[np.int64]  # (N,) bytes
-    capacity: NDArray[np.int64]  # (k,) bytes
-    weight: NDArray[np.int64]  # (m, k) ticks
+    compute: Ints  # (P, N, k) ticks, -1 where the node cannot run
+    resident: Ints  # (N,) bytes
+    capacity: Ints  # (k,) bytes
+    weight: Ints  # (m, k) ticks
     tensors: TensorArrays
-    near_ptr: NDArray[np.int64]  # (N + 1,) nodes that share a tensor with a node
-    near: NDArray[np.int64]
+    near_ptr: Ints  # (N + 1,) nodes that share a tensor with a node
+    near: Ints
 
 
 def search_arrays(model: ContractedProblem) -> SearchArrays:
@@ -70,7 +69,7 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
 class Cycle(NamedTuple):
     """One cooling cycle: what it aims at and how it cools."""
 
-    target: NDArray[np.int64]  # (P,) ticks; falls when it is reached
+    target: Ints  # (P,) ticks; falls when it is reached
     aim: float  # share by which the next target lies below a load that was reached
     byte_price: float  # ticks of a byte over the capacity
     hot: float  # first temperature, ticks
@@ -81,21 +80,21 @@ class Cycle(NamedTuple):
 class Walk(NamedTuple):
     """State of a cycle and its scratch memory."""
 
-    device: NDArray[np.int64]  # (N,) of each node
-    readers: NDArray[np.int64]  # (m, k) consumers of a tensor on a device
-    load: NDArray[np.int64]  # (P, k) ticks
-    used: NDArray[np.int64]  # (k,) bytes
-    block: NDArray[np.int64]  # (_LARGE_BLOCK,) nodes of the proposal
-    came: NDArray[np.int64]  # (_LARGE_BLOCK,) the devices they leave
-    best: NDArray[np.int64]  # (N,) best placement of the cycle
+    device: Ints  # (N,) of each node
+    readers: Ints  # (m, k) consumers of a tensor on a device
+    load: Ints  # (P, k) ticks
+    used: Ints  # (k,) bytes
+    block: Ints  # (_LARGE_BLOCK,) nodes of the proposal
+    came: Ints  # (_LARGE_BLOCK,) the devices they leave
+    best: Ints  # (N,) best placement of the cycle
 
 
 def make_walk(a: SearchArrays) -> Walk:
     """Allocate the state of a cycle."""
     passes, n, k = a.compute.shape
 
-    def ints(*shape: int) -> NDArray[np.int64]:
-        return np.zeros(shape, dtype=np.int64)
+    def ints(*shape: int) -> Ints:
+        return np.zeros(shape, np.int64)
 
     return Walk(
         ints(n),
@@ -355,7 +354,7 @@ class _Annealing:
             self.device = _balanced(model)
             self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
         else:
-            self.device = np.zeros(model.num_nodes, dtype=np.int64)
+            self.device = np.zeros(model.num_nodes, np.int64)
             self.device[model.node] = tracker.solution.device
             self.value = int(tracker.value or 0)
         self.model, self.arrays = model, search_arrays(model)
@@ -387,13 +386,13 @@ class _Annealing:
             self.tracker.offer(ticks, placement)
 
 
-def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
+def _balanced(model: ContractedProblem) -> Ints:
     """Give nodes, the largest bytes first, to the compatible device with the most free memory
     left.
     """
     type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
     free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
-    device = np.zeros(model.num_nodes, dtype=np.int64)
+    device = np.zeros(model.num_nodes, np.int64)
     for v in np.argsort(-model.resident, kind="stable").tolist():
         best = max(
             (d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d)
@@ -403,12 +402,12 @@ def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
     return device
 
 
-def _pass_shares(model: ContractedProblem, node_device: NDArray[np.int64]) -> NDArray[np.float64]:
+def _pass_shares(model: ContractedProblem, node_device: Ints) -> Floats:
     """Share of the forward and the backward pass in the period of a placement."""
     load = (
         period_loads(model.problem, Placement(model.expand(node_device)))
         .max(axis=1)
         .astype(np.float64)
     )
-    share: NDArray[np.float64] = load / max(1.0, float(load.sum()))
+    share: Floats = load / max(1.0, float(load.sum()))
     return share

@@ -41,9 +41,7 @@ from placeopt.solving.tactic import BOTH, BOUND, FIRST_EVALUATIONS, VALUE, WAITI
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
@@ -227,7 +225,7 @@ def _closing(state: State) -> Iterator[str | None]:
             yield WAITING
 
 
-def _offer(state: State, device: NDArray[np.int64]) -> None:
+def _offer(state: State, device: Ints) -> None:
     ticks = int(period_batch(state.problem, device[None, :])[0])
     state.tracker.count()
     if ticks < INFEASIBLE:

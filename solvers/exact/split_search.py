@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.period.contracted import ContractedProblem, contract
@@ -35,8 +35,6 @@ from placeopt.splits.problem import Split, SplitStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from placeopt.solvers.exact.ideal_program import Stage
     from placeopt.splits.problem import SplitProblem
@@ -96,7 +94,7 @@ def best_split(
         sync=problem.sync if problem.max_replicas > 1 else None,
         uplink=problem.uplink if problem.groups > 1 else None,
     )
-    sync = np.zeros(model.num_nodes, dtype=np.int64)
+    sync = np.zeros(model.num_nodes, np.int64)
     np.add.at(sync, model.node, problem.sync)
     limit = (
         (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS)
@@ -184,15 +182,15 @@ def _best_overlapped(
     return ChainOutcome(best if stages else None, stages, bound, not program.restricted)
 
 
-def _ops(model: ContractedProblem, nodes: NDArray[np.int64]) -> tuple[int, ...]:
+def _ops(model: ContractedProblem, nodes: Ints) -> tuple[int, ...]:
     return tuple(np.flatnonzero(np.isin(model.node, nodes)).tolist())
 
 
 def _best_in_groups(
     problem: SplitProblem,
     model: ContractedProblem,
-    members: NDArray[np.bool_],
-    sync: NDArray[np.int64],
+    members: Flags,
+    sync: Ints,
 ) -> Split | None:
     """Run the program of the module text on the devices of the most numerous type."""
     base = problem.placement
@@ -216,7 +214,7 @@ def _best_in_groups(
         work, moved, replicated, min(problem.max_replicas, size), overlap=problem.overlap
     )
     inside = _inside(stage, size)
-    best = np.full((problem.groups + 1, len(members)), NO_VALUE, dtype=np.int64)
+    best = np.full((problem.groups + 1, len(members)), NO_VALUE, np.int64)
     best[:, 0] = 0
     group = np.maximum(inside[:, :, size], border)
     for j in range(1, problem.groups + 1):
@@ -229,16 +227,16 @@ def _best_in_groups(
 class GroupModel(NamedTuple):
     """The problem as the devices of one type and their groups see it (N nodes, m tensors)."""
 
-    ticks: NDArray[np.int64]  # (N,) on a device
-    usable: NDArray[np.bool_]  # (N,) whether the type can run the node
-    resident: NDArray[np.int64]  # (N,) bytes
+    ticks: Ints  # (N,) on a device
+    usable: Flags  # (N,) whether the type can run the node
+    resident: Ints  # (N,) bytes
     capacity: int  # bytes of a device
-    sync: NDArray[np.int64]  # (N,) ticks to send the node's weights once
-    producer: NDArray[np.int64]  # (m,) node
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]  # nodes
-    inner: NDArray[np.int64]  # (m,) ticks between devices
-    outer: NDArray[np.int64]  # (m,) ticks on a group's uplink
+    sync: Ints  # (N,) ticks to send the node's weights once
+    producer: Ints  # (m,) node
+    consumer_ptr: Ints  # (m + 1,)
+    consumer: Ints  # nodes
+    inner: Ints  # (m,) ticks between devices
+    outer: Ints  # (m,) ticks on a group's uplink
 
 
 @entry
@@ -247,11 +245,11 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
     (A, B), A within B.
     """
     count, n = members.shape
-    work = np.full((count, count), NO_VALUE, dtype=np.int64)
-    moved = np.zeros((count, count), dtype=np.int64)
-    border = np.full((count, count), NO_VALUE, dtype=np.int64)
-    weights = np.zeros((count, count), dtype=np.int64)
-    held = np.zeros(n, dtype=np.bool_)
+    work = np.full((count, count), NO_VALUE, np.int64)
+    moved = np.zeros((count, count), np.int64)
+    border = np.full((count, count), NO_VALUE, np.int64)
+    weights = np.zeros((count, count), np.int64)
+    held = np.zeros(n, np.bool_)
     for first in range(count):
         for last in range(first, count):
             nested, fits, used, total = True, True, 0, 0
@@ -288,15 +286,15 @@ def _segments(a, members):  # type: ignore[no-untyped-def]
 
 
 def _stage_loads(
-    work: NDArray[np.int64],
-    moved: NDArray[np.int64],
-    sync: NDArray[np.int64],
+    work: Ints,
+    moved: Ints,
+    sync: Ints,
     most: int,
     *,
     overlap: bool,
-) -> NDArray[np.int64]:
+) -> Ints:
     """load(S, r) for r = 1..most, shape (most + 1, I, I)."""
-    stage = np.full((most + 1, *work.shape), NO_VALUE, dtype=np.int64)
+    stage = np.full((most + 1, *work.shape), NO_VALUE, np.int64)
     fits = work < NO_VALUE
     for r in range(1, most + 1):
         exchanged = -(-2 * (r - 1) * sync // r)
@@ -312,7 +310,7 @@ def _stage_loads(
 def _inside(stage, size):  # type: ignore[no-untyped-def]
     """V(A, B, c) of the module text, shape (I, I, size + 1)."""
     most, count = stage.shape[0] - 1, stage.shape[1]
-    value = np.full((count, count, size + 1), NO_VALUE, dtype=np.int64)
+    value = np.full((count, count, size + 1), NO_VALUE, np.int64)
     for a in range(count):
         value[a, a, :] = 0
         for b in range(a + 1, count):
@@ -327,12 +325,12 @@ def _inside(stage, size):  # type: ignore[no-untyped-def]
 
 def _trace(
     model: ContractedProblem,
-    members: NDArray[np.bool_],
+    members: Flags,
     g: int,
-    stage: NDArray[np.int64],
-    inside: NDArray[np.int64],
-    group: NDArray[np.int64],
-    best: NDArray[np.int64],
+    stage: Ints,
+    inside: Ints,
+    group: Ints,
+    best: Ints,
 ) -> tuple[SplitStage, ...]:
     """Read one optimal split from the tables, from the last stage to the first."""
     size, b, j = inside.shape[2] - 1, len(members) - 1, len(best) - 1

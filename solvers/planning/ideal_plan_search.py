@@ -27,6 +27,8 @@ from placeopt.solvers.planning.label_lists import put_first, unlink
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
+
 NODE_LIMIT = 20_000
 """Nodes of branch and bound per knapsack."""
 
@@ -42,28 +44,28 @@ class PlanArrays(NamedTuple):
     """What the kernel reads (n layers, I ideals, T tensor degrees, E edges)."""
 
     bits: NDArray[np.uint64]  # (I, words)
-    plain: NDArray[np.int64]  # (T, I) ticks of all layers of the ideal, the faster choice of each
-    least: NDArray[np.int64]  # (I,) least device-ticks of its layers
-    sync: NDArray[np.int64]  # (T, I)
-    work: NDArray[np.int64]  # (T, 2, n)
-    kept: NDArray[np.int64]  # (T, 2, n)
-    fixed: NDArray[np.int64]  # (T, 2, n)
+    plain: Ints  # (T, I) ticks of all layers of the ideal, the faster choice of each
+    least: Ints  # (I,) least device-ticks of its layers
+    sync: Ints  # (T, I)
+    work: Ints  # (T, 2, n)
+    kept: Ints  # (T, 2, n)
+    fixed: Ints  # (T, 2, n)
     sent_out: NDArray[
         np.int64
     ]  # (T, I) ticks of the edges that leave the ideal, paid by their sources
-    cut_ptr: NDArray[np.int64]  # (I + 1,) edges that leave each ideal
-    cut_edge: NDArray[np.int64]
-    target: NDArray[np.int64]  # (E,)
-    sent: NDArray[np.int64]  # (T, E)
-    received: NDArray[np.int64]  # (T, E)
-    tensor: NDArray[np.int64]  # (T,)
-    data: NDArray[np.int64]  # (number of data degrees,)
-    lacking: NDArray[np.int64]  # (T, I) layers of the ideal that have no such tensor degree
-    by_work: NDArray[np.int64]  # (T, I) ideals by rising `plain`
-    rising: NDArray[np.int64]  # (T, I) `plain` in that order
-    work_sum: NDArray[np.int64]  # (T, I) ticks of all layers of the ideal without recomputation
-    kept_sum: NDArray[np.int64]  # (T, 2, I)
-    fixed_sum: NDArray[np.int64]  # (T, 2, I)
+    cut_ptr: Ints  # (I + 1,) edges that leave each ideal
+    cut_edge: Ints
+    target: Ints  # (E,)
+    sent: Ints  # (T, E)
+    received: Ints  # (T, E)
+    tensor: Ints  # (T,)
+    data: Ints  # (number of data degrees,)
+    lacking: Ints  # (T, I) layers of the ideal that have no such tensor degree
+    by_work: Ints  # (T, I) ideals by rising `plain`
+    rising: Ints  # (T, I) `plain` in that order
+    work_sum: Ints  # (T, I) ticks of all layers of the ideal without recomputation
+    kept_sum: Ints  # (T, 2, I)
+    fixed_sum: Ints  # (T, 2, I)
     devices: int
     samples: int
     capacity: int
@@ -77,14 +79,14 @@ class Work(NamedTuple):
     order: NDArray[
         np.int16
     ]  # (T, Y, n) layers by rising extra work per unit of memory saved, per micro-batches in flight
-    ordered: NDArray[np.bool_]  # (T, Y)
-    extra: NDArray[np.int64]  # (n,) knapsack: extra work of the layers that may be recomputed
-    saved: NDArray[np.int64]  # (n,) memory that saves
+    ordered: Flags  # (T, Y)
+    extra: Ints  # (n,) knapsack: extra work of the layers that may be recomputed
+    saved: Ints  # (n,) memory that saves
     state: NDArray[np.int8]  # (n + 1,) per item: 0 not tried, 1 taken, 2 left out
-    taken: NDArray[np.bool_]  # (n,) layers that are recomputed
-    ratio: NDArray[np.float64]  # (n,)
-    members: NDArray[np.int64]  # (n,) layers of the stage at hand
-    unknown: NDArray[np.int64]  # (1,) knapsacks that met the limit of nodes
+    taken: Flags  # (n,) layers that are recomputed
+    ratio: Floats  # (n,)
+    members: Ints  # (n,) layers of the stage at hand
+    unknown: Ints  # (1,) knapsacks that met the limit of nodes
 
 
 @inner

@@ -25,7 +25,7 @@ from placeopt.solvers.planning.ideal_plan_search import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Ints
 
 DEVICE_KIND = "device"
 """Kind of the devices of a problem whose devices are all equal."""
@@ -88,7 +88,7 @@ class IdealPlans:
         """Whether no plan keeps to `limit`, given that `within` has found none."""
         return self.complete and (self.exact or self.within(limit, optimistic=True) is None)
 
-    def _plan(self, labels: NDArray[np.int64], at: int) -> TrainingPlan | None:
+    def _plan(self, labels: Ints, at: int) -> TrainingPlan | None:
         """Read a plan off its labels, from the first stage to the last."""
         problem, inner, stages = self.problem, 0, []
         while labels[at, LABEL_PARENT] >= 0:
@@ -128,7 +128,7 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
     both = problem.allow_recompute & (again >= 0)
     fastest = np.where(both, np.minimum(plain, again), plain)
     lacking = (plain < 0).astype(np.int64)
-    tensor = np.array(problem.tensor_degrees, dtype=np.int64)
+    tensor = np.array(problem.tensor_degrees, np.int64)
     device_ticks = np.where(lacking > 0, 2**62, fastest * tensor[:, None]).min(axis=0)
     per_ideal = np.where(lacking > 0, 0, fastest) @ inside.T
     cut = (inside[:, problem.source] > 0) & (inside[:, problem.target] == 0)
@@ -148,7 +148,7 @@ def _arrays(problem: SamplePlanProblem, lattice: Lattice) -> PlanArrays:
         sent=problem.sent,
         received=problem.received,
         tensor=tensor,
-        data=np.array(problem.data_degrees, dtype=np.int64),
+        data=np.array(problem.data_degrees, np.int64),
         lacking=lacking @ inside.T,
         by_work=order,
         rising=np.take_along_axis(per_ideal, order, axis=1),

@@ -28,8 +28,7 @@ from placeopt.solvers.planning.step_search import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.plans.step_problem import StepPlanProblem
 
 PRICE_STEPS = (8, 4)
@@ -73,7 +72,7 @@ class StageClass:
         return tuple(replace(group, count=1) for group in self.groups)
 
 
-Table = dict[tuple[ReplicaGroup, bool], "NDArray[np.int64]"]
+Table = dict[tuple[ReplicaGroup, bool], "Ints"]
 """Spans of layers by (one replica, recomputation)."""
 
 SyncKey = tuple[tuple[ReplicaGroup, ...], int]
@@ -84,11 +83,11 @@ class BatchTables:
     """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
 
     def __init__(
-        self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, NDArray[np.int64]]
+        self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, Ints]
     ) -> None:
         self.problem, self.micro_batch, self.sync = problem, micro_batch, sync
-        self.shares: dict[tuple[bytes, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._optimizer: dict[tuple[ReplicaGroup, int], NDArray[np.int64]] = {}
+        self.shares: dict[tuple[bytes, int], tuple[Ints, Ints]] = {}
+        self._optimizer: dict[tuple[ReplicaGroup, int], Ints] = {}
         self._flight: dict[tuple[int, int], Table] = {}
         self.layers = problem.costs.num_layers
         self.kinds = [
@@ -107,7 +106,7 @@ class BatchTables:
         types = np.array(self.problem.costs.layer_types)
         found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for first in range(self.layers):
-            counts = np.zeros(types.max() + 1, dtype=np.int64)
+            counts = np.zeros(types.max() + 1, np.int64)
             for last in range(first + 1, self.layers + 1):
                 counts[types[last - 1]] += 1
                 key = (
@@ -120,22 +119,20 @@ class BatchTables:
         return found
 
     @cached_property
-    def inside(self) -> NDArray[np.bool_]:
+    def inside(self) -> Flags:
         """Which spans of layers are not empty."""
-        return np.triu(np.ones((self.layers + 1,) * 2, dtype=np.bool_), 1)
+        return np.triu(np.ones((self.layers + 1,) * 2, np.bool_), 1)
 
-    def table(self, function: Callable[[int, int], int]) -> NDArray[np.int64]:
+    def table(self, function: Callable[[int, int], int]) -> Ints:
         """Fill a table over spans of layers by a function of (first, last)."""
-        found = np.full((self.layers + 1, self.layers + 1), -1, dtype=np.int64)
+        found = np.full((self.layers + 1, self.layers + 1), -1, np.int64)
         for spans in self.spans.values():
             value = function(*spans[0])
             for first, last in spans:
                 found[first, last] = value
         return found
 
-    def ticks(
-        self, seconds: NDArray[np.float64] | None, function: Callable[[int, int], int]
-    ) -> NDArray[np.int64]:
+    def ticks(self, seconds: Floats | None, function: Callable[[int, int], int]) -> Ints:
         """Round a table of seconds; where there is none, or rounding decides, by a function of
         (first, last).
         """
@@ -218,7 +215,7 @@ class BatchTables:
         return found
 
     @cached_property
-    def sends(self) -> dict[tuple[str, int, str, int], NDArray[np.int64]]:
+    def sends(self) -> dict[tuple[str, int, str, int], Ints]:
         """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L +
         1).
         """
@@ -227,7 +224,7 @@ class BatchTables:
         for sender in ends:
             for receiver in ends:
                 known: dict[tuple[int, int], tuple[int, int]] = {}
-                rows = np.zeros((2, self.layers + 1), dtype=np.int64)
+                rows = np.zeros((2, self.layers + 1), np.int64)
                 for cut in range(1, self.layers):
                     key = types[cut - 1], types[cut]
                     if key not in known:
@@ -238,7 +235,7 @@ class BatchTables:
                 found[*sender, *receiver] = rows
         return found
 
-    def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> NDArray[np.int64]:
+    def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> Ints:
         """Optimizer ticks of spans of layers on one replica."""
         if (group, shards) not in self._optimizer:
             costs = self.problem.costs
@@ -251,9 +248,7 @@ class BatchTables:
             )
         return self._optimizer[group, shards]
 
-    def all_reduce(
-        self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int
-    ) -> NDArray[np.int64]:
+    def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> Ints:
         """Ticks of the all-reduce of spans of layers."""
         if (groups, shards) not in self.sync:
             costs, load = (
@@ -316,12 +311,12 @@ class DegreeTables:
         return bool(self.classes)
 
     @cached_property
-    def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def spans(self) -> tuple[Ints, Ints, Ints]:
         """Compute, micro-batches that fit and devices used; see `StepArrays`."""
         compute = np.array([self._joined(self.batch.compute, c, np.maximum) for c in self.classes])
         fitting = self.batch.flight(self.schedule.chunks, self.shards)
         flight = np.array([self._joined(fitting, c, np.minimum) for c in self.classes])
-        used = np.zeros((len(self.classes), len(self.problem.pools)), dtype=np.int64)
+        used = np.zeros((len(self.classes), len(self.problem.pools)), np.int64)
         pools = {pool.kind: k for k, pool in enumerate(self.problem.pools)}
         for i, c in enumerate(self.classes):
             for group in c.groups:
@@ -329,20 +324,20 @@ class DegreeTables:
         return compute, flight, used
 
     @cached_property
-    def pool(self) -> NDArray[np.int64]:
+    def pool(self) -> Ints:
         """Devices of each kind, as often as they hold stages."""
         return np.array(
-            [pool.count * self.schedule.chunks for pool in self.problem.pools], dtype=np.int64
+            [pool.count * self.schedule.chunks for pool in self.problem.pools], np.int64
         )
 
     @cached_property
-    def price(self) -> NDArray[np.int64]:
+    def price(self) -> Ints:
         """Prices by which plans are refuted."""
         kinds = len(self.problem.pools)
         return price_mixtures(kinds, PRICE_STEPS[kinds > 2])
 
     @cached_property
-    def fill(self) -> NDArray[np.int64]:
+    def fill(self) -> Ints:
         """Fill of spans of layers that are not the last stage; see `StepArrays`."""
         parts = self.schedule.weight_parts
         tables = self.batch.compute
@@ -355,11 +350,11 @@ class DegreeTables:
         return np.asarray(part_of(found, self.schedule.chunks))  # type: ignore[arg-type]
 
     @cached_property
-    def least_fill(self) -> NDArray[np.int64]:
+    def least_fill(self) -> Ints:
         """Least fill of the layers before each cut."""
         compute, flight, _ = self.spans
         fastest = np.where((compute >= 0) & (flight > 0), self.fill, 2**60).min(axis=0)
-        least = np.full(len(fastest), 2**60, dtype=np.int64)
+        least = np.full(len(fastest), 2**60, np.int64)
         least[0] = 0
         for last in range(1, len(fastest)):
             least[last] = min(2**60, (least[:last] + fastest[:last, last]).min())
@@ -462,26 +457,26 @@ class DegreeTables:
             return self.arrays
         return self.arrays._replace(need=self.need(stages), least_stages=stages, most_stages=stages)
 
-    def need(self, stages: int) -> NDArray[np.int64]:
+    def need(self, stages: int) -> Ints:
         """Micro-batches kept by the k-th stage from the end."""
         most = stages or self.problem.max_stages
         if not stages and self.schedule.splits_backward:  # the least of any number of stages
             return np.array(
                 [0, *(self.schedule.flight(k, 0, self.rounds) for k in range(1, most + 1))],
-                dtype=np.int64,
+                np.int64,
             )
         if self.schedule.chooses_kept:
-            return np.array([0, *[1] * most], dtype=np.int64)
+            return np.array([0, *[1] * most], np.int64)
         return np.array(
             [0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))],
-            dtype=np.int64,
+            np.int64,
         )
 
-    def _joined(self, tables: Table, c: StageClass, join: object) -> NDArray[np.int64]:
+    def _joined(self, tables: Table, c: StageClass, join: object) -> Ints:
         found = [tables[one, c.recompute] for one in c.single]
         return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
 
-    def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _closing(self, c: StageClass) -> tuple[Ints, Ints]:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them
         stage by stage.
         """
@@ -494,11 +489,11 @@ class DegreeTables:
         inside, chunks = self.batch.inside, self.schedule.chunks
         return np.where(inside, chunks * sync, -1), np.where(inside, chunks * update, -1)
 
-    def _links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _links(self) -> tuple[Ints, Ints]:
         """Return the shares of the transfers over each cut between stages of any two classes."""
         costs, count, width = self.problem.costs, len(self.classes), self.batch.layers + 1
-        before = np.zeros((count, count, 3, 2, width), dtype=np.int64)
-        behind = np.zeros((count, count, 2, 2, width), dtype=np.int64)
+        before = np.zeros((count, count, 3, 2, width), np.int64)
+        behind = np.zeros((count, count, 2, 2, width), np.int64)
         known, chunks = self.batch.shares, self.schedule.chunks
         for a, sender in enumerate(self.classes):
             for b, receiver in enumerate(self.classes):
@@ -511,7 +506,7 @@ class DegreeTables:
                 before[a, b], behind[a, b] = known[key]
         return before, behind
 
-    def plan(self, labels: NDArray[np.int64], at: int) -> TrainingPlan:
+    def plan(self, labels: Ints, at: int) -> TrainingPlan:
         """Read a plan off its labels."""
         stages, starts = [], []
         while at >= 0:
@@ -526,14 +521,12 @@ class DegreeTables:
         )
 
 
-def _shares(
-    costs: object, sends: NDArray[np.int64], chunks: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _shares(costs: object, sends: Ints, chunks: int) -> tuple[Ints, Ints]:
     """Return the shares of the stages before and behind each cut; see `StepArrays`."""
     width = sends.shape[1]
     before, behind = (
-        np.zeros((3, 2, width), dtype=np.int64),
-        np.zeros((2, 2, width), dtype=np.int64),
+        np.zeros((3, 2, width), np.int64),
+        np.zeros((2, 2, width), np.int64),
     )
     for cut in range(1, width - 1):
         forward, backward = sends[:, cut].tolist()

@@ -38,9 +38,7 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.plans.plan import ReplicaGroup, TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
     from placeopt.solving.tracker import Tracker
@@ -114,7 +112,7 @@ class _Front:
 
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
-        self.sync: dict[SyncKey, NDArray[np.int64]] = {}
+        self.sync: dict[SyncKey, Ints] = {}
         self.batches: dict[int, BatchTables] = {}
         self.tables: dict[tuple[int, int, Variant], DegreeTables] = {}
         self.ranges: list[_Range] = []
@@ -264,12 +262,12 @@ class _Front:
 
     def _ask(
         self, tables: DegreeTables, stages: int, periods: tuple[int, int], cutoff: int
-    ) -> tuple[NDArray[np.int64], int, int]:
+    ) -> tuple[Ints, int, int]:
         """Run the kernel for periods from..to, in a thread where it may take long."""
         self.tracker.count()
         arrays = tables.arrays_of(stages)
         if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
-            found: tuple[NDArray[np.int64], int, int] = search_period(arrays, *periods, cutoff)
+            found: tuple[Ints, int, int] = search_period(arrays, *periods, cutoff)
         else:
             found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
         tables.last_labels = len(found[0])

@@ -28,6 +28,8 @@ from placeopt.solvers.planning.label_lists import put_first, unlink
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
+
 FILL, SYNC, UPDATE, OPEN, PASS, ROOM, CUT, CLASS, PARENT, NEXT, USED = range(11)
 """Columns of a label: ticks, where its first stage begins and its class, links, and from USED on
 devices used of each kind.
@@ -64,24 +66,24 @@ class StepArrays(NamedTuple):
     compute: NDArray[
         np.int64
     ]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
-    fill: NDArray[np.int64]  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
-    last_fill: NDArray[np.int64]  # (C, L + 1) the same of a last stage that begins at a layer
-    flight: NDArray[np.int64]  # (C, L + 1, L + 1) most micro-batches that fit
+    fill: Ints  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
+    last_fill: Ints  # (C, L + 1) the same of a last stage that begins at a layer
+    flight: Ints  # (C, L + 1, L + 1) most micro-batches that fit
     sync: NDArray[
         np.int64
     ]  # (C, L + 1, L + 1) all-reduce, or all-reduce and optimizer where these are not apart
-    update: NDArray[np.int64]  # (C, L + 1, L + 1) optimizer, where it is apart
-    used: NDArray[np.int64]  # (C, K) devices of each kind
+    update: Ints  # (C, L + 1, L + 1) optimizer, where it is apart
+    used: Ints  # (C, K) devices of each kind
     before: NDArray[
         np.int64
     ]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
-    behind: NDArray[np.int64]  # (C, C, 2, 2, L + 1)
-    least_fill: NDArray[np.int64]  # (L + 1,) of the layers before each cut
+    behind: Ints  # (C, C, 2, 2, L + 1)
+    least_fill: Ints  # (L + 1,) of the layers before each cut
     least_sync: int
     least_update: int
-    pool: NDArray[np.int64]  # (K,) devices there are
-    price: NDArray[np.int64]  # (P, K)
-    need: NDArray[np.int64]  # (most_stages + 1,)
+    pool: Ints  # (K,) devices there are
+    price: Ints  # (P, K)
+    need: Ints  # (most_stages + 1,)
     least_stages: int
     most_stages: int
     compared: int

@@ -31,12 +31,10 @@ from placeopt.solvers.policy.list_kernels import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 
-    Floats = NDArray[np.float64]
 
 TRAINED = Path(__file__).resolve().parent / "learned_list.json"
 """The weights of the package; results/policy/train.py made them."""
@@ -89,7 +87,7 @@ def sight_of(context: Context) -> ListSight:
     up, following = context.upward_rank()
     level, _ = context.upward_rank(communication=False)
     down = ranks.downward_rank(graph, mean, weight)
-    rest = np.asarray(ranks.optimistic_cost(graph, context.costs, weight), dtype=np.float64)
+    rest = np.asarray(ranks.optimistic_cost(graph, context.costs, weight), np.float64)
     path, bare = max(1e-9, float(up.max())), max(1e-9, float(level.max()))
     edge, producer = weight[problem.edge_tensor], problem.producer[problem.edge_tensor]
     work = float(mean.sum())
@@ -127,8 +125,8 @@ def sight_of(context: Context) -> ListSight:
     facts = ListFacts(
         np.ascontiguousarray(np.stack([np.broadcast_to(x, n) for x in columns], axis=1), float),
         rest,
-        np.ascontiguousarray(weight, dtype=np.float64),
-        np.ascontiguousarray(mean, dtype=np.float64),
+        np.ascontiguousarray(weight, np.float64),
+        np.ascontiguousarray(mean, np.float64),
         up,
         following,
         np.array([unit, max(1e-9, work / k), float(least)]),
@@ -218,7 +216,7 @@ class ListPolicy(PolicyFile):
         try:
             encoded, turn, hidden = (int(x) for x in data["widths"])
             arrays = {
-                name: np.array(data[name].split(), dtype=np.float64).reshape(shape)
+                name: np.array(data[name].split(), np.float64).reshape(shape)
                 for name, shape in shapes(encoded, turn, hidden).items()
             }
             first, second = (float(x) for x in data["heats"])
@@ -300,7 +298,7 @@ class LearnedScheduler:
 
     def _run(self, heats: Floats, random: int, lesson: Lesson) -> ListSchedule:
         plan: ListSchedule = learned_schedule(
-            self._task, heats, np.array([random], dtype=np.uint64), self.context.unpinned, lesson
+            self._task, heats, np.array([random], np.uint64), self.context.unpinned, lesson
         )
         return plan
 

@@ -46,8 +46,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
@@ -127,23 +126,23 @@ class Tuner:
         policy = policy.with_vector(policy.vector + self.adam.step(gradient))
         self.scheduler = LearnedScheduler(policy, self.context, self.scheduler.sight)
 
-    def offer(self, plans: list[ListSchedule]) -> NDArray[np.int64]:
+    def offer(self, plans: list[ListSchedule]) -> Ints:
         """Return the values of schedules, counted, the best one offered."""
         placements = [self.context.fitted(plan) for plan in plans]
-        values = np.full(len(plans), 2**62, dtype=np.int64)
+        values = np.full(len(plans), 2**62, np.int64)
         for i, placement in enumerate(placements):
             if placement is not None:
                 values[i] = self.evaluator.value_of(placement)
         return values
 
-    def _credit(self, plan: ListSchedule) -> NDArray[np.float64]:
+    def _credit(self, plan: ListSchedule) -> Floats:
         """Return the weight of the choices about each op."""
         if self.config.credit == "all":
             return np.ones(len(plan.device))
         return critical(self.context, plan).astype(np.float64)
 
 
-def critical(context: Context, plan: ListSchedule) -> NDArray[np.bool_]:
+def critical(context: Context, plan: ListSchedule) -> Flags:
     """Return whether each op is on a chain of waits that ends last, shape (num_ops,)."""
     problem, finish, start = context.problem, plan.finish, plan.start
     marked = finish >= finish.max()

@@ -20,12 +20,10 @@ from placeopt.solving.options import named
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solving.tracker import Tracker
 
-    Ints = NDArray[np.int64]
 
 ALL_MOVES = (1.0,) * len(MOVES)
 
@@ -33,7 +31,7 @@ DIRECTED = ("critical", "overtake")
 """Moves that begin where the schedule says that something has to change."""
 
 
-def move_weights(names: str, focus: float = 1.0) -> NDArray[np.float64]:
+def move_weights(names: str, focus: float = 1.0) -> Floats:
     """Return the relative frequency of each move: 1 for those named, "all" or some joined by
     commas; `focus` for those of DIRECTED among them.
     """
@@ -63,19 +61,19 @@ class AnnealingWalk:
     ) -> None:
         self.space, self.acceptance = space, acceptance
         self.weigh(weights)
-        self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
-        self.tally = np.zeros((len(MOVES), 4), dtype=np.int64)
+        self.origin = np.array(device, np.int64), np.array(sequence, np.int64)
+        self.tally = np.zeros((len(MOVES), 4), np.int64)
         self._state = make_state(
             space.graph,
             random,
-            np.asarray(device, dtype=np.int64),
-            np.asarray(sequence, dtype=np.int64),
+            np.asarray(device, np.int64),
+            np.asarray(sequence, np.int64),
         )
         walk_kernels.settle(space.graph, self._state)
 
-    def weigh(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
+    def weigh(self, weights: Sequence[float] | Floats) -> None:
         """Set the relative frequency of each of MOVES for the steps to come."""
-        share = np.asarray(weights, dtype=np.float64)
+        share = np.asarray(weights, np.float64)
         self._chance = np.cumsum(share / share.sum())
 
     @property
@@ -148,7 +146,7 @@ class WalkTeam:
             return sum(map(one, self.walks, steps))
         return sum(self._pool.map(one, self.walks, steps))
 
-    def weigh(self, weights: NDArray[np.float64]) -> None:
+    def weigh(self, weights: Floats) -> None:
         """Set the relative frequency of each of MOVES for the steps to come."""
         for walk in self.walks:
             walk.weigh(weights)

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    from placeopt.model.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ _LIMITS: dict[str, Callable[[Floats, float, float, Floats], Floats]] = {
 
 
 def limits(
-    acceptance: str, values: NDArray[np.int64], best: int | None, temperature: float, draw: Floats
+    acceptance: str, values: Ints, best: int | None, temperature: float, draw: Floats
 ) -> Floats:
     """Return the largest value that the next proposal of each row may have.
 

@@ -21,7 +21,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Flags
 
 
 def tournament(rng: np.random.Generator, count: int) -> int:
@@ -47,27 +47,27 @@ SELECTIONS: dict[str, Callable[[np.random.Generator, int], int]] = {
 }
 
 
-def uniform(rng: np.random.Generator, groups: int) -> NDArray[np.bool_]:
+def uniform(rng: np.random.Generator, groups: int) -> Flags:
     """Take every group with probability one half."""
-    taken: NDArray[np.bool_] = rng.random(groups) < 0.5
+    taken: Flags = rng.random(groups) < 0.5
     return taken
 
 
-def one_point(rng: np.random.Generator, groups: int) -> NDArray[np.bool_]:
+def one_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups behind a random point."""
-    taken: NDArray[np.bool_] = np.arange(groups) >= rng.integers(groups + 1)
+    taken: Flags = np.arange(groups) >= rng.integers(groups + 1)
     return taken
 
 
-def two_point(rng: np.random.Generator, groups: int) -> NDArray[np.bool_]:
+def two_point(rng: np.random.Generator, groups: int) -> Flags:
     """Take the groups between two random points."""
     first, last = np.sort(rng.integers(groups + 1, size=2))
     place = np.arange(groups)
-    taken: NDArray[np.bool_] = (place >= first) & (place < last)
+    taken: Flags = (place >= first) & (place < last)
     return taken
 
 
-CROSSOVERS: dict[str, Callable[[np.random.Generator, int], NDArray[np.bool_]]] = {
+CROSSOVERS: dict[str, Callable[[np.random.Generator, int], Flags]] = {
     "uniform": uniform,
     "one-point": one_point,
     "two-point": two_point,

@@ -37,11 +37,10 @@ from placeopt.solvers.search import population_kernels as kernels
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 CONVERGED = 0.02
 """Mean entropy, as a share of the uniform distribution's, below which a distribution starts
@@ -71,7 +70,7 @@ class Settings:
 class Distribution:
     """Independent softmax distributions of groups over devices."""
 
-    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+    def __init__(self, allowed: Flags) -> None:
         self.allowed = allowed
         self.uniform = allowed / allowed.sum(axis=1, keepdims=True)
         self.probability: Floats = self.uniform.copy()
@@ -165,9 +164,7 @@ class SamplingSearch:
         units = evaluator.problem.units
         self.evaluator, self.settings, self.rng = evaluator, settings, rng
         self.op_label = labels[units.unit]
-        self.allowed = np.ones(
-            (int(labels.max()) + 1, evaluator.problem.num_devices), dtype=np.bool_
-        )
+        self.allowed = np.ones((int(labels.max()) + 1, evaluator.problem.num_devices), np.bool_)
         np.logical_and.at(self.allowed, labels, units.allowed)
         _, self.first_unit = np.unique(labels, return_index=True)
         self.tight = int(units.bytes.sum()) > int(units.capacity.min())
@@ -216,7 +213,7 @@ class SamplingSearch:
         """Draw and evaluate placements."""
         space, evaluator = self.evaluator.space, self.evaluator
         states = random_states(self.rng, rows)
-        devices = np.empty((rows, evaluator.problem.num_ops), dtype=np.int32)
+        devices = np.empty((rows, evaluator.problem.num_ops), np.int32)
         drawn = kernels.sample(
             self.op_label, np.cumsum(self.distribution.probability, axis=1), states, devices
         )

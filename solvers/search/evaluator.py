@@ -24,6 +24,7 @@ from placeopt.solvers.search.search_space import SearchSpace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.solving.tracker import Tracker
 
 Measure = Callable[[Any], float]
@@ -75,9 +76,7 @@ class BudgetedEvaluator:
         if measure is not None:
             tracker.message = "the value is the caller's measurement of this placement"
 
-    def values(
-        self, devices: NDArray[Any], ranks: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
+    def values(self, devices: NDArray[Any], ranks: Ints | None = None) -> Ints:
         """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or
         exceed the budget.
 
@@ -86,8 +85,8 @@ class BudgetedEvaluator:
         devices : shape (batch, num_ops). ranks : one row for all, or one each; read where order
         matters.
         """
-        devices = np.ascontiguousarray(devices, dtype=np.int32)
-        out = np.full(len(devices), INFEASIBLE, dtype=np.int64)
+        devices = np.ascontiguousarray(devices, np.int32)
+        out = np.full(len(devices), INFEASIBLE, np.int64)
         todo = min(len(devices), self.tracker.evaluations_left)
         at = 0
         while at < todo and (at == 0 or self.tracker.seconds_left > 0):
@@ -121,15 +120,13 @@ class BudgetedEvaluator:
         limited = self.tracker.budget.seconds is not None
         return min(left, 4) if limited else left  # the first rows tell how long one takes
 
-    def _batch(
-        self, devices: NDArray[np.int32], ranks: NDArray[np.int64] | None
-    ) -> NDArray[np.int64]:
+    def _batch(self, devices: NDArray[np.int32], ranks: Ints | None) -> Ints:
         if self.measure is not None:
             return self._measured(devices, self.measure)
         return self.objective.evaluate_batch(self.problem, devices, ranks, threads=self.threads)
 
-    def _measured(self, devices: NDArray[np.int32], measure: Measure) -> NDArray[np.int64]:
-        out = np.full(len(devices), INFEASIBLE, dtype=np.int64)
+    def _measured(self, devices: NDArray[np.int32], measure: Measure) -> Ints:
+        out = np.full(len(devices), INFEASIBLE, np.int64)
         for row in np.flatnonzero(self.space.feasible(devices)):
             seconds = float(measure(devices[row].astype(np.int64)))
             if math.isfinite(seconds):

@@ -29,13 +29,11 @@ from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
-    Ints = NDArray[np.int64]
 
 LEVELS = (0, 8, 16, 32, 64, 128)
 """Numbers of groups that crossover takes units in; 0 for every unit on its own."""
@@ -139,7 +137,7 @@ class Genetic(BatchSearch):
         homes, states = home[None, :].astype(np.int64), random_states(rng, 1)
         if not kernels.fit(space.graph, homes, states)[0]:
             homes = a.home[None, :].copy()
-        kernels.mutate(space.graph, homes, np.zeros((1, 0), dtype=np.int64), states, self.mutation)
+        kernels.mutate(space.graph, homes, np.zeros((1, 0), np.int64), states, self.mutation)
         return Member(INFEASIBLE, homes[0], order)
 
 
@@ -164,9 +162,7 @@ class WalkClimber:
         self.evaluator = evaluator
         space = evaluator.space
         home = space.chunk_homes()  # any that fits: the walks restart from members
-        start = space.devices_of(
-            home if home is not None else np.zeros(space.num_units, dtype=np.int64)
-        )
+        start = space.devices_of(home if home is not None else np.zeros(space.num_units, np.int64))
         walks = [
             AnnealingWalk(space, start, space.sequence, state)
             for state in random_states(rng, CLIMBERS)
@@ -254,7 +250,7 @@ def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
     finds.
     """
     k = problem.num_devices
-    overlap = np.zeros((k, k), dtype=np.int64)  # units that are on x in b and on y in a
+    overlap = np.zeros((k, k), np.int64)  # units that are on x in b and on y in a
     np.add.at(overlap, (b, a), 1)
     name = np.arange(k)
     for members in problem.identical_devices:

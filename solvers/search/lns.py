@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.random import Generator
-    from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
@@ -123,12 +123,12 @@ class WindowSearch:
         settings: Lns,
         problem: PlacementProblem,
         tracker: Tracker[Placement],
-        allowed: NDArray[np.bool_],
+        allowed: Flags,
     ) -> None:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
         self.unit = problem.units.unit
-        self.allowed = np.zeros((int(self.unit.max()) + 1, problem.num_devices), dtype=np.bool_)
+        self.allowed = np.zeros((int(self.unit.max()) + 1, problem.num_devices), np.bool_)
         self.allowed[self.unit] = allowed
         self.grid = common_unit(problem)
         if tracker.value is not None and tracker.value // self.grid > COARSE_HORIZON:
@@ -174,7 +174,7 @@ class WindowSearch:
         """Execute the placement the best way and return its times."""
         _, queue = best_queue(self.problem, placement)
         run = evaluate(self.problem, placement, queue, check=False)
-        position = np.empty(self.problem.num_ops, dtype=np.int64)
+        position = np.empty(self.problem.num_ops, np.int64)
         position[self.problem.topological_order] = np.arange(self.problem.num_ops)
         order = np.lexsort((position, run.finish, run.start))
         delay = {}
@@ -186,9 +186,7 @@ class WindowSearch:
     # --- windows
     # -------------------------------------------------------------------------------------
 
-    def _window(
-        self, now: Incumbent, kind: str, size: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _window(self, now: Incumbent, kind: str, size: int) -> tuple[Ints, Ints]:
         """Return (ops of the slice in incumbent order, ops to free)."""
         free = WINDOWS[kind](self.problem, now, size, self.rng)
         n, most = self.problem.num_ops, self.settings.slice_ops
@@ -196,13 +194,11 @@ class WindowSearch:
             return now.order, free
         return self._slice(now, free, most)
 
-    def _slice(
-        self, now: Incumbent, free: NDArray[np.int64], most: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _slice(self, now: Incumbent, free: Ints, most: int) -> tuple[Ints, Ints]:
         """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it
         is.
         """
-        position = np.empty(self.problem.num_ops, dtype=np.int64)
+        position = np.empty(self.problem.num_ops, np.int64)
         position[now.order] = np.arange(self.problem.num_ops)
         at = np.sort(position[free])
         middle = int(at[len(at) // 2])
@@ -217,7 +213,7 @@ class WindowSearch:
     # ----------------------------------------------------------------------------------
 
     def _solve(
-        self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
+        self, now: Incumbent, inside: Ints, free: Ints, compact: bool
     ) -> tuple[Placement | None, bool]:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its
         effort).

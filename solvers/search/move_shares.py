@@ -20,10 +20,8 @@ import numpy as np
 from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from placeopt.model.arrays import Floats, Ints
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 MEMORY = 0.9
 """Weight of what was gained before one look at the gains, at the next."""

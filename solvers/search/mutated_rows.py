@@ -17,12 +17,9 @@ from placeopt.solvers.search import population_kernels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
-
-    Ints = NDArray[np.int64]
 
 
 class MutatedRows:
@@ -42,7 +39,7 @@ class MutatedRows:
         self, evaluator: BudgetedEvaluator, homes: Ints, orders: Sequence[Ints], states: Ints
     ) -> None:
         self.evaluator, self.homes, self.states = evaluator, homes, states
-        self.ranks = np.zeros((len(homes), 0), dtype=np.int64)
+        self.ranks = np.zeros((len(homes), 0), np.int64)
         if evaluator.ordered:
             inverse = evaluator.space.context.inverse
             self.ranks = (
@@ -50,7 +47,7 @@ class MutatedRows:
             )
         self.values = self._evaluate(self.homes, self.ranks)
 
-    def step(self, limit: Ints | NDArray[np.float64]) -> None:
+    def step(self, limit: Ints | Floats) -> None:
         """Propose one random move per row and keep those whose value is at most `limit`, one per
         row.
         """
@@ -78,7 +75,7 @@ def order_of(evaluator: BudgetedEvaluator, placement: Placement) -> Ints:
     does not matter.
     """
     if not evaluator.ordered:
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, np.int64)
     if placement.priority is not None and not evaluator.walkable:
         return np.argsort(placement.priority, kind="stable").astype(np.int64)
     return evaluator.space.sequence_of(placement)

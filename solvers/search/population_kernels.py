@@ -20,6 +20,8 @@ from placeopt.solvers.search.random_neighbour import random_neighbour
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Ints
+
 RANK_GAP = 1024
 """Distance between neighbouring ranks, so that an op can be put between two others."""
 
@@ -28,10 +30,10 @@ class Candidate(NamedTuple):
     """One row of a population and scratch memory."""
 
     home: NDArray[np.integer]  # (num_units,) device of each unit
-    used: NDArray[np.int64]  # (num_devices,) bytes
-    random: NDArray[np.int64]  # (3,) generator state
-    queue: NDArray[np.int64]  # (num_ops,) ops to visit
-    seen: NDArray[np.bool_]  # (num_ops,)
+    used: Ints  # (num_devices,) bytes
+    random: Ints  # (3,) generator state
+    queue: Ints  # (num_ops,) ops to visit
+    seen: Flags  # (num_ops,)
 
 
 @uncounted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Flags, Floats, Ints, frozen
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
-    Ints = NDArray[np.int64]
 
-
-def host_weight(problem: PlacementProblem) -> NDArray[np.float64]:
+def host_weight(problem: PlacementProblem) -> Floats:
     """Mean ticks of each tensor between the devices and host memory."""
     return problem.io_ticks.mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
 
 
-TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], NDArray[np.float64]]] = {PERIOD: host_weight}
+TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], Floats]] = {PERIOD: host_weight}
 """What separating the ends of a tensor costs, by objective; elsewhere its mean transfer time."""
 
 
@@ -74,7 +72,7 @@ class SearchSpace:
         )
 
     @cached_property
-    def tensor_weight(self) -> NDArray[np.float64]:
+    def tensor_weight(self) -> Floats:
         """Mean ticks that each tensor costs between two devices, or to and from host memory
         (period).
         """
@@ -102,7 +100,7 @@ class SearchSpace:
         """Return `order` changed so that producers precede consumers: always the earliest op that
         is free.
         """
-        return np.asarray(priority_list(self.context.graph, Context.inverse(order)), dtype=np.int64)
+        return np.asarray(priority_list(self.context.graph, Context.inverse(order)), np.int64)
 
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them
@@ -125,7 +123,7 @@ class SearchSpace:
         """Device of each op, for one or many rows of homes."""
         return np.asarray(homes)[..., self.problem.units.unit]
 
-    def feasible(self, devices: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def feasible(self, devices: NDArray[np.int32]) -> Flags:
         """Whether each row respects compatibility, colocation and static capacities."""
         problem = self.problem
         homes = self.homes_of(devices)
@@ -134,7 +132,7 @@ class SearchSpace:
         safe = np.clip(homes, 0, problem.num_devices - 1)
         good &= inside & self.problem.units.allowed[np.arange(self.num_units), safe].all(axis=1)
         for row, home in enumerate(safe):
-            used = np.zeros(problem.num_devices, dtype=np.int64)
+            used = np.zeros(problem.num_devices, np.int64)
             np.add.at(used, home, self.problem.units.bytes)
             good[row] &= bool((used <= problem.capacity).all())
         return np.asarray(good)
@@ -160,7 +158,7 @@ class SearchSpace:
         work = self.context.mean_compute[problem.topological_order]
         middle = np.cumsum(work) - work / 2
         chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
-        device = np.empty(problem.num_ops, dtype=np.int64)
+        device = np.empty(problem.num_ops, np.int64)
         device[problem.topological_order] = np.minimum(chunk, problem.num_devices - 1)
         return self.repaired(self.homes_of(device))
 
@@ -176,7 +174,7 @@ class SearchSpace:
         work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
         # Below 2 * work / count nothing could reach the wanted number.
         most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
-        source = target = np.zeros(0, dtype=np.int64)
+        source = target = np.zeros(0, np.int64)
         if problem.num_edges:
             weight = self.tensor_weight[problem.edge_tensor]
             heaviest = np.lexsort((np.arange(len(weight)), -weight))

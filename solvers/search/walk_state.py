@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.projection import Edges
     from placeopt.model.units import Units
 
-    Ints = NDArray[np.int64]
 
 NEVER = 2**63 - 1
 """A time that never comes; the value of a walk that has none yet."""
@@ -43,7 +41,7 @@ class Leg(NamedTuple):
     hot: float
     cold: float
     target: int  # stop once the best value is at most this
-    chance: NDArray[np.float64]  # (len(MOVES),) cumulative probability of each move
+    chance: Floats  # (len(MOVES),) cumulative probability of each move
     acceptance: int  # METROPOLIS, ...
 
 
@@ -87,11 +85,11 @@ def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> Walk
     u = len(g.units.bytes)
 
     def ints(*shape: int) -> Ints:
-        return np.zeros(shape, dtype=np.int64)
+        return np.zeros(shape, np.int64)
 
     def table() -> Ints:
         # Not cleared: only the part that is used becomes resident memory.
-        return np.empty((k, n), dtype=np.int64)
+        return np.empty((k, n), np.int64)
 
     return WalkState(
         random=random.copy(),

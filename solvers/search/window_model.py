@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Flags, Ints
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
 class Incumbent:
     """A placement with the times of its execution."""
 
-    device: NDArray[np.int64]  # (num_ops,)
-    start: NDArray[np.int64]  # (num_ops,) ticks
-    finish: NDArray[np.int64]  # (num_ops,) ticks
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,) ticks
+    finish: Ints  # (num_ops,) ticks
     delay: dict[
         tuple[int, int], int
     ]  # (tensor, destination) -> ticks from the producer's end to the arrival
-    order: NDArray[np.int64]  # (num_ops,) ops by (start, finish, topological position)
+    order: Ints  # (num_ops,) ops by (start, finish, topological position)
 
     @property
     def makespan(self) -> int:
@@ -55,12 +53,12 @@ def arrival_delay(
     return max(plain, now.delay.get((tensor, target), plain))
 
 
-def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
+def tails(problem: PlacementProblem, now: Incumbent) -> Ints:
     """Longest path from the start of every op to the end, with devices and orders of the
     incumbent.
     """
     n = problem.num_ops
-    result = np.zeros(n, dtype=np.int64)
+    result = np.zeros(n, np.int64)
     ptr, target, tensor = problem.successors
     follower: dict[int, int] = {}  # device -> the op that was visited last
     for v in now.order[::-1].tolist():
@@ -83,7 +81,7 @@ def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
 class Window:
     """What a subproblem may change."""
 
-    inside: NDArray[np.int64]  # ops of the slice, by incumbent order
+    inside: Ints  # ops of the slice, by incumbent order
     free: set[int]  # units that may change device
     loose: set[int]  # ops of the slice that may change their order
     compact: bool  # minimise the ends of all ops at the same makespan, instead of the makespan
@@ -104,7 +102,7 @@ class WindowModel:
         problem: PlacementProblem,
         now: Incumbent,
         window: Window,
-        allowed: NDArray[np.bool_],
+        allowed: Flags,
         grid: int,
         lower: int,
     ) -> None:
@@ -134,7 +132,7 @@ class WindowModel:
                 self.model.add(self.makespan >= self.end[v] + extra).only_enforce_if(self.on[v][d])
             self.model.minimize(self.makespan)
 
-    def _devices(self, allowed: NDArray[np.bool_], free: set[int]) -> None:
+    def _devices(self, allowed: Flags, free: set[int]) -> None:
         m = self.model
         true = m.new_constant(1)
         by_unit: dict[int, dict[int, Any]] = {}
@@ -155,7 +153,7 @@ class WindowModel:
             self.on[v] = by_unit[i]
         self.free_units = {i: literals for i, literals in by_unit.items() if len(literals) > 1}
 
-    def _times(self, tail: NDArray[np.int64]) -> None:
+    def _times(self, tail: Ints) -> None:
         """Add starts and ends; release times and tails of the devices from the ops outside the
         slice.
         """
@@ -216,7 +214,7 @@ class WindowModel:
         for lane in lanes.values():
             m.add_no_overlap(lane)
 
-    def _edges(self, tail: NDArray[np.int64]) -> None:
+    def _edges(self, tail: Ints) -> None:
         m, p, now = self.model, self.problem, self.now
         self.after: dict[int, int] = dict.fromkeys(self.inside, 0)
         ptr, source, tensor = p.predecessors
@@ -270,7 +268,7 @@ class WindowModel:
 
     def _memory(self) -> None:
         p = self.problem
-        used = np.zeros(p.num_devices, dtype=np.int64)
+        used = np.zeros(p.num_devices, np.int64)
         weight: dict[int, int] = dict.fromkeys(self.free_units, 0)
         for v, i in enumerate(self.unit.tolist()):
             if i in weight:
@@ -288,16 +286,16 @@ class WindowModel:
             if terms:
                 self.model.add(sum(terms) <= int(p.capacity[d] - used[d]))
 
-    def decode(self, value: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def decode(self, value: Any) -> tuple[Ints, Ints]:
         """Return (device, rank): slice ops by their new starts, between the ops before and after
         the slice.
         """
         p, now = self.problem, self.now
         device = now.device.copy()
-        position = np.empty(p.num_ops, dtype=np.int64)
+        position = np.empty(p.num_ops, np.int64)
         position[p.topological_order] = np.arange(p.num_ops)
-        start = np.empty(len(self.inside), dtype=np.int64)
-        finish = np.empty(len(self.inside), dtype=np.int64)
+        start = np.empty(len(self.inside), np.int64)
+        finish = np.empty(len(self.inside), np.int64)
         for at, v in enumerate(self.inside):
             device[v] = next(d for d, x in self.on[v].items() if value(x))
             start[at] = value(self.start[v])
@@ -307,6 +305,6 @@ class WindowModel:
         rest = [v for v in now.order.tolist() if v not in self.within]
         early = [v for v in rest if v in self.before]
         late = [v for v in rest if v not in self.before]
-        rank = np.empty(p.num_ops, dtype=np.int64)
-        rank[np.array([*early, *inside.tolist(), *late], dtype=np.int64)] = np.arange(p.num_ops)
+        rank = np.empty(p.num_ops, np.int64)
+        rank[np.array([*early, *inside.tolist(), *late], np.int64)] = np.arange(p.num_ops)
         return device, rank

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.random import Generator
-    from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
-
-    Ints = NDArray[np.int64]
 
 
 def by_time(problem: PlacementProblem, now: Incumbent, size: int, rng: Generator) -> Ints:
@@ -91,7 +89,7 @@ def _critical_path(problem: PlacementProblem, now: Incumbent, rng: Generator) ->
             break
         at = int(tight[int(rng.integers(len(tight)))])
         path.append(at)
-    return np.array(path[::-1], dtype=np.int64)
+    return np.array(path[::-1], np.int64)
 
 
 def connected(problem: PlacementProblem, now: Incumbent, size: int, rng: Generator) -> Ints:
@@ -109,7 +107,7 @@ def connected(problem: PlacementProblem, now: Incumbent, size: int, rng: Generat
             if w not in known:
                 known.add(w)
                 border.append(w)
-    return np.array(found, dtype=np.int64)
+    return np.array(found, np.int64)
 
 
 WINDOWS: dict[str, Callable[[PlacementProblem, Incumbent, int, Generator], Ints]] = {

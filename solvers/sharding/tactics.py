@@ -27,14 +27,12 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.sharding.compact import Condensed
     from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-    Ints = NDArray[np.int64]
 
 LEAST_STEPS = 6
 """Steps of the bound before a choice is decoded."""
@@ -68,7 +66,7 @@ class Guide(NamedTuple):
     """What the bound tells the search."""
 
     condensed: Condensed  # what it is about
-    prices: NDArray[np.float64]
+    prices: Floats
     decoded: Ints
     fitted: Ints
 

@@ -14,13 +14,9 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.tracker import Tracker
-
-    Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,8 @@ from placeopt.sharding.decode import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.sharding.compact import Compact
-
-    Ints = NDArray[np.int64]
 
 
 class Board(NamedTuple):
@@ -53,7 +50,7 @@ class Board(NamedTuple):
     parent: Ints  # (n,) position of the parent
     link: Ints  # (n,) edge to the parent
     old: Ints  # (n,) choices before the move
-    belief: NDArray[np.float64]  # (S,) cost of the subtree by strategy
+    belief: Floats  # (S,) cost of the subtree by strategy
 
 
 class Manner(NamedTuple):
@@ -71,8 +68,8 @@ def board_of(compact: Compact, choice: Ints) -> Board:
     most = np.where(
         compact.last > compact.first, np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]), 0
     )
-    place = np.full(len(choice), -1, dtype=np.int64)
-    order, parent, link, old = np.zeros((4, len(choice)), dtype=np.int64)
+    place = np.full(len(choice), -1, np.int64)
+    order, parent, link, old = np.zeros((4, len(choice)), np.int64)
     return Board(
         choice.copy(),
         least,
@@ -93,8 +90,8 @@ def roots_at(f, c, over):
     time points.
     """
     n = len(f.node_ptr) - 1
-    marked = np.zeros(n, dtype=np.bool_)
-    count = np.zeros(len(over) + 1, dtype=np.int64)
+    marked = np.zeros(n, np.bool_)
+    count = np.zeros(len(over) + 1, np.int64)
     for t in range(len(over)):
         count[t + 1] = count[t] + over[t]
     for v in range(n):

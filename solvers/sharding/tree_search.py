@@ -40,12 +40,9 @@ from placeopt.solvers.sharding.windows import Windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.compact import Compact
 
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
 """Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
@@ -267,7 +264,7 @@ class TreeSearch:
         choice[live] = least_usage(c)[live]
         self.board = board_of(c, choice)
 
-    def _over_in(self, v: int, over: NDArray[np.bool_]) -> bool:
+    def _over_in(self, v: int, over: Flags) -> bool:
         return bool(over[self.compact.first[v] : self.compact.last[v]].any())
 
     def _jitter(self) -> float:

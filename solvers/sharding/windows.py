@@ -22,11 +22,9 @@ from placeopt.sharding.compact import as_draft, condense, over_time
 from placeopt.sharding.exact_rest import solve_rest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.compact import Compact
 
-    Ints = NDArray[np.int64]
 
 FIRST_PAIRS = 2000
 """Open pairs of the first window."""
@@ -80,13 +78,13 @@ class Windows:
     def _shrink(self) -> None:
         self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
 
-    def _window(self, choice: Ints) -> NDArray[np.bool_]:
+    def _window(self, choice: Ints) -> Flags:
         """Return which nodes are free."""
         c = self.compact
         sizes = c.num_choices
         amounts = c.usage[c.node_ptr[:-1] + choice]
         used = over_time(c.first, c.last, amounts, len(c.capacity))
-        free = np.zeros(c.num_nodes, dtype=np.bool_)
+        free = np.zeros(c.num_nodes, np.bool_)
         first = int(self.rng.integers(c.num_nodes))
         queue, open_pairs = [first], 0
         seen = {first}

@@ -13,8 +13,7 @@ from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
@@ -43,7 +42,7 @@ def accelerator_type(model: ContractedProblem) -> int:
 
 
 def offer_parts(
-    tracker: Tracker[Placement], model: ContractedProblem, part: NDArray[np.int64], kind: int
+    tracker: Tracker[Placement], model: ContractedProblem, part: Ints, kind: int
 ) -> bool:
     """Offer the split that puts part p of the nodes on the p-th device of a type; return whether it
     is valid.

@@ -31,8 +31,7 @@ from placeopt.solving.options import option
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
@@ -92,7 +91,7 @@ class WeightedGraph(NamedTuple):
 
 def partitions(
     partitioner: Any, model: ContractedProblem, kind: int, seed: int, starts: int
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Ints]:
     """Yield the part of every node, for every imbalance and seed."""
     return parts_of(
         partitioner,
@@ -108,13 +107,13 @@ def parts_of(
     partitioner: Any,
     parts: int,
     graph: WeightedGraph,
-    work: NDArray[np.int64],
+    work: Ints,
     seed: int,
     starts: int,
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Ints]:
     """Yield the part of every node of a graph, for every imbalance and seed."""
     if parts == 1 or len(work) == 1:
-        yield np.zeros(len(work), dtype=np.int64)
+        yield np.zeros(len(work), np.int64)
         return
     for imbalance in IMBALANCES:
         for start in range(starts):
@@ -125,7 +124,7 @@ def parts_of(
                 eweights=graph.weight,
                 options=partitioner.Options(ufactor=imbalance, seed=seed + start),
             )
-            yield np.asarray(part, dtype=np.int64)
+            yield np.asarray(part, np.int64)
 
 
 def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
@@ -138,9 +137,7 @@ def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
     )
 
 
-def undirected(
-    num_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], ticks: NDArray[np.int64]
-) -> WeightedGraph:
+def undirected(num_nodes: int, source: Ints, target: Ints, ticks: Ints) -> WeightedGraph:
     """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are
     dropped.
     """
@@ -150,14 +147,12 @@ def undirected(
             total[u, v] += weight
             total[v, u] += weight
     pairs = sorted(total)
-    weights = scaled(np.array([total[pair] for pair in pairs], dtype=np.int64))
-    pointer = np.searchsorted(
-        np.array([u for u, _ in pairs], dtype=np.int64), np.arange(num_nodes + 1)
-    )
+    weights = scaled(np.array([total[pair] for pair in pairs], np.int64))
+    pointer = np.searchsorted(np.array([u for u, _ in pairs], np.int64), np.arange(num_nodes + 1))
     return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 
-def scaled(ticks: NDArray[np.int64]) -> list[int]:
+def scaled(ticks: Ints) -> list[int]:
     """Return positive whole weights in proportion to ticks."""
     largest = max(int(ticks.max()), 1) if len(ticks) else 1
     return [max(1, round(int(x) * min(1.0, LARGEST_WEIGHT / largest))) for x in ticks]

@@ -29,8 +29,7 @@ from placeopt.solvers.splits.accelerators import accelerator_type, contracted, o
 from placeopt.solving.base import SearchSolver
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
@@ -68,7 +67,7 @@ class PipeDream(SearchSolver):
             tracker.message = "the optimizer's stages break a constraint of the problem"
 
 
-def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
+def stage_times(model: ContractedProblem, kind: int) -> Floats:
     """Return the compute ticks of the nodes i .. j - 1 as a stage, at [i, j]; infinite where they
     cannot be one.
     """
@@ -84,7 +83,7 @@ def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
     return time
 
 
-def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
+def cuts(model: ContractedProblem, kind: int) -> Floats:
     """Return the ticks of the tensors that cross from the first i nodes to the rest, shape
     (num_nodes + 1,).
     """
@@ -98,13 +97,11 @@ def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
     return np.cumsum(change)[: model.num_nodes + 1]
 
 
-def best_stages(
-    time: NDArray[np.float64], cut: NDArray[np.float64], devices: int
-) -> NDArray[np.int64] | None:
+def best_stages(time: Floats, cut: Floats, devices: int) -> Ints | None:
     """Return the stage of every node; None if nothing fits."""
     n = len(cut) - 1
     slowest = np.full((devices + 1, n + 1), NEVER)
-    before = np.zeros((devices + 1, n + 1), dtype=np.int64)
+    before = np.zeros((devices + 1, n + 1), np.int64)
     slowest[0, 0] = 0.0
     for m in range(1, devices + 1):
         ends = np.maximum(slowest[m - 1], cut)[:, None]
@@ -114,7 +111,7 @@ def best_stages(
     m = int(slowest[:, n].argmin())
     if slowest[m, n] == NEVER:
         return None
-    part, j = np.zeros(n, dtype=np.int64), n
+    part, j = np.zeros(n, np.int64), n
     for stage in range(m, 0, -1):
         i = int(before[stage, j])
         part[i:j] = stage - 1

@@ -25,8 +25,7 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
@@ -69,7 +68,7 @@ class SplitLocalSearch(SearchSolver):
 
 def random_split(
     model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], int] | None:
+) -> tuple[Ints, int] | None:
     """Return a random split over the devices that may run each node, and its period; None if none
     of those drawn fits.
     """
@@ -86,7 +85,7 @@ def descend(
     model: ContractedProblem,
     evaluator: BudgetedEvaluator,
     tracker: Tracker[Placement],
-    home: NDArray[np.int64],
+    home: Ints,
     value: int,
 ) -> None:
     """Make the best move of one node until none lowers the period or the budget is spent."""

@@ -54,7 +54,9 @@ def test_rows_have_the_names_of_parameters(shard, tmp_path):
         assert [row["parameter"] for row in csv.DictReader(file)] == list(rows)
 
 
-@pytest.mark.parametrize(("model", "limit"), [("make", "260KB"), ("llama", "150KB")])
+@pytest.mark.parametrize(
+    ("model", "limit"), [pytest.param("make", "260KB", marks=pytest.mark.slow), ("llama", "150KB")]
+)
 def test_the_collectives_that_run_are_those_that_were_priced(shard, tmp_path, model, limit):
     """Four gloo ranks: results and gradients of the whole module, and kind by kind the collectives
     of the solution.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
-    from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 
 METHODS = ("path", "load", "flow")
@@ -58,7 +58,7 @@ def _flow(problem: PlacementProblem, end: float, upper: int | None) -> int:
 
     known = [] if upper is None else [upper]
 
-    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
+    def offer(device: Ints, slot: Ints) -> None:
         known.append(int(latency_batch(problem, device[None, :], slot[None, :])[0]))
 
     def stop() -> bool:

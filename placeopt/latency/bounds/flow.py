@@ -52,14 +52,12 @@ from placeopt.latency.bounds.slot_program import (
     fill_rows,
     ideal_sums,
 )
-from placeopt.model.arrays import NO_VALUE, touching_tensors
+from placeopt.model.arrays import NO_VALUE, Floats, Ints, touching_tensors
 from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
 
@@ -106,9 +104,9 @@ class FlowBound:
         self.nodes, self.lattice = found
         self.most_nodes = reduction.most_nodes
         self._set_arrays()
-        self._cuts: list[NDArray[np.float64]] = []
+        self._cuts: list[Floats] = []
         self.idle = 0
-        self._best_flow: NDArray[np.float64] | None = None
+        self._best_flow: Floats | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         total = int(largest.sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
         self._weight = min(_MAX_WEIGHT, 2**60 // total)
@@ -126,7 +124,7 @@ class FlowBound:
         for u, v in nodes.edges:
             before[v].add(u)
         leader = np.arange(n)
-        pool_time = np.array(nodes.pool_time, dtype=np.int64)
+        pool_time = np.array(nodes.pool_time, np.int64)
         for v, found in enumerate(before):  # in topological order
             if len(found) == 1 and group[min(found)] == group[v]:
                 leader[v] = leader[min(found)]
@@ -134,9 +132,7 @@ class FlowBound:
                     pool_time[leader[v]] = -1
         follower = np.flatnonzero(leader != np.arange(n))
         follower = follower[np.argsort(leader[follower], kind="stable")]
-        resident = np.array(
-            [int(self.problem.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64
-        )
+        resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], np.int64)
         capacity = min(int(self.problem.capacity[self._accelerators].max()), int(resident.sum()))
         parted = self.problem.slots > 1 and bool((np.bincount(group) > 1).any())
         self._steps = max(1, min(_MOST_STEPS, _STATES // self.lattice.num_ideals)) if parted else 1
@@ -162,23 +158,23 @@ class FlowBound:
                 -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum())
                 for ops in nodes.ops
             ],
-            dtype=np.int64,
+            np.int64,
         )
-        producer = np.array([u for u, _, _ in nodes.tensors], dtype=np.int64)
-        size = np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64)
-        consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], dtype=np.int64)
+        producer = np.array([u for u, _, _ in nodes.tensors], np.int64)
+        size = np.array([len(heads) for _, heads, _ in nodes.tensors], np.int64)
+        consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], np.int64)
         pointer = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
         touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
-        tails = np.array([u for u, _ in nodes.edges], dtype=np.int64)
+        tails = np.array([u for u, _ in nodes.edges], np.int64)
         self.arrays = FlowArrays(
             slot_time=slot_time,
-            io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], dtype=np.int64),
+            io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], np.int64),
             size=size,
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
             touch_producer=touch_role == 1,
             edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
-            edge_head=np.array([v for _, v in nodes.edges], dtype=np.int64),
+            edge_head=np.array([v for _, v in nodes.edges], np.int64),
             **self._classes(),
         )
         a = self.arrays
@@ -188,19 +184,19 @@ class FlowBound:
             a.slot_time,
         )
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
-        self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
+        self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
         held = self._steps**2 * (
             3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1
         )
         shape = ideals, held, self._num_slots + 1
         self._tables = SlotTables(
-            np.empty(shape, dtype=np.int64),
-            np.zeros(shape, dtype=np.int64),
-            np.zeros((ideals, 2), dtype=np.int64),
-            np.zeros(ideals, dtype=np.int64),
-            np.zeros((ideals, held), dtype=np.int16),
-            np.zeros(ideals, dtype=np.int64),
+            np.empty(shape, np.int64),
+            np.zeros(shape, np.int64),
+            np.zeros((ideals, 2), np.int64),
+            np.zeros(ideals, np.int64),
+            np.zeros((ideals, held), np.int16),
+            np.zeros(ideals, np.int64),
         )
 
     # --- the bound
@@ -210,7 +206,7 @@ class FlowBound:
         self,
         upper: Callable[[], int | None],
         stop: Callable[[], bool],
-        offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+        offer: Callable[[Ints, Ints], None] | None = None,
     ) -> int:
         """Raise the bound until it meets `upper`, nothing is left to gain, or `stop`; return it.
 
@@ -227,7 +223,7 @@ class FlowBound:
     def pieces(
         self,
         upper: Callable[[], int | None],
-        offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+        offer: Callable[[Ints, Ints], None] | None = None,
     ) -> Iterator[bool]:
         """Do what `run` does in pieces of about a tenth of a second.
 
@@ -253,7 +249,7 @@ class FlowBound:
                 offer(*self._placement(units))
             yield True
 
-    def _next_flow(self) -> tuple[NDArray[np.float64], float]:
+    def _next_flow(self) -> tuple[Floats, float]:
         """A step from the best flow so far towards the best against the placements found so far;
         and what that one promises.
 
@@ -298,12 +294,12 @@ class FlowBound:
             found = self._best_flow + (found - self._best_flow) / (_STEP + self.idle)
         return found, -float(answer.fun) * self._scale if self._cuts else np.inf
 
-    def _round(self, flow: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    def _round(self, flow: Floats) -> tuple[Ints, Ints, int]:
         """Split the flow into paths of integer weight: (per node, per edge, total)."""
         n = len(self.nodes.ops)
         start, end, rest = flow[:n].copy(), flow[n : 2 * n].copy(), flow[2 * n :].copy()
-        node_flow = np.zeros(n, dtype=np.int64)
-        edge_flow = np.zeros(len(rest), dtype=np.int64)
+        node_flow = np.zeros(n, np.int64)
+        edge_flow = np.zeros(len(rest), np.int64)
         pointer, head = self.arrays.edge_ptr, self.arrays.edge_head
         total = 0
         for _ in range(4 * (n + len(rest)) + 4):
@@ -335,8 +331,8 @@ class FlowBound:
 
     def _price(
         self,
-        node_flow: NDArray[np.int64],
-        edge_flow: NDArray[np.int64],
+        node_flow: Ints,
+        edge_flow: Ints,
         total: int,
         upper: Callable[[], int | None],
     ) -> Iterator[bool]:
@@ -360,9 +356,9 @@ class FlowBound:
             if row < self.lattice.num_ideals:
                 yield False
 
-    def _units(self) -> NDArray[np.int64]:
+    def _units(self) -> Ints:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
-        unit = np.full(len(self.nodes.ops), -1, dtype=np.int64)
+        unit = np.full(len(self.nodes.ops), -1, np.int64)
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
         state, slot = int(self._tables.value[ideal, :, s].argmin()), 0
         while ideal > 0:
@@ -375,10 +371,10 @@ class FlowBound:
         unit[unit >= 0] = slot - 1 - unit[unit >= 0]
         return unit
 
-    def _cut(self, units: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _cut(self, units: Ints) -> Floats:
         """Row of the master problem: value <= cost of this placement under any flow."""
         a, n = self.arrays, len(units)
-        lasts = np.zeros(max(1, int(units.max()) + 1), dtype=np.int64)
+        lasts = np.zeros(max(1, int(units.max()) + 1), np.int64)
         np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
         for t, (u, heads, _) in enumerate(self.nodes.tensors):
             at = {int(units[v]) for v in heads}
@@ -391,7 +387,7 @@ class FlowBound:
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
         return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
-    def _homes(self, units: NDArray[np.int64]) -> list[int]:
+    def _homes(self, units: Ints) -> list[int]:
         """Accelerator of every slot: those that share a class together, the fullest first, each
         where it fits most closely.
         """
@@ -427,11 +423,11 @@ class FlowBound:
                 home[unit] = at
         return home
 
-    def _placement(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _placement(self, units: Ints) -> tuple[Ints, Ints]:
         """(device, slot) of every op; one that was left out goes to a neighbour."""
         p = self.problem
-        device = np.full(p.num_ops, -1, dtype=np.int64)
-        slot = np.zeros(p.num_ops, dtype=np.int64)
+        device = np.full(p.num_ops, -1, np.int64)
+        slot = np.zeros(p.num_ops, np.int64)
         pool = self._pools[0] if self._pools else self._accelerators[0]
         home = self._homes(units)
         for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
@@ -449,7 +445,7 @@ class FlowBound:
 def flow_bounds(
     problem: PlacementProblem,
     upper: Callable[[], int | None],
-    offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+    offer: Callable[[Ints, Ints], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, bool]]:
     """Yield the best bound so far, and whether a round is over, after every piece of work: on
@@ -481,10 +477,10 @@ def flow_bounds(
         yield best, True
 
 
-def _smallest(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int64]:
+def _smallest(problem: PlacementProblem, devices: list[int]) -> Ints:
     """Ticks of every op on the fastest of the devices, -1 where it runs on none."""
     if not devices:
-        return np.full(problem.num_ops, -1, dtype=np.int64)
+        return np.full(problem.num_ops, -1, np.int64)
     times = problem.compute[:, devices]
-    best: NDArray[np.int64] = np.where(times < 0, NO_VALUE, times).min(axis=1)
+    best: Ints = np.where(times < 0, NO_VALUE, times).min(axis=1)
     return np.where(best >= NO_VALUE, -1, best)

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
 
 _HEADS = 64
@@ -53,20 +52,20 @@ def load_bound(problem: PlacementProblem, path: int) -> int:
     return high
 
 
-def _fastest(times: NDArray[np.int64]) -> NDArray[np.int64]:
+def _fastest(times: Ints) -> Ints:
     """Return the shortest time of every op on some devices, -1 where none runs it."""
     if times.shape[1] == 0:
-        return np.full(len(times), -1, dtype=np.int64)
+        return np.full(len(times), -1, np.int64)
     least = np.where(times < 0, np.iinfo(np.int64).max, times).min(axis=1)
     return np.where((times >= 0).any(axis=1), least, -1)
 
 
-def _around(problem: PlacementProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
     """Return the longest paths before and after every op, each op at its fastest."""
     time = problem.min_compute
     ptr, successor, _ = problem.successors
-    head = np.zeros(problem.num_ops, dtype=np.int64)
-    tail = np.zeros(problem.num_ops, dtype=np.int64)
+    head = np.zeros(problem.num_ops, np.int64)
+    tail = np.zeros(problem.num_ops, np.int64)
     order = problem.topological_order.tolist()
     for u in order:
         after = successor[ptr[u] : ptr[u + 1]]
@@ -83,9 +82,9 @@ class _Windows:
 
     def __init__(
         self,
-        head: NDArray[np.int64],
-        tail: NDArray[np.int64],
-        busy: NDArray[np.int64],
+        head: Ints,
+        tail: Ints,
+        busy: Ints,
         count: int,
     ) -> None:
         order = np.argsort(-tail, kind="stable")
@@ -94,7 +93,7 @@ class _Windows:
         levels = np.unique(head)
         self.levels = levels[np.unique(np.linspace(0, len(levels) - 1, _HEADS).astype(int))]
 
-    def refute(self, limit: int, must: NDArray[np.bool_]) -> bool:
+    def refute(self, limit: int, must: Flags) -> bool:
         """Whether some of the ops that must be on accelerators have no room within `limit`."""
         must = must[self.order]
         for level in self.levels.tolist():

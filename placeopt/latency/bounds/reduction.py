@@ -17,8 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.ideals import Lattice
     from placeopt.model.problem import PlacementProblem
 
@@ -49,9 +48,9 @@ class Reduction:
     def __init__(
         self,
         problem: PlacementProblem,
-        slot_time: NDArray[np.int64],
-        pool_time: NDArray[np.int64],
-        io: NDArray[np.int64],
+        slot_time: Ints,
+        pool_time: Ints,
+        io: Ints,
     ) -> None:
         self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
         self.graph = _op_graph(problem, range(problem.num_ops))
@@ -70,7 +69,7 @@ class Reduction:
             nodes = self._nodes(kept)
             n = len(nodes.ops)
             self.most_nodes = max(self.most_nodes, n)
-            edges = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
+            edges = np.array(nodes.edges, np.int64).reshape(-1, 2)
             lattice = ideal_lattice(n, edges[:, 0], edges[:, 1], limit=max_ideals)
             if lattice is not None:
                 return nodes, lattice
@@ -99,9 +98,9 @@ class Reduction:
                 kept.discard(v)
         return kept if len(kept) > 1 else set(range(p.num_ops))
 
-    def _sent(self) -> NDArray[np.int64]:
+    def _sent(self) -> Ints:
         """Ticks to send all tensors of every op."""
-        sent = np.zeros(self.problem.num_ops, dtype=np.int64)
+        sent = np.zeros(self.problem.num_ops, np.int64)
         np.add.at(sent, self.problem.producer, self.io)
         return sent
 

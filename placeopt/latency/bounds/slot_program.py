@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE
+from placeopt.model.arrays import NO_VALUE, Flags, Ints
 from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
@@ -35,24 +35,24 @@ POOL, SLOT = range(2)
 class FlowArrays(NamedTuple):
     """What the kernel reads (N nodes, m tensors, E order edges)."""
 
-    slot_time: NDArray[np.int64]  # (N,) ticks on an accelerator, -1 where it cannot run
-    pool_time: NDArray[np.int64]  # (N,) ticks in the pool, -1 where it cannot run
-    resident: NDArray[np.int64]  # (N,) bytes
+    slot_time: Ints  # (N,) ticks on an accelerator, -1 where it cannot run
+    pool_time: Ints  # (N,) ticks in the pool, -1 where it cannot run
+    resident: Ints  # (N,) bytes
     capacity: int
-    io_time: NDArray[np.int64]  # (m,) ticks
-    size: NDArray[np.int64]  # (m,) consumers
-    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
-    touch_tensor: NDArray[np.int64]
-    touch_producer: NDArray[np.bool_]
-    edge_ptr: NDArray[np.int64]  # (N + 1,) edges by their tail
-    edge_head: NDArray[np.int64]  # (E,)
-    group: NDArray[np.int64]  # (N,) colocation class
-    group_size: NDArray[np.int64]  # (classes,) nodes
+    io_time: Ints  # (m,) ticks
+    size: Ints  # (m,) consumers
+    touch_ptr: Ints  # (N + 1,) tensors that touch a node
+    touch_tensor: Ints
+    touch_producer: Flags
+    edge_ptr: Ints  # (N + 1,) edges by their tail
+    edge_head: Ints  # (E,)
+    group: Ints  # (N,) colocation class
+    group_size: Ints  # (classes,) nodes
     leader: NDArray[
         np.int64
     ]  # (N,) the node that this one follows into the pool, itself where it follows none
-    follower_ptr: NDArray[np.int64]  # (N + 1,)
-    follower: NDArray[np.int64]
+    follower_ptr: Ints  # (N + 1,)
+    follower: Ints
     # sides, before and behind, on which a slot may part classes: 0 with one slot, 1 with two, else
     # 2
     most_open: int
@@ -63,9 +63,9 @@ class FlowArrays(NamedTuple):
 class Flow(NamedTuple):
     """A flow in whole numbers, and what it costs at least."""
 
-    node: NDArray[np.int64]  # (N,)
-    edge: NDArray[np.int64]  # (E,)
-    low: NDArray[np.int64]  # (I,) every node of an ideal at its fastest
+    node: Ints  # (N,)
+    edge: Ints  # (E,)
+    low: Ints  # (I,) every node of an ideal at its fastest
     limit: int  # costs from here on do not matter
 
 
@@ -73,15 +73,15 @@ class SlotTables(NamedTuple):
     """State of the program (I ideals, S slots)."""
 
     # (I, K, S + 1) where K counts holders (UNKNOWN without them) times steps times steps
-    value: NDArray[np.int64]
+    value: Ints
     # (I, K, S + 1) where the value comes from: (ideal K + state) 2 + SLOT or POOL
-    back: NDArray[np.int64]
+    back: Ints
     crossing: NDArray[
         np.int64
     ]  # (I, 2) first and last class with nodes inside and outside, -1 without one
-    num_crossing: NDArray[np.int64]  # (I,)
+    num_crossing: Ints  # (I,)
     live: NDArray[np.int16]  # (I, K) states that can be reached
-    num_live: NDArray[np.int64]  # (I,)
+    num_live: Ints  # (I,)
 
 
 @entry
@@ -144,19 +144,19 @@ def fill_rows(
     n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[2] - 1
     value, states, steps = tables.value, tables.value.shape[1], a.steps
     two_slots = states > steps * steps  # on every accelerator
-    within = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside I
-    chosen = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside S
-    ahead = np.zeros(n + 2, dtype=np.int64)  # classes of S with nodes inside I'
-    behind = np.zeros(n + 2, dtype=np.int64)  # classes of S with nodes outside I
-    inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
-    holds = np.zeros(m, dtype=np.bool_)  # producer inside S
-    at = np.zeros(n + 2, dtype=np.int64)  # ideal at each depth
-    edge = np.zeros(n + 2, dtype=np.int64)  # next child to try
-    taken = np.full(n + 2, n, dtype=np.int64)  # node removed last
-    compute = np.zeros(n + 2, dtype=np.int64)  # ticks of S
-    moved = np.zeros(n + 2, dtype=np.int64)  # ticks of the tensors that cross its border
-    used = np.zeros(n + 2, dtype=np.int64)  # bytes
-    visits = np.zeros(n + 2, dtype=np.int64)  # flow that visits S
+    within = np.zeros(len(a.group_size), np.int64)  # nodes of a class inside I
+    chosen = np.zeros(len(a.group_size), np.int64)  # nodes of a class inside S
+    ahead = np.zeros(n + 2, np.int64)  # classes of S with nodes inside I'
+    behind = np.zeros(n + 2, np.int64)  # classes of S with nodes outside I
+    inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
+    holds = np.zeros(m, np.bool_)  # producer inside S
+    at = np.zeros(n + 2, np.int64)  # ideal at each depth
+    edge = np.zeros(n + 2, np.int64)  # next child to try
+    taken = np.full(n + 2, n, np.int64)  # node removed last
+    compute = np.zeros(n + 2, np.int64)  # ticks of S
+    moved = np.zeros(n + 2, np.int64)  # ticks of the tensors that cross its border
+    used = np.zeros(n + 2, np.int64)  # bytes
+    visits = np.zeros(n + 2, np.int64)  # flow that visits S
     for ideal in range(first, last):
         bits = lattice.bits[ideal]
         value[ideal] = NO_VALUE
@@ -280,9 +280,9 @@ def fill_rows(
 
 
 @entry
-def ideal_sums(lattice: LatticeArrays, amount: NDArray[np.int64]) -> NDArray[np.int64]:
+def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
     """Sum of `amount` (N,) over each ideal."""
-    total = np.zeros(len(lattice.child_ptr) - 1, dtype=np.int64)
+    total = np.zeros(len(lattice.child_ptr) - 1, np.int64)
     for ideal in range(1, len(total)):
         e = lattice.child_ptr[ideal]
         total[ideal] = total[lattice.child_ideal[e]] + amount[lattice.child_node[e]]

@@ -22,10 +22,8 @@ from placeopt.makespan.bounds.segments import segments_bound
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.segment_graph import Delay
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
 
 
@@ -117,7 +115,7 @@ class Analysis:
         end = time.perf_counter() + seconds
         return propagate(self.relaxation, self.heads, self.load.weights, horizon, end)
 
-    def device_heads_tails(self, heads: HeadsTails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def device_heads_tails(self, heads: HeadsTails) -> tuple[Ints, Ints]:
         """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op
         cannot run.
         """

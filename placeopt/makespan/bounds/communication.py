@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted, uncounted_entry
 from placeopt.model.heaps import argsort, pop, push
 
@@ -68,11 +68,11 @@ UNCUT_SECONDS = 10.0
 class HeadsTails(NamedTuple):
     """Lower bounds per op and device class; -1 where the op cannot run."""
 
-    head: NDArray[np.int64]  # (num_ops, num_classes) ticks from 0 to the start
+    head: Ints  # (num_ops, num_classes) ticks from 0 to the start
     tail: NDArray[
         np.int64
     ]  # (num_ops, num_classes) ticks from the end of the op to the end of the schedule
-    compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
+    compute: Ints  # (num_ops, num_classes) ticks or -1
 
     def raised(self, other: HeadsTails) -> HeadsTails:
         """Return the larger heads and tails of two that hold for the same schedules."""
@@ -80,14 +80,14 @@ class HeadsTails(NamedTuple):
             head=np.maximum(self.head, other.head), tail=np.maximum(self.tail, other.tail)
         )
 
-    def minima(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def minima(self) -> tuple[Ints, Ints]:
         """Return head and tail of each op on its best class, shape (num_ops,) each."""
         off = self.compute < 0
         return np.where(off, INFINITE, self.head).min(axis=1), np.where(
             off, INFINITE, self.tail
         ).min(axis=1)
 
-    def through(self) -> NDArray[np.int64]:
+    def through(self) -> Ints:
         """Return what each op proves about the makespan: min over classes of head + compute +
         tail.
         """
@@ -125,15 +125,13 @@ def communication_bound(heads: HeadsTails) -> int:
     return int(heads.through().max())
 
 
-def _run(
-    relaxation: Relaxation, direction: Direction, window: int, end: float
-) -> NDArray[np.int64]:
+def _run(relaxation: Relaxation, direction: Direction, window: int, end: float) -> Ints:
     """Return the heads of one direction, in stretches between which the clock is read."""
     n = relaxation.num_ops
     arrays = (*direction, relaxation.compute, relaxation.class_size, relaxation.min_compute)
     graph = Graph(*(frozen(array) for array in arrays))
-    heads = np.full(relaxation.compute.shape, -1, dtype=np.int64)
-    earliest, ends = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    heads = np.full(relaxation.compute.shape, -1, np.int64)
+    earliest, ends = np.zeros(n, np.int64), np.zeros(n, np.int64)
     steps = min(24, ENERGY_LIMIT // (n * max(1, window)))
     at, stretch = 0, max(1, STRETCH // min(n, max(1, window)))
     while at < n and time.perf_counter() < end:
@@ -147,14 +145,14 @@ def _run(
 class Graph(NamedTuple):
     """What the kernel reads: a direction of the relaxed graph, and the ops' times."""
 
-    order: NDArray[np.int64]  # (num_ops,)
-    ptr: NDArray[np.int64]  # (num_ops + 1,)
-    op: NDArray[np.int64]  # (num_pairs,)
-    free: NDArray[np.int64]  # (num_pairs,)
-    pay: NDArray[np.int64]  # (num_pairs,)
-    compute: NDArray[np.int64]  # (num_ops, num_classes)
-    class_size: NDArray[np.int64]  # (num_classes,)
-    fastest: NDArray[np.int64]  # (num_ops,)
+    order: Ints  # (num_ops,)
+    ptr: Ints  # (num_ops + 1,)
+    op: Ints  # (num_pairs,)
+    free: Ints  # (num_pairs,)
+    pay: Ints  # (num_pairs,)
+    compute: Ints  # (num_ops, num_classes)
+    class_size: Ints  # (num_classes,)
+    fastest: Ints  # (num_ops,)
 
 
 RELEASE, LENGTH, TAIL, ORDER, KEY, REST, PICKED, NEXT_KEY = np.arange(8)

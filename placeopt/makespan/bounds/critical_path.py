@@ -16,9 +16,8 @@ import numpy as np
 from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.relaxation import Direction, Relaxation
+    from placeopt.model.arrays import Ints
 
 
 def critical_path_bound(relaxation: Relaxation) -> int:
@@ -26,17 +25,17 @@ def critical_path_bound(relaxation: Relaxation) -> int:
     return int((longest_before(relaxation, relaxation.forwards) + relaxation.min_compute).max())
 
 
-def longest_before(relaxation: Relaxation, direction: Direction) -> NDArray[np.int64]:
+def longest_before(relaxation: Relaxation, direction: Direction) -> Ints:
     """Return, per op, the longest path that ends at its start (or, backwards, begins at its
     end).
     """
-    result: NDArray[np.int64] = _longest(*direction[:4], relaxation.min_compute)
+    result: Ints = _longest(*direction[:4], relaxation.min_compute)
     return result
 
 
 @entry
 def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
-    before = np.zeros(len(order), dtype=np.int64)
+    before = np.zeros(len(order), np.int64)
     for v in order:
         for e in range(ptr[v], ptr[v + 1]):
             before[v] = max(before[v], before[op[e]] + fastest[op[e]] + free[e])

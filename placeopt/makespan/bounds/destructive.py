@@ -40,11 +40,10 @@ from placeopt.makespan.bounds.head_tail import fits
 from placeopt.makespan.bounds.relaxation import INFINITE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 LARGEST = 4_000
 """Edges beyond which the bound is left out."""
@@ -75,14 +74,14 @@ def destructive_bound(evidence: Evidence, end: float) -> int:
 
 
 def refutes(
-    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
+    relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int, end: float
 ) -> bool:
     """Whether propagation proves that no schedule of length at most `horizon` exists."""
     return propagate(relaxation, heads, weights, horizon, end) is None
 
 
 def propagate(
-    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
+    relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int, end: float
 ) -> tuple[HeadsTails, Clusters] | None:
     """Return what every schedule of length at most `horizon` obeys; None if there is none.
 
@@ -175,16 +174,14 @@ class Clusters:
                     changed = True
         return changed
 
-    def _cannot_share(
-        self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]
-    ) -> bool:
+    def _cannot_share(self, ops: list[int], head: Ints, tail: Ints) -> bool:
         resident = self.relaxation.problem.resident
         if sum(int(resident[v]) for v in ops) > self.room:
             return True
         return self._one_machine(ops, head, tail) > self.horizon
 
-    def _one_machine(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> int:
-        jobs = np.empty((JOB_ROWS, len(ops)), dtype=np.int64)
+    def _one_machine(self, ops: list[int], head: Ints, tail: Ints) -> int:
+        jobs = np.empty((JOB_ROWS, len(ops)), np.int64)
         jobs[RELEASE], jobs[LENGTH], jobs[TAIL] = (
             head[ops],
             self.relaxation.min_compute[ops],

@@ -28,11 +28,10 @@ from placeopt.model.compiled import uncounted_entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 WORK_PER_TEST = 4_000_000
 
@@ -44,7 +43,7 @@ def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
     known = max(evidence.known, int(evidence.heads.through().max()))
     for choice in weight_choices(evidence.relaxation, evidence.weights):
 
-        def refuted(horizon: int, choice: NDArray[np.int64] = choice) -> bool:
+        def refuted(horizon: int, choice: Ints = choice) -> bool:
             return time.perf_counter() < end and refutes(
                 evidence.relaxation, evidence.heads, choice, horizon
             )
@@ -80,9 +79,7 @@ def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> in
     return low + 1
 
 
-def refutes(
-    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int
-) -> bool:
+def refutes(relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int) -> bool:
     """Whether some window proves that no schedule of length at most `horizon` exists, into which
     every op fits with its head and tail.
     """
@@ -105,7 +102,7 @@ def refutes(
     return result
 
 
-def _sample(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def _sample(values: Ints, most: int) -> Ints:
     if len(values) <= most:
         return values
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]

@@ -11,12 +11,10 @@ from placeopt.makespan.bounds.segment_graph import with_delays
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
     from placeopt.makespan.bounds.segment_graph import Delay
+    from placeopt.model.arrays import Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class Evidence:
 
     relaxation: Relaxation
     heads: HeadsTails
-    weights: NDArray[np.int64]  # (num_classes,)
+    weights: Ints  # (num_classes,)
     known: int
     upper: int | None = None
     delays: Sequence[Delay] = ()

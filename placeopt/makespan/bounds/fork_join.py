@@ -41,11 +41,10 @@ from placeopt.makespan.bounds.segment_graph import MOST_TICKS, Delay, SegmentGra
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.segment_graph import Neighbours, Segment
+    from placeopt.model.arrays import Floats
 
 MOST_BRANCHES = 1000
 """Ops between a fork and its join."""
@@ -111,7 +110,7 @@ def _spread(graph: SegmentGraph, segment: Segment, num_devices: int) -> tuple[Sp
     if not usable:
         return Spread(0, ()), near[segment.last]
     rows = [(near[v], apart[v], near_end[v], apart_end[v], graph.fastest[v]) for v in usable]
-    level, size = _thresholds(np.array(rows, dtype=np.float64).T, num_devices)
+    level, size = _thresholds(np.array(rows, np.float64).T, num_devices)
     chosen = [v for v in usable[:size] if apart[v] >= level]
     idle = [
         (min(at[v] for v in chosen), sorted(far[v] for v in chosen))
@@ -148,7 +147,7 @@ def _delays(
     return near, apart
 
 
-def _thresholds(rows: NDArray[np.float64], num_devices: int) -> tuple[float, int]:
+def _thresholds(rows: Floats, num_devices: int) -> tuple[float, int]:
     """Return the least apart of the best set, and of how many ops of `rows` it is taken: only the
     choice is in floating point.
     """

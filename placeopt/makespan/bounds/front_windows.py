@@ -12,11 +12,10 @@ from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 
 MOST_CANDIDATES = 160
@@ -49,8 +48,8 @@ class Fronts:
     def __init__(
         self,
         relaxation: Relaxation,
-        head: NDArray[np.int64],
-        weights: NDArray[np.int64],
+        head: Ints,
+        weights: Ints,
         *,
         backwards: bool,
         num_workers: int,

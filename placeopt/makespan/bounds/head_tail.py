@@ -26,15 +26,14 @@ import numpy as np
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 WORK_LIMIT = 20_000_000
 
 
-def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64]) -> int:
+def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: Ints) -> int:
     """Return the best head-tail bound over threshold sets, weighted (`weights` per class) and
     unweighted.
     """
@@ -53,14 +52,14 @@ def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[
     return best
 
 
-def weight_choices(relaxation: Relaxation, weights: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def weight_choices(relaxation: Relaxation, weights: Ints) -> list[Ints]:
     """Return class weights worth trying: the load bound's, all equal, and each class on its own.
 
     A class on its own counts the ops that can run nowhere else.
     """
     classes = len(relaxation.class_size)
     if classes == 1:
-        return [np.ones(1, dtype=np.int64)]
+        return [np.ones(1, np.int64)]
     only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
     alone = [unit for unit in np.eye(classes, dtype=np.int64) if (only @ unit > 0).any()]
     return [
@@ -68,7 +67,7 @@ def weight_choices(relaxation: Relaxation, weights: NDArray[np.int64]) -> list[N
     ]
 
 
-def fits(relaxation: Relaxation, weights: NDArray[np.int64]) -> bool:
+def fits(relaxation: Relaxation, weights: Ints) -> bool:
     """Whether weighted energies, and windows times the number of devices, stay far from int64's
     limit.
     """
@@ -77,7 +76,7 @@ def fits(relaxation: Relaxation, weights: NDArray[np.int64]) -> bool:
     return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
 
 
-def class_energy(compute: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.int64]:
+def class_energy(compute: Ints, weights: Ints) -> Ints:
     """Return min over compatible classes of weight * compute, int64[num_ops]."""
     return np.asarray(
         np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1)
@@ -99,9 +98,9 @@ def _weighted(head, tail, energy, order, thresholds, width):  # type: ignore[no-
 @entry
 def _smallest_ends(head, tail, fastest, order, thresholds, num_devices):  # type: ignore[no-untyped-def]
     best = np.int64(0)
-    heads = np.empty(num_devices, dtype=np.int64)  # smallest heads in S, ascending
+    heads = np.empty(num_devices, np.int64)  # smallest heads in S, ascending
     last = np.empty(
-        num_devices, dtype=np.int64
+        num_devices, np.int64
     )  # the latest ops' tails: the smallest, since tails descend
     for a in thresholds:
         total = np.int64(0)

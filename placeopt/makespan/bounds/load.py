@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, Floats, Ints
 from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 WEIGHT_ONE = 1024
@@ -43,7 +41,7 @@ class LoadBound:
     """The bound, and the class weights that prove its fractional part (for the energy bounds)."""
 
     value: int  # ticks
-    weights: NDArray[np.int64]  # (num_classes,) integers >= 0, not all 0
+    weights: Ints  # (num_classes,) integers >= 0, not all 0
 
 
 def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
@@ -55,13 +53,13 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     possible = (compute >= 0).any(axis=1)
     compute, resident, fastest = compute[possible], resident[possible], fastest[possible]
     if not len(compute):
-        return LoadBound(0, np.ones(len(relaxation.class_size), dtype=np.int64))
+        return LoadBound(0, np.ones(len(relaxation.class_size), np.int64))
     value = max(int(fastest.max()), _pigeonhole(fastest, int(relaxation.class_size.sum())))
     size = relaxation.class_size
-    capacity = np.zeros(len(size), dtype=np.float64)
+    capacity = np.zeros(len(size), np.float64)
     np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(np.float64))
     binding = float(resident.sum()) > float(capacity.min())
-    uniform = np.ones(len(size), dtype=np.int64)
+    uniform = np.ones(len(size), np.int64)
     value = max(value, _weighted(compute, resident, uniform, None, relaxation))
     if len(size) == 1:
         return LoadBound(value, uniform)
@@ -80,7 +78,7 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     return LoadBound(best, best_weights)
 
 
-def _pigeonhole(fastest: NDArray[np.int64], num_devices: int) -> int:
+def _pigeonhole(fastest: Ints, num_devices: int) -> int:
     """Of the h k + 1 largest items some device holds h + 1."""
     ordered = np.sort(fastest)[::-1]
     total = np.concatenate(([0], np.cumsum(ordered)))
@@ -91,19 +89,19 @@ def _pigeonhole(fastest: NDArray[np.int64], num_devices: int) -> int:
     return best
 
 
-def _rounded(y: NDArray[np.float64]) -> NDArray[np.int64] | None:
+def _rounded(y: Floats) -> Ints | None:
     """Scale weights to integers of at most WEIGHT_ONE; None if they vanish."""
     y = np.maximum(y, 0.0)
     if not np.isfinite(y).all() or y.max() <= 0:
         return None
-    return np.asarray(np.round(y / y.max() * WEIGHT_ONE), dtype=np.int64)
+    return np.asarray(np.round(y / y.max() * WEIGHT_ONE), np.int64)
 
 
 def _weighted(
-    compute: NDArray[np.int64],
-    resident: NDArray[np.int64],
-    weights: NDArray[np.int64],
-    memory: NDArray[np.int64] | None,
+    compute: Ints,
+    resident: Ints,
+    weights: Ints,
+    memory: Ints | None,
     relaxation: Relaxation,
 ) -> int:
     """Evaluate the bound of the module text for integer weights, exactly."""
@@ -116,7 +114,7 @@ def _weighted(
     least = cost.min(axis=1)
     total = sum(int(x) for x in least.tolist())
     if memory is not None:
-        capacity = np.zeros(len(weights), dtype=object)
+        capacity = np.zeros(len(weights), object)
         np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(object))
         total -= sum(int(a) * int(b) for a, b in zip(capacity, memory, strict=True))
     width = sum(int(s) * int(w) for s, w in zip(relaxation.class_size, weights, strict=True))
@@ -124,38 +122,34 @@ def _weighted(
 
 
 def _weighted_exact(
-    compute: NDArray[np.int64],
-    resident: NDArray[np.int64],
-    y: NDArray[np.float64],
-    z: NDArray[np.float64],
+    compute: Ints,
+    resident: Ints,
+    y: Floats,
+    z: Floats,
     relaxation: Relaxation,
 ) -> int:
     """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python
     integers.
     """
     scale = 2.0**40 / max(float(y.max()), 1e-300)
-    big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], dtype=object)
-    big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], dtype=object)
+    big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], object)
+    big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], object)
     return _weighted(compute, resident, big_y, big_z, relaxation)
 
 
 class _Rows(NamedTuple):
     """The distinct rows of a problem, and its classes of devices."""
 
-    compute: NDArray[np.int64]  # (num_rows, num_classes) ticks, -1 where incompatible
-    resident: NDArray[np.int64]  # (num_rows,) bytes
-    alike: NDArray[np.int64]  # (num_rows,) number of ops
-    size: NDArray[np.int64]  # (num_classes,) devices
-    capacity: NDArray[np.float64] | None  # (num_classes,) bytes, None where they do not bind
+    compute: Ints  # (num_rows, num_classes) ticks, -1 where incompatible
+    resident: Ints  # (num_rows,) bytes
+    alike: Ints  # (num_rows,) number of ops
+    size: Ints  # (num_classes,) devices
+    capacity: Floats | None  # (num_classes,) bytes, None where they do not bind
 
 
-def _dual_weights(
-    rows: _Rows, end: float
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
+def _dual_weights(rows: _Rows, end: float) -> list[tuple[Floats, Floats | None]]:
     """Return candidate (y, z); z is None where memory plays no part."""
-    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [
-        (_ascent(rows, end), None)
-    ]
+    result: list[tuple[Floats, Floats | None]] = [(_ascent(rows, end), None)]
     if rows.compute.size <= LP_LIMIT:
         duals = _linear_program(rows, end)
         if duals is not None:
@@ -163,7 +157,7 @@ def _dual_weights(
     return result
 
 
-def _ascent(rows: _Rows, end: float) -> NDArray[np.float64]:
+def _ascent(rows: _Rows, end: float) -> Floats:
     """Multiplicative-weights ascent on y: raise the weight of the classes that get most load."""
     compute, count, size = rows.compute, rows.alike, rows.size
     ticks = np.where(compute < 0, np.inf, compute.astype(np.float64))
@@ -188,9 +182,7 @@ def _ascent(rows: _Rows, end: float) -> NDArray[np.float64]:
     return best_y
 
 
-def _linear_program(
-    rows: _Rows, end: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
+def _linear_program(rows: _Rows, end: float) -> tuple[Floats, Floats | None] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
     from scipy.sparse import coo_array
 
@@ -206,7 +198,7 @@ def _linear_program(
     ]
     limit = [np.zeros(classes)]
     num_rows = classes
-    limited = np.zeros(0, dtype=np.int64)
+    limited = np.zeros(0, np.int64)
     weight = max(float(resident.max()), 1.0)
     if capacity is not None:
         limited = np.flatnonzero(capacity < UNLIMITED)

@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import frozen, unique_columns, unique_rows
+from placeopt.model.arrays import Flags, Ints, frozen, unique_columns, unique_rows
 from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.model.problem import PlacementProblem
 
 INFINITE = 2**62
@@ -40,11 +38,11 @@ class Direction(NamedTuple):
     fit for kernels.
     """
 
-    order: NDArray[np.int64]  # (num_ops,) every neighbour of `ptr/op` before the op itself
-    ptr: NDArray[np.int64]  # (num_ops + 1,)
-    op: NDArray[np.int64]  # (num_pairs,) predecessors (forwards) or successors (backwards)
-    free: NDArray[np.int64]  # (num_pairs,) ticks
-    pay: NDArray[np.int64]  # (num_pairs,) ticks or INFINITE
+    order: Ints  # (num_ops,) every neighbour of `ptr/op` before the op itself
+    ptr: Ints  # (num_ops + 1,)
+    op: Ints  # (num_pairs,) predecessors (forwards) or successors (backwards)
+    free: Ints  # (num_pairs,) ticks
+    pay: Ints  # (num_pairs,) ticks or INFINITE
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +50,14 @@ class Relaxation:
     """See the module text. Built once per problem by `relax` and shared by all bounds."""
 
     problem: PlacementProblem
-    class_of: NDArray[np.int64]  # (num_devices,) class of each device
-    class_size: NDArray[np.int64]  # (num_classes,)
-    compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
-    min_compute: NDArray[np.int64]  # (num_ops,) ticks
-    source: NDArray[np.int64]  # (num_pairs,) pairs (u, v), sorted by v; distinct unless merged
-    target: NDArray[np.int64]  # (num_pairs,)
-    free: NDArray[np.int64]  # (num_pairs,) ticks
-    pay: NDArray[np.int64]  # (num_pairs,) ticks or INFINITE
+    class_of: Ints  # (num_devices,) class of each device
+    class_size: Ints  # (num_classes,)
+    compute: Ints  # (num_ops, num_classes) ticks or -1
+    min_compute: Ints  # (num_ops,) ticks
+    source: Ints  # (num_pairs,) pairs (u, v), sorted by v; distinct unless merged
+    target: Ints  # (num_pairs,)
+    free: Ints  # (num_pairs,) ticks
+    pay: Ints  # (num_pairs,) ticks or INFINITE
 
     @property
     def num_ops(self) -> int:
@@ -67,7 +65,7 @@ class Relaxation:
         return len(self.min_compute)
 
     @cached_property
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> Flags:
         """Devices of each op, shape (num_ops, num_devices): compatible, colocation and single-op
         memory included.
         """
@@ -84,9 +82,7 @@ class Relaxation:
         problem = self.problem
         copies = np.minimum(np.diff(problem.consumer_ptr), max(0, problem.num_devices - 1))
         sent = (
-            problem.transfer.max(axis=1) * copies
-            if problem.num_tensors
-            else np.zeros(0, dtype=np.int64)
+            problem.transfer.max(axis=1) * copies if problem.num_tensors else np.zeros(0, np.int64)
         )
         return int(problem.compute.max(axis=1).sum() + sent.sum())
 
@@ -107,22 +103,22 @@ class Relaxation:
         return Direction(*map(frozen, (order, ptr, self.target[by], self.free[by], self.pay[by])))
 
     @cached_property
-    def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def items(self) -> tuple[Ints, Ints, Ints]:
         """Colocation groups merged: (item of each op, compute[item, class] or -1, resident
         bytes).
         """
         item = self.problem.units.unit
         count = int(item.max()) + 1
-        compute = np.zeros((count, self.compute.shape[1]), dtype=np.int64)
+        compute = np.zeros((count, self.compute.shape[1]), np.int64)
         np.add.at(compute, item, np.maximum(self.compute, 0))
-        possible = np.ones(compute.shape, dtype=np.bool_)
+        possible = np.ones(compute.shape, np.bool_)
         np.logical_and.at(possible, item, self.compute >= 0)
-        resident = np.zeros(count, dtype=np.int64)
+        resident = np.zeros(count, np.int64)
         np.add.at(resident, item, self.problem.resident)
         return item, np.where(possible, compute, INCOMPATIBLE), resident
 
 
-def _possible(problem: PlacementProblem) -> NDArray[np.bool_]:
+def _possible(problem: PlacementProblem) -> Flags:
     """Return the allowed devices; ops that can run nowhere keep their plain compatibility."""
     allowed = allowed_devices(problem)
     nowhere = ~allowed.any(axis=1)
@@ -172,27 +168,27 @@ def _merged(problem: PlacementProblem) -> Relaxation:
     pay = np.where((group[source] >= 0) & (group[source] == group[target]), INFINITE, pay)
     return Relaxation(
         problem=problem,
-        class_of=np.zeros(problem.num_devices, dtype=np.int64),
-        class_size=np.array([problem.num_devices], dtype=np.int64),
+        class_of=np.zeros(problem.num_devices, np.int64),
+        class_size=np.array([problem.num_devices], np.int64),
         compute=np.ascontiguousarray(problem.min_compute[:, None]),
         min_compute=problem.min_compute,
         source=source,
         target=target,
-        free=np.zeros(len(source), dtype=np.int64),
+        free=np.zeros(len(source), np.int64),
         pay=pay,
     )
 
 
-def _pairs(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+def _pairs(problem: PlacementProblem, allowed: Flags) -> tuple[Ints, ...]:
     """Return (source, target, free, pay) of the distinct op pairs joined by a tensor."""
     tensor, target = problem.edge_tensor, problem.consumer
     source = problem.producer[tensor]
     pay, share = _edge_costs(problem, allowed, source, target, tensor)
     key = target * problem.num_ops + source
     distinct, inverse = np.unique(key, return_inverse=True)
-    worst = np.zeros(len(distinct), dtype=np.int64)
+    worst = np.zeros(len(distinct), np.int64)
     np.maximum.at(worst, inverse, pay)
-    can_share = np.ones(len(distinct), dtype=np.bool_)
+    can_share = np.ones(len(distinct), np.bool_)
     np.logical_and.at(can_share, inverse, share)
     free = np.where(can_share, 0, np.where(worst >= INFINITE, 0, worst))
     return distinct % problem.num_ops, distinct // problem.num_ops, free, worst
@@ -200,21 +196,21 @@ def _pairs(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[NDArr
 
 def _edge_costs(
     problem: PlacementProblem,
-    allowed: NDArray[np.bool_],
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
-    tensor: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    allowed: Flags,
+    source: Ints,
+    target: Ints,
+    tensor: Ints,
+) -> tuple[Ints, Flags]:
     """Return, per edge, the cheapest transfer between two devices and whether one device can hold
     both.
     """
     if (allowed == allowed[0]).all():
-        masks, kind = allowed[:1], np.zeros(len(allowed), dtype=np.int64)
+        masks, kind = allowed[:1], np.zeros(len(allowed), np.int64)
     else:
         first, kind = unique_rows(allowed)
         masks = allowed[first]
-    pay = np.full(len(source), INFINITE, dtype=np.int64)
-    share = np.ones(len(source), dtype=np.bool_)
+    pay = np.full(len(source), INFINITE, np.int64)
+    share = np.ones(len(source), np.bool_)
     pair_kind = kind[source] * len(masks) + kind[target]
     off = ~np.eye(problem.num_devices, dtype=np.bool_)
     for value in np.unique(pair_kind):

@@ -61,7 +61,7 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
     """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at
     least.
     """
-    first, last, ticks = np.array(delays, dtype=np.int64).T
+    first, last, ticks = np.array(delays, np.int64).T
     target = np.concatenate([relaxation.target, last])
     order = np.argsort(target, kind="stable")
     source = frozen(np.concatenate([relaxation.source, first])[order])

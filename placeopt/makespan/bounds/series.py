@@ -31,17 +31,16 @@ from placeopt.model.problem import PlacementProblem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 FEWEST_OPS = 3
 """Ops of a part that can need more than its longest path."""
 
 
-def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
+def series_parts(relaxation: Relaxation, end: float) -> list[Ints]:
     """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have
     something to find.
 
@@ -52,7 +51,7 @@ def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
     if too_large(relaxation):
         return []
     above = SegmentGraph(relaxation, end).above
-    before = np.array([mask.bit_count() for mask in above], dtype=np.int64)
+    before = np.array([mask.bit_count() for mask in above], np.int64)
     order = np.argsort(before, kind="stable").astype(np.int64)
     places = np.arange(1, len(order))
     cuts = places[before[order[1:]] >= places]
@@ -60,11 +59,11 @@ def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
     return parts if sum(len(part) >= FEWEST_OPS for part in parts) > 1 else []
 
 
-def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> PlacementProblem:
+def part_problem(problem: PlacementProblem, ops: Ints) -> PlacementProblem:
     """Return the problem of some ops and the tensors between them, without contention and lives of
     tensors.
     """
-    number = np.full(problem.num_ops, -1, dtype=np.int64)
+    number = np.full(problem.num_ops, -1, np.int64)
     number[ops] = np.arange(len(ops))
     inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
     tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
@@ -85,7 +84,7 @@ def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> Placement
 
 def heads_in_series(
     whole: Analysis,
-    parts: Sequence[NDArray[np.int64]],
+    parts: Sequence[Ints],
     inner: Sequence[Analysis],
     least: Sequence[int],
 ) -> HeadsTails:
@@ -113,18 +112,18 @@ def heads_in_series(
 
 
 def placement_in_series(
-    problem: PlacementProblem, parts: Sequence[NDArray[np.int64]], placements: Sequence[Placement]
+    problem: PlacementProblem, parts: Sequence[Ints], placements: Sequence[Placement]
 ) -> Placement:
     """Return the placement that runs each part as its own placement does, one part after the
     other.
     """
-    position = np.empty(problem.num_ops, dtype=np.int64)
+    position = np.empty(problem.num_ops, np.int64)
     position[problem.topological_order] = np.arange(problem.num_ops)
-    device, sequence = np.empty(problem.num_ops, dtype=np.int64), []
+    device, sequence = np.empty(problem.num_ops, np.int64), []
     for ops, placement in zip(parts, placements, strict=True):
         device[ops] = placement.device
         rank = position[ops] if placement.priority is None else placement.priority
         sequence.append(ops[np.argsort(rank, kind="stable")])
-    priority = np.empty(problem.num_ops, dtype=np.int64)
+    priority = np.empty(problem.num_ops, np.int64)
     priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
     return Placement(device, priority)

@@ -17,9 +17,8 @@ from placeopt.makespan.proof.supposition import INFINITE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from placeopt.makespan.proof.supposition import Supposition
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.bound import Step
 
 MOST_ENDS = 64
@@ -43,14 +42,14 @@ class Columns:
     def __init__(self, state: Supposition) -> None:
         self.state = state
         self.time = np.array(
-            [[OFF if t is None else t for t in row] for row in state.time], dtype=np.int64
+            [[OFF if t is None else t for t in row] for row in state.time], np.int64
         )
         on = self.time < OFF
         self.head, self.tail = (
             np.where(
                 on,
                 np.array(
-                    [[OFF if x == INFINITE else int(x) for x in row] for row in far], dtype=np.int64
+                    [[OFF if x == INFINITE else int(x) for x in row] for row in far], np.int64
                 ),
                 OFF,
             )
@@ -59,19 +58,17 @@ class Columns:
         self.on = on
         leaders = [members[0] for members in state.group]
         self.first, self.item = np.unique(leaders, return_inverse=True)
-        self.resident = np.zeros(len(self.first), dtype=np.int64)
+        self.resident = np.zeros(len(self.first), np.int64)
         np.add.at(self.resident, self.item, state.problem.resident)
-        self.possible = np.ones((len(self.first), on.shape[1]), dtype=np.bool_)
+        self.possible = np.ones((len(self.first), on.shape[1]), np.bool_)
         np.logical_and.at(self.possible, self.item, on)
 
     @property
-    def least(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def least(self) -> tuple[Ints, Ints, Ints]:
         """Head, time and tail of every op on its best class."""
         return self.head.min(axis=1), self.time.min(axis=1), self.tail.min(axis=1)
 
-    def need(
-        self, begin: int, end: int, weights: NDArray[np.int64], prices: NDArray[np.int64]
-    ) -> int:
+    def need(self, begin: int, end: int, weights: Ints, prices: Ints) -> int:
         """Weighted work that must lie in a window."""
         most = self.state.most
         inside = np.minimum(
@@ -79,7 +76,7 @@ class Columns:
             np.minimum(self.head + self.time - begin, end - most + self.tail + self.time),
         )
         inside = np.where(self.on, np.maximum(inside, 0), 0)
-        work = np.zeros(self.possible.shape, dtype=np.int64)
+        work = np.zeros(self.possible.shape, np.int64)
         np.add.at(work, self.item, inside)
         cost = work.astype(object) * weights.astype(object) + self.resident.astype(object)[
             :, None
@@ -92,10 +89,10 @@ class Columns:
     def needs(
         self,
         begin: int,
-        ends: NDArray[np.int64],
-        weights: NDArray[np.int64],
-        prices: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
+        ends: Ints,
+        weights: Ints,
+        prices: Ints,
+    ) -> Floats:
         """Weighted work that must lie in windows from one begin to several ends, in floating
         point.
         """
@@ -115,9 +112,7 @@ class Columns:
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 
 
-def overfull_window(
-    columns: Columns, choices: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
-) -> Step | None:
+def overfull_window(columns: Columns, choices: Sequence[tuple[Ints, Ints]]) -> Step | None:
     """Return a window whose work passes what the devices offer, under one of the choices of weights
     and prices.
 
@@ -159,7 +154,7 @@ def overfull_window(
     return None
 
 
-def _spread(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _spread(values: Ints) -> Ints:
     if len(values) > MOST_ENDS:
         values = values[np.linspace(0, len(values) - 1, MOST_ENDS).astype(np.int64)]
     return values
@@ -180,7 +175,7 @@ def late_and_early(columns: Columns) -> Step | None:
             head[ops]
         )  # the j smallest heads of a prefix are no smaller than those of the whole set
         low = np.cumsum(fewest)
-        refuted = np.ones(len(ops), dtype=np.bool_)
+        refuted = np.ones(len(ops), np.bool_)
         for j in range(1, devices + 1):
             # tails descend: the j smallest of a prefix are its last ones
             last = np.cumsum(tail[ops])

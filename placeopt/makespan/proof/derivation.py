@@ -32,16 +32,14 @@ from placeopt.makespan.proof.supposition import INFINITE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from placeopt.makespan.proof.supposition import Supposition
+    from placeopt.model.arrays import Ints
     from placeopt.model.bound import Step
 
 ROUNDS = 12
 """Rounds of propagation before cases are tried."""
 
-Choice = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+Choice = tuple["Ints", "Ints"]
 """Weights of the classes of devices, and prices of their bytes."""
 
 
@@ -64,7 +62,7 @@ class Effort:
     cases: int
     end: float
     choices: Sequence[Choice] = ()
-    goals: Callable[[Supposition], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
+    goals: Callable[[Supposition], tuple[Ints, Ints]] | None = None
     spent: list[int] = field(default_factory=lambda: [0])
 
     def spend(self) -> None:

@@ -18,9 +18,8 @@ import numpy as np
 from placeopt.makespan.proof.supposition import INFINITE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from placeopt.makespan.proof.supposition import Delay, Neighbours, Supposition
+    from placeopt.model.arrays import Floats, Ints
 
 Lemma = list[Any]
 """[op, class, ticks, ops before it]."""
@@ -41,7 +40,7 @@ def sweep(
     state: Supposition,
     *,
     backwards: bool,
-    goal: NDArray[np.int64] | None = None,
+    goal: Ints | None = None,
     search: bool = True,
 ) -> list[Lemma]:
     """Raise the heads (or tails) of all ops and return the lemmas that it took.
@@ -129,13 +128,13 @@ def ancestors(
 class _Table(NamedTuple):
     """The ops before v as arrays, for one class of v's device."""
 
-    release: NDArray[np.float64]  # head here
-    length: NDArray[np.float64]  # ticks here, INFINITE where it cannot run
-    near: NDArray[np.float64]
-    apart: NDArray[np.float64]
-    key: NDArray[np.float64]  # when its result comes from another device at the earliest
-    work: NDArray[np.float64]  # least ticks anywhere
-    start: NDArray[np.float64]  # least head anywhere
+    release: Floats  # head here
+    length: Floats  # ticks here, INFINITE where it cannot run
+    near: Floats
+    apart: Floats
+    key: Floats  # when its result comes from another device at the earliest
+    work: Floats  # least ticks anywhere
+    start: Floats  # least head anywhere
 
 
 def best_lemma(
@@ -179,7 +178,7 @@ def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors
                 state.least(far, u),
             )
         )
-    return _Table(*np.array(rows, dtype=np.float64).reshape(-1, len(_Table._fields)).T)
+    return _Table(*np.array(rows, np.float64).reshape(-1, len(_Table._fields)).T)
 
 
 def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
@@ -206,7 +205,7 @@ def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
     return best
 
 
-def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
+def _one_machine(t: _Table, rows: Ints) -> tuple[Delay, list[int]]:
     """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove
     it.
     """

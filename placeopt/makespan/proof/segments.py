@@ -57,7 +57,7 @@ def raise_by_segments(
     ]
     for segment, ticks in dict.fromkeys(chain(*delays)):
         _add(copies, state, segment, ticks)
-    weights = np.ones(len(state.count), dtype=np.int64)
+    weights = np.ones(len(state.count), np.int64)
     steps: list[Step] = []
     for (ticks, _), alike in copies.items():
         part = state.segment(alike[0], ticks - 1)

@@ -21,19 +21,17 @@ from placeopt.makespan.proof.fronts import front_step
 from placeopt.makespan.proof.lemmas import sweep
 from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import Ints, frozen
 from placeopt.model.bound import Belief, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
-
     from placeopt.makespan.proof.derivation import Choice
     from placeopt.model.bound import Step
     from placeopt.model.problem import PlacementProblem
 
-    Table = NDArray[np.int64]
+    Table = Ints
 
 SMALL = 40
 """Ops up to which lemmas are looked for without knowing what they prove, and cases are told
@@ -169,7 +167,7 @@ def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]
     """Return weights of classes worth trying in windows: all equal, the load bound's, each class on
     its own.
     """
-    none = np.zeros(len(state.count), dtype=np.int64)
+    none = np.zeros(len(state.count), np.int64)
     choices = [(np.ones_like(none), none)]
     if len(state.count) > 1:
         analysis = Analysis(problem, seconds=5.0)
@@ -202,7 +200,7 @@ def goals_of(
 
     def goals(now: Supposition) -> tuple[Table, Table]:
         delays = np.array(
-            [[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], dtype=np.int64
+            [[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], np.int64
         ).reshape(-1, 2)
         costs = replace(
             relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy())

@@ -26,8 +26,7 @@ from placeopt.period.bounds.covering import Master, knapsack
 from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.bounds.set_tables import SetTables
 
@@ -59,7 +58,7 @@ class BestPrices(NamedTuple):
     """What prices say of a limit."""
 
     limit: int  # ticks
-    price: NDArray[np.int64]  # (N,)
+    price: Ints  # (N,)
     most: int  # price that no set within the limit exceeds
     # that the sets of a placement within the limit share; negative: there is no such placement
     slack: int
@@ -71,23 +70,23 @@ class PriceSearch:
 
     def __init__(self, cover: CoverBound, tables: SetTables) -> None:
         self.cover, self.tables = cover, tables
-        self._sets: list[tuple[int, NDArray[np.bool_]]] = []  # (load, members)
+        self._sets: list[tuple[int, Flags]] = []  # (load, members)
         self._known = set[bytes]()
         times = cover.model.smallest_times
         self._steady = times / max(1.0, float(times.sum())) * len(cover.model.types[cover.g])
         for members in cover.sets:
             self.add(members)
 
-    def add(self, members: NDArray[np.bool_]) -> None:
+    def add(self, members: Flags) -> None:
         """Add a set to those known."""
         if members.tobytes() not in self._known:
             self._known.add(members.tobytes())
             self._sets.append((self.cover.pricer.load(members), members))
 
-    def usable(self, limit: int) -> NDArray[np.bool_]:
+    def usable(self, limit: int) -> Flags:
         """Which nodes a device may hold within `limit`."""
         model, g = self.cover.model, self.cover.g
-        found: NDArray[np.bool_] = model.allowed[:, g] & (model.total[:, g] <= limit)
+        found: Flags = model.allowed[:, g] & (model.total[:, g] <= limit)
         return found
 
     def best(self, limit: int, deadline: float) -> BestPrices:
@@ -134,14 +133,14 @@ class PriceSearch:
         most = self.tables.dearest()
         return prices._replace(limit=limit, most=most, slack=count * most - pay)
 
-    def pay(self, price: NDArray[np.int64], limit: int) -> int:
+    def pay(self, price: Ints, limit: int) -> int:
         """Price that the devices of the type examined have to hold together within `limit`."""
         model = self.cover.model
         return int(price.sum()) - sum(
             knapsack(model, h, price, limit) for h in range(model.num_types) if h != self.cover.g
         )
 
-    def known(self, limit: int) -> list[NDArray[np.bool_]]:
+    def known(self, limit: int) -> list[Flags]:
         """Sets within `limit` that are known."""
         return [members for load, members in self._sets if load <= limit]
 
@@ -149,9 +148,7 @@ class PriceSearch:
 class _Generation:
     """Column generation for one limit."""
 
-    def __init__(
-        self, search: PriceSearch, limit: int, steady: NDArray[np.float64], deadline: float
-    ) -> None:
+    def __init__(self, search: PriceSearch, limit: int, steady: Floats, deadline: float) -> None:
         self.search, self.limit, self.deadline = search, limit, deadline
         self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
         self.usable, self.steady, self.share = search.usable(limit), steady, _STEADY
@@ -183,9 +180,9 @@ class _Generation:
     def _coarse(
         self,
         value: float,
-        prices: NDArray[np.float64],
-        price: NDArray[np.int64],
-        mixed: NDArray[np.float64],
+        prices: Floats,
+        price: Ints,
+        mixed: Floats,
         phase: _Phase,
     ) -> bool:
         """Add a dear set and others of other nodes; return whether the phase ends."""
@@ -221,9 +218,9 @@ class _Generation:
     def _exact(
         self,
         value: float,
-        prices: NDArray[np.float64],
-        price: NDArray[np.int64],
-        mixed: NDArray[np.float64],
+        prices: Floats,
+        price: Ints,
+        mixed: Floats,
     ) -> bool:
         """Add many dear sets; return whether the prices are the best."""
         tables, pay = self.search.tables, self.search.pay(price, self.limit)
@@ -277,7 +274,7 @@ class _Generation:
             self.share = self.share / 2 if self.share >= _LEAST_STEADY else 0.0
         return False
 
-    def _add(self, members: NDArray[np.bool_]) -> bool:
+    def _add(self, members: Flags) -> bool:
         if not self.master.add(members):
             return False
         self.search.add(members)

@@ -28,8 +28,7 @@ from placeopt.period.bounds.set_tables import SetTables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.period.bounds.best_prices import BestPrices
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.bounds.set_tables import NearSets
@@ -82,7 +81,7 @@ class Closing:
         self,
         cover: CoverBound,
         value: Callable[[], int],
-        offer: Callable[[NDArray[np.int64]], None],
+        offer: Callable[[Ints], None],
     ) -> None:
         self._cover, self._value, self._offer = cover, value, offer
         self._model, self._tables = (
@@ -170,7 +169,7 @@ class Closing:
         resident = model.resident
         members = sets.members(model.num_nodes)
         parts = [members[at : at + _ROWS] @ resident for at in range(0, len(members), _ROWS)]
-        fits = np.concatenate([np.zeros(0, dtype=np.int64), *parts]) <= int(model.capacity[g])
+        fits = np.concatenate([np.zeros(0, np.int64), *parts]) <= int(model.capacity[g])
         order = np.argsort(np.where(fits, -sets.price, 1), kind="stable")[: int(fits.sum())]
         ticks, cost, room = self._rest(prices)
         choice = Choice(
@@ -207,7 +206,7 @@ class Closing:
             return None
         return self._tables.near(least, _MOST_SETS)
 
-    def _rest(self, prices: BestPrices) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    def _rest(self, prices: BestPrices) -> tuple[Ints, Ints, int]:
         """Return the ticks of every node on the device of the other type, what it costs of the
         slack, and the ticks it has.
         """
@@ -218,16 +217,14 @@ class Closing:
                 pairs = zip(prices.price.tolist(), model.total[:, h].tolist(), strict=True)
                 cost = [min(_NEVER, max(0, top * t - p * bottom) // bottom) for p, t in pairs]
                 ticks = np.where(model.allowed[:, h], model.total[:, h], _NEVER)
-                return ticks, np.array(cost, dtype=np.int64), prices.limit
-        return np.full(count, _NEVER), np.zeros(count, dtype=np.int64), -1
+                return ticks, np.array(cost, np.int64), prices.limit
+        return np.full(count, _NEVER), np.zeros(count, np.int64), -1
 
-    def _accept(self, members: NDArray[np.bool_], limit: int) -> bool:
+    def _accept(self, members: Flags, limit: int) -> bool:
         """Offer the placement with these sets; False if it does not fit."""
         model, g = self._model, self._cover.g
         others = [d for h, devices in enumerate(model.types) if h != g for d in devices]
-        device = np.full(
-            model.num_nodes, others[0] if others else model.types[g][0], dtype=np.int64
-        )
+        device = np.full(model.num_nodes, others[0] if others else model.types[g][0], np.int64)
         for d, held in zip(model.types[g], members, strict=False):
             device[held] = d
         for d in range(model.problem.num_devices):

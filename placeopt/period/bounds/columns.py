@@ -33,8 +33,7 @@ from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 from placeopt.model.linear_program import integer_program, linear_program
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats
     from placeopt.period.contracted import ContractedProblem
 
 _MARGIN = 1e-5
@@ -63,11 +62,11 @@ class _Subproblem:
     """
 
     matrix: Any
-    right: NDArray[np.float64]
+    right: Floats
     width: int
-    load: NDArray[np.float64]  # (width,) ticks of every variable
-    fits: NDArray[np.float64]  # (N,) 1 where the node may be in a set
-    resident: NDArray[np.float64] | None
+    load: Floats  # (width,) ticks of every variable
+    fits: Floats  # (N,) 1 where the node may be in a set
+    resident: Floats | None
 
 
 @dataclass
@@ -81,7 +80,7 @@ class ColumnBound:
 
     model: ContractedProblem
     deadline: float
-    sets: list[tuple[int, NDArray[np.bool_]]] = field(default_factory=list)
+    sets: list[tuple[int, Flags]] = field(default_factory=list)
     unfinished: bool = False
 
     def __post_init__(self) -> None:
@@ -124,15 +123,13 @@ class ColumnBound:
             self.unfinished = time.perf_counter() >= self.deadline - _LEAST_SECONDS
         return lower
 
-    def _uniform(self) -> NDArray[np.float64]:
+    def _uniform(self) -> Floats:
         """Prices of nodes by their times; all alike where no node needs any time."""
         times = self.model.smallest_times.astype(np.float64)
-        prices: NDArray[np.float64] = (
-            times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
-        )
+        prices: Floats = times / times.sum() if times.any() else np.full(len(times), 1 / len(times))
         return prices
 
-    def _refutes(self, limit: int, uniform: NDArray[np.float64], rounds: int) -> bool:
+    def _refutes(self, limit: int, uniform: Floats, rounds: int) -> bool:
         """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price
         vectors.
         """
@@ -151,11 +148,11 @@ class ColumnBound:
                 prices = self._prices(limit, uniform)
         return False
 
-    def _add(self, g: int, members: NDArray[np.bool_]) -> None:
+    def _add(self, g: int, members: Flags) -> None:
         self.sets.append((g, members))
         self._loads.append(_load(self.model, g, members))
 
-    def _prices(self, limit: int, uniform: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    def _prices(self, limit: int, uniform: Floats) -> Floats | None:
         """Dual prices of covering the nodes by known sets; None if they cover (T cannot be
         refuted).
         """
@@ -179,12 +176,12 @@ class ColumnBound:
         total = prices.sum()
         if total <= 0:
             return None
-        mixed: NDArray[np.float64] = _SMOOTHING * prices / total + (1 - _SMOOTHING) * uniform
+        mixed: Floats = _SMOOTHING * prices / total + (1 - _SMOOTHING) * uniform
         if any((g, members.tobytes()) in self._seen(mixed, limit) for g, members in self.sets[-1:]):
             mixed = prices / total  # the smoothed prices would only find the last set again
         return mixed
 
-    def _seen(self, prices: NDArray[np.float64], limit: int) -> set[tuple[int, bytes]]:
+    def _seen(self, prices: Floats, limit: int) -> set[tuple[int, bytes]]:
         """Known sets that already exceed the threshold of `prices`."""
         caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
         found = set()
@@ -195,7 +192,7 @@ class ColumnBound:
                 found.add((g, members.tobytes()))
         return found
 
-    def _cap(self, g: int, prices: NDArray[np.float64], limit: int) -> float:
+    def _cap(self, g: int, prices: Floats, limit: int) -> float:
         """Upper bound on the price of a set of type g: the fractional knapsack without
         transfers.
         """
@@ -208,14 +205,12 @@ class ColumnBound:
         share = np.clip((limit - before[:-1]) / time[at], 0.0, 1.0)
         return float(free + (prices[at] * share).sum())
 
-    def _threshold(self, g: int, prices: NDArray[np.float64], caps: list[float]) -> float:
+    def _threshold(self, g: int, prices: Floats, caps: list[float]) -> float:
         counts = self.model.type_counts
         others = sum(float(counts[h]) * caps[h] for h in range(len(caps)) if h != g)
         return (float(prices.sum()) * (1 - _MARGIN) - others) / float(counts[g])
 
-    def _prices_refute(
-        self, limit: int, prices: NDArray[np.float64]
-    ) -> tuple[int, NDArray[np.bool_]] | None:
+    def _prices_refute(self, limit: int, prices: Floats) -> tuple[int, Flags] | None:
         """Return None if `prices` refute the limit, else a set above the threshold (or the best
         one).
         """
@@ -239,9 +234,7 @@ class ColumnBound:
             found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
 
-    def _exactly_above(
-        self, g: int, limit: int, prices: NDArray[np.float64]
-    ) -> NDArray[np.bool_] | None:
+    def _exactly_above(self, g: int, limit: int, prices: Floats) -> Flags | None:
         """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting
         it.
         """
@@ -298,9 +291,7 @@ class ColumnBound:
             raise _UndecidedError
         return np.array([bool(solver.value(var)) for var in x])
 
-    def _above(
-        self, g: int, limit: int, prices: NDArray[np.float64], threshold: float
-    ) -> NDArray[np.bool_] | None:
+    def _above(self, g: int, limit: int, prices: Floats, threshold: float) -> Flags | None:
         """Find a set of type g dearer than `threshold` within `limit`; None if there is none."""
         part = self._problems[g]
         n = self.model.num_nodes
@@ -334,9 +325,9 @@ class ColumnBound:
         self,
         part: _Subproblem,
         limit: int,
-        prices: NDArray[np.float64],
-        lower: NDArray[np.float64],
-        upper: NDArray[np.float64],
+        prices: Floats,
+        lower: Floats,
+        upper: Floats,
     ) -> float:
         """Value of the linear relaxation (minus infinity if it is infeasible)."""
         matrix, right = _with_limit(part, limit)
@@ -356,9 +347,9 @@ class ColumnBound:
         self,
         part: _Subproblem,
         limit: int,
-        prices: NDArray[np.float64],
-        lower: NDArray[np.float64],
-        upper: NDArray[np.float64],
+        prices: Floats,
+        lower: Floats,
+        upper: Floats,
         seconds: float,
         threshold: float,
     ) -> Any:
@@ -399,13 +390,13 @@ class ColumnBound:
 _UNKNOWN = object()  # answer of a subproblem that ran out of its share of time
 
 
-def _pad(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def _pad(values: Floats, width: int) -> Floats:
     padded = np.zeros(width)
     padded[: len(values)] = values
     return padded
 
 
-def _load(model: ContractedProblem, g: int, members: NDArray[np.bool_]) -> float:
+def _load(model: ContractedProblem, g: int, members: Flags) -> float:
     """Ticks of a device of type g that holds `members`."""
     load = int(model.total[members, g].sum())
     for t in range(len(model.producer)):
@@ -461,7 +452,7 @@ def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
     )
 
 
-def _with_limit(part: _Subproblem, limit: int) -> tuple[Any, NDArray[np.float64]]:
+def _with_limit(part: _Subproblem, limit: int) -> tuple[Any, Floats]:
     """Add the load (and memory) row to the transfer rows."""
     from scipy.sparse import csr_matrix, vstack
 

@@ -37,8 +37,7 @@ from placeopt.period.bounds.set_prices import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.period.contracted import ContractedProblem
 
 _STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; below the second none
@@ -77,7 +76,7 @@ def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     )
 
 
-def knapsack(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> int:
+def knapsack(model: ContractedProblem, h: int, price: Ints, limit: int) -> int:
     """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v
     max(0, p_v - r ticks_v).
     """
@@ -91,9 +90,7 @@ def knapsack(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: 
     return -(-(top * limit * len(model.types[h]) + over) // bottom)
 
 
-def ratio(
-    model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int
-) -> tuple[int, int]:
+def ratio(model: ContractedProblem, h: int, price: Ints, limit: int) -> tuple[int, int]:
     """Return price and ticks (r of `knapsack`) of the node with which the dearest nodes per tick
     fill the devices of type `h`.
 
@@ -135,7 +132,7 @@ class Master:
             row.SetCoefficient(variable, 1.0)
         return variable
 
-    def add(self, members: NDArray[np.bool_]) -> bool:
+    def add(self, members: Flags) -> bool:
         """Add a set; False if it is known."""
         if members.tobytes() in self._sets:
             return False
@@ -145,7 +142,7 @@ class Master:
         )
         return True
 
-    def solve(self, seconds: float) -> tuple[float, NDArray[np.float64]]:
+    def solve(self, seconds: float) -> tuple[float, Floats]:
         """Return the value and a price per node, in devices."""
         self._solver.SetTimeLimit(max(1, int(1000 * min(seconds, 1e6))))
         if self._solver.Solve() != self._solver.OPTIMAL:
@@ -170,7 +167,7 @@ class CoverBound:
     g: int
     pricer: SetPricer
     lower: int = 0
-    sets: list[NDArray[np.bool_]] = field(default_factory=list)
+    sets: list[Flags] = field(default_factory=list)
     within_reach: float = np.inf
     unfinished: bool = False
 
@@ -248,9 +245,7 @@ class CoverBound:
             else:
                 share = share / 2 if share >= _LEAST_STEADY else 0.0
 
-    def _ask(
-        self, price: NDArray[np.int64], limit: int, depth: int
-    ) -> tuple[NDArray[np.bool_] | None, float]:
+    def _ask(self, price: Ints, limit: int, depth: int) -> tuple[Flags | None, float]:
         """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a
         set and how dear it is.
         """
@@ -270,9 +265,7 @@ class CoverBound:
             return None, 0.0 if least > 0 else 1.0
         return found, float(price[found].sum()) / max(1, least)
 
-    def _dearest(
-        self, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_], missed: float
-    ) -> tuple[NDArray[np.bool_], float]:
+    def _dearest(self, price: Ints, limit: int, found: Flags, missed: float) -> tuple[Flags, float]:
         """Return the dearest set, or about, and how dear it is: prices count as close by what the
         dearest set says.
         """
@@ -289,7 +282,7 @@ class CoverBound:
             pass
         return found, missed * float(price[found].sum()) / max(1, worth)
 
-    def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
+    def _settle(self, price: Ints, limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`,
         go.
         """
@@ -302,9 +295,7 @@ class CoverBound:
             else:
                 high = middle - 1
 
-    def _add_disjoint(
-        self, master: Master, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_]
-    ) -> None:
+    def _add_disjoint(self, master: Master, price: Ints, limit: int, found: Flags) -> None:
         """Add dear sets of other nodes than the last one: a linear program over few sets has wild
         prices.
         """
@@ -323,7 +314,7 @@ class CoverBound:
             self._add(master, other)
             found = other
 
-    def _add(self, master: Master, members: NDArray[np.bool_]) -> bool:
+    def _add(self, master: Master, members: Flags) -> bool:
         """Add a set; False if it is known."""
         if not master.add(members):
             return False

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
+
 NONE, FOUND, WORKING, FULL = range(4)
 """How the search stopped: for good, at an answer, to look at the clock, or for want of room."""
 
@@ -39,27 +41,27 @@ class Choice(NamedTuple):
     """What may be chosen (S sets by rising excess, N nodes)."""
 
     bits: NDArray[np.uint64]  # (S, words) nodes of every set
-    excess: NDArray[np.int64]  # (S,)
-    rest_ticks: NDArray[np.int64]  # (N,) of a node in the rest
-    rest_cost: NDArray[np.int64]  # (N,) of the budget for it
+    excess: Ints  # (S,)
+    rest_ticks: Ints  # (N,) of a node in the rest
+    rest_cost: Ints  # (N,) of the budget for it
 
 
 class Levels(NamedTuple):
     """The search's levels (F of them) and the lists of sets left at each, one behind the other."""
 
-    sets: NDArray[np.int64]  # (room,)
-    first: NDArray[np.int64]  # (F,) the list of a level
-    end: NDArray[np.int64]  # (F,)
-    node: NDArray[np.int64]  # (F,) that is decided, -1: not chosen yet
-    at: NDArray[np.int64]  # (F,) next set in the list, -1: the node joins the rest first
+    sets: Ints  # (room,)
+    first: Ints  # (F,) the list of a level
+    end: Ints  # (F,)
+    node: Ints  # (F,) that is decided, -1: not chosen yet
+    at: Ints  # (F,) next set in the list, -1: the node joins the rest first
     taken: NDArray[
         np.int64
     ]  # (F,) the set that led to the next level, -1: the node joined the rest
-    budget: NDArray[np.int64]  # (F,)
-    room: NDArray[np.int64]  # (F,) ticks left for the rest
-    devices: NDArray[np.int64]  # (F,) left
+    budget: Ints  # (F,)
+    room: Ints  # (F,) ticks left for the rest
+    devices: Ints  # (F,) left
     held: NDArray[np.uint64]  # (F, words) nodes that are decided
-    ways: NDArray[np.int64]  # (N,) scratch
+    ways: Ints  # (N,) scratch
 
 
 @inlined
@@ -180,7 +182,7 @@ def search_disjoint(choice, levels, d, work):
 
 def disjoint_sets(
     choice: Choice, devices: int, budget: int, room: int, deadline: float
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Ints]:
     """Yield the sets (rows of `choice`) of every answer; nodes in none of them are the rest's.
 
     Parameters
@@ -195,15 +197,13 @@ def disjoint_sets(
     """
     nodes, size = len(choice.rest_ticks), len(choice.excess)
     depth = nodes + 2
-    first, end, node, at, taken, left, ticks, free = (
-        np.zeros(depth, dtype=np.int64) for _ in range(8)
-    )
+    first, end, node, at, taken, left, ticks, free = (np.zeros(depth, np.int64) for _ in range(8))
     held, ways = (
-        np.zeros((depth, choice.bits.shape[1]), dtype=np.uint64),
-        np.zeros(nodes, dtype=np.int64),
+        np.zeros((depth, choice.bits.shape[1]), np.uint64),
+        np.zeros(nodes, np.int64),
     )
     levels = Levels(
-        np.zeros(4 * size + 1024, dtype=np.int64),
+        np.zeros(4 * size + 1024, np.int64),
         first,
         end,
         node,

@@ -22,6 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Ints
     from placeopt.period.contracted import ContractedProblem
 
 MAX_STATES = 100_000
@@ -32,14 +33,14 @@ _SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1),
 class FrontierGraph(NamedTuple):
     """States and arcs of the sets of one device type (N nodes, S states)."""
 
-    order: NDArray[np.int64]  # (N,) node that each layer decides
-    layer: NDArray[np.int64]  # (N + 2,) first state of every layer, and S
-    target: NDArray[np.int64]  # (2, S - 1) state reached without and with the node
+    order: Ints  # (N,) node that each layer decides
+    layer: Ints  # (N + 2,) first state of every layer, and S
+    target: Ints  # (2, S - 1) state reached without and with the node
     ticks: NDArray[
         np.int64
     ]  # (2, S - 1) length of the arcs: transfers that begin to be paid, and the node's compute
-    arc_ptr: NDArray[np.int64]  # (S + 1,) arcs into a state
-    arc: NDArray[np.int64]  # (2 S - 2,) 2 source + (1 with the node, else 0)
+    arc_ptr: Ints  # (S + 1,) arcs into a state
+    arc: Ints  # (2 S - 2,) 2 source + (1 with the node, else 0)
 
 
 class _Tensor(NamedTuple):
@@ -168,20 +169,18 @@ def _states(
                 ticks[held].append(paid)
         states, opened = found, remain
         layer.append(layer[-1] + len(found))
-    return _graph(order, layer, np.array(target, dtype=np.int64), np.array(ticks, dtype=np.int64))
+    return _graph(order, layer, np.array(target, np.int64), np.array(ticks, np.int64))
 
 
-def _graph(
-    order: list[int], layer: list[int], target: NDArray[np.int64], ticks: NDArray[np.int64]
-) -> FrontierGraph:
+def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> FrontierGraph:
     """Add the arcs into every state."""
     width = target.shape[1]
     codes = (2 * np.arange(width)[None, :] + np.arange(2)[:, None]).ravel()
     by_target = np.argsort(target.ravel(), kind="stable")
     arc_ptr = np.searchsorted(target.ravel()[by_target], np.arange(layer[-1] + 1)).astype(np.int64)
     return FrontierGraph(
-        np.array(order, dtype=np.int64),
-        np.array(layer, dtype=np.int64),
+        np.array(order, np.int64),
+        np.array(layer, np.int64),
         target,
         ticks,
         arc_ptr,

@@ -15,9 +15,7 @@ from placeopt.period.contracted import contract
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Ints
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
@@ -79,9 +77,7 @@ class PriceBound:
         self.one_by_one = self._columns.unfinished
         return lower
 
-    def closing(
-        self, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]
-    ) -> Closing | None:
+    def closing(self, value: Callable[[], int], offer: Callable[[Ints], None]) -> Closing | None:
         """Return what goes on with the sets found until bound and value meet; None where that is
         not possible, or no turn was made.
 

@@ -25,8 +25,7 @@ import numpy as np
 from placeopt.model.compiled import inlined, uncounted_entry
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.period.bounds.frontier import FrontierGraph
 
 PRICES = 1 << 40
@@ -58,29 +57,29 @@ class UndecidedError(Exception):
 class Labels(NamedTuple):
     """Labels of all states (S states, room for L labels)."""
 
-    load: NDArray[np.int64]  # (L,)
-    price: NDArray[np.int64]  # (L,)
-    origin: NDArray[np.int64]  # (L,) 2 label + (1 with the node, else 0)
-    first: NDArray[np.int64]  # (S + 1,) first label of every state
+    load: Ints  # (L,)
+    price: Ints  # (L,)
+    origin: Ints  # (L,) 2 label + (1 with the node, else 0)
+    first: Ints  # (S + 1,) first label of every state
 
 
 class Buckets(NamedTuple):
     """One label per bucket of loads, of one state."""
 
-    price: NDArray[np.int64]  # -1: empty
-    load: NDArray[np.int64]
-    origin: NDArray[np.int64]
+    price: Ints  # -1: empty
+    load: Ints
+    origin: Ints
 
 
 class Question(NamedTuple):
     """Which sets are wanted (N nodes, M multipliers)."""
 
-    price: NDArray[np.int64]  # (N,)
-    usable: NDArray[np.bool_]  # (N,) nodes that may be held
+    price: Ints  # (N,)
+    usable: Flags  # (N,) nodes that may be held
     limit: int  # largest load, ticks
     least: int  # smallest price
-    multiplier: NDArray[np.int64]  # (M,) price per tick
-    rest: NDArray[np.int64]  # (M, S) h of the module text
+    multiplier: Ints  # (M,) price per tick
+    rest: Ints  # (M, S) h of the module text
     shift: int  # loads that differ beyond this bit only are in different buckets
     relaxed: bool
 
@@ -195,17 +194,17 @@ class SetPricer:
 
     def __post_init__(self) -> None:
         self._make_room(_LABELS)
-        self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), dtype=np.int64)
+        self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), np.int64)
 
     def dearest(
         self,
-        price: NDArray[np.int64],
-        usable: NDArray[np.bool_],
+        price: Ints,
+        usable: Flags,
         limit: int,
         least: int,
         *,
         depth: int = DEPTH,
-    ) -> NDArray[np.bool_] | None:
+    ) -> Flags | None:
         """Return a set of load at most `limit` and price at least `least`, about the dearest; None
         proves that there is none.
 
@@ -240,9 +239,7 @@ class SetPricer:
                     return found
         raise UndecidedError
 
-    def dear(
-        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, bits: int
-    ) -> NDArray[np.bool_] | None:
+    def dear(self, price: Ints, usable: Flags, limit: int, least: int, bits: int) -> Flags | None:
         """Return a set of load at most `limit` and price at least `least`, the dearer the more
         bits; None says nothing.
         """
@@ -256,7 +253,7 @@ class SetPricer:
         except UndecidedError:
             return None
 
-    def load(self, members: NDArray[np.bool_]) -> int:
+    def load(self, members: Flags) -> int:
         """Ticks of a device that holds `members`."""
         state = ticks = 0
         for v in self.graph.order.tolist():
@@ -265,9 +262,7 @@ class SetPricer:
             state = int(self.graph.target[held, state])
         return ticks
 
-    def _question(
-        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int
-    ) -> Question | None:
+    def _question(self, price: Ints, usable: Flags, limit: int, least: int) -> Question | None:
         """Choose multipliers; None if they alone rule such a set out."""
         low, high = (
             0,
@@ -283,21 +278,21 @@ class SetPricer:
             if best is None or most < best:
                 best, multiplier = most, middle
             low, high = (middle, high) if load > limit else (low, middle)
-        multipliers = np.array([int(scale * multiplier) for scale in _SCALES], dtype=np.int64)
+        multipliers = np.array([int(scale * multiplier) for scale in _SCALES], np.int64)
         for i, chosen in enumerate(multipliers.tolist()):
             longest_rest(self.graph, price, usable, chosen, self._rest[i])
         return Question(price, usable, limit, least, multipliers, self._rest, 0, relaxed=False)
 
-    def _answer(self, ask: Question) -> NDArray[np.bool_] | None:
+    def _answer(self, ask: Question) -> Flags | None:
         """Return the set behind the dearest label of the last state, None without one."""
         labels = self._labels
         labels.load[0] = labels.price[0] = labels.first[0] = 0
         labels.first[1] = 1
         size = (ask.limit >> ask.shift) + 1
         buckets = Buckets(
-            np.full(size, -1, dtype=np.int64),
-            np.zeros(size, dtype=np.int64),
-            np.zeros(size, dtype=np.int64),
+            np.full(size, -1, np.int64),
+            np.zeros(size, np.int64),
+            np.zeros(size, np.int64),
         )
         layer = 0
         while layer < len(self.graph.order):
@@ -312,16 +307,16 @@ class SetPricer:
         last = int(labels.first[-1]) - 1
         if last < labels.first[-2]:
             return None
-        members = np.zeros(len(self.graph.order), dtype=np.bool_)
+        members = np.zeros(len(self.graph.order), np.bool_)
         for v in self.graph.order[::-1].tolist():
             members[v] = labels.origin[last] & 1
             last = int(labels.origin[last]) >> 1
         return members
 
     def _make_room(self, size: int) -> None:
-        load, price, origin = (np.empty(size, dtype=np.int64) for _ in range(3))
+        load, price, origin = (np.empty(size, np.int64) for _ in range(3))
         self._labels = Labels(
-            load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, dtype=np.int64)
+            load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, np.int64)
         )
 
 

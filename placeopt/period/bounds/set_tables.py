@@ -33,6 +33,7 @@ from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.period.bounds.frontier import FrontierGraph
 
 BUCKET_BITS = (8, 10, 12, 14, 16, 20)
@@ -48,17 +49,17 @@ class Table(NamedTuple):
     state.
     """
 
-    load: NDArray[np.int64]  # (L,)
-    price: NDArray[np.int64]  # (L,)
-    first: NDArray[np.int64]  # (S,) first label of every state
-    end: NDArray[np.int64]  # (S,) and the one behind its last
+    load: Ints  # (L,)
+    price: Ints  # (L,)
+    first: Ints  # (S,) first label of every state
+    end: Ints  # (S,) and the one behind its last
 
 
 class Wanted(NamedTuple):
     """Which sets are wanted (N nodes)."""
 
-    price: NDArray[np.int64]  # (N,)
-    usable: NDArray[np.bool_]  # (N,) nodes that may be held
+    price: Ints  # (N,)
+    usable: Flags  # (N,) nodes that may be held
     limit: int  # largest load, ticks
     least: int  # smallest price
     shift: int  # loads that differ beyond this bit only are in different buckets
@@ -79,25 +80,25 @@ class Last(NamedTuple):
 class Walk(NamedTuple):
     """State of a depth-first search along the layers (N nodes)."""
 
-    state: NDArray[np.int64]  # (N + 1,)
-    load: NDArray[np.int64]  # (N + 1,)
-    price: NDArray[np.int64]  # (N + 1,)
-    tried: NDArray[np.int64]  # (N + 1,) arcs that were tried
-    held: NDArray[np.int64]  # (N + 1,) whether the layer's node is held
+    state: Ints  # (N + 1,)
+    load: Ints  # (N + 1,)
+    price: Ints  # (N + 1,)
+    tried: Ints  # (N + 1,) arcs that were tried
+    held: Ints  # (N + 1,) whether the layer's node is held
 
 
 class NearSets(NamedTuple):
     """Sets of nodes as bits: node v is bit v mod 64 of word v div 64."""
 
     bits: NDArray[np.uint64]  # (number, words)
-    price: NDArray[np.int64]  # (number,)
+    price: Ints  # (number,)
 
-    def members(self, num_nodes: int) -> NDArray[np.bool_]:
+    def members(self, num_nodes: int) -> Flags:
         """Return a row per set and a column per node."""
         node = np.arange(num_nodes)
-        found: NDArray[np.bool_] = (
-            self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)
-        ) & np.uint64(1) != 0
+        found: Flags = (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(
+            1
+        ) != 0
         return found
 
 
@@ -322,17 +323,15 @@ class SetTables:
     def __init__(self, graph: FrontierGraph, deadline: float) -> None:
         self.graph, self.deadline = graph, deadline
         layers, states = len(graph.order), int(graph.layer[-1])
-        self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), dtype=np.int64)
-        self._walk = Walk(*(np.zeros(layers + 1, dtype=np.int64) for _ in Walk._fields))
+        self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), np.int64)
+        self._walk = Walk(*(np.zeros(layers + 1, np.int64) for _ in Walk._fields))
         self._begin, self._rest = (_table(states, max(_LABELS, states)) for _ in range(2))
-        self._want = Wanted(
-            np.zeros(layers, dtype=np.int64), np.zeros(layers, dtype=np.bool_), 0, 1, 0
-        )
+        self._want = Wanted(np.zeros(layers, np.int64), np.zeros(layers, np.bool_), 0, 1, 0)
 
     def prepare(
         self,
-        price: NDArray[np.int64],
-        usable: NDArray[np.bool_],
+        price: Ints,
+        usable: Flags,
         limit: int,
         least: int,
         *,
@@ -408,7 +407,7 @@ class SetTables:
         self, most: int, least: int, *, raising: bool = False, steps: int = _STEPS
     ) -> tuple[NearSets, bool]:
         words = (len(self.graph.order) + 63) // 64
-        bits, price = np.zeros((most, words), dtype=np.uint64), np.zeros(most, dtype=np.int64)
+        bits, price = np.zeros((most, words), np.uint64), np.zeros(most, np.int64)
         if self._rest.first[0] == self._rest.end[0]:
             return NearSets(bits[:0], price[:0]), True
         want = self._want._replace(least=least)
@@ -443,5 +442,5 @@ class SetTables:
 
 
 def _table(states: int, room: int) -> Table:
-    load, price = (np.empty(room, dtype=np.int64) for _ in range(2))
-    return Table(load, price, *(np.zeros(states, dtype=np.int64) for _ in range(2)))
+    load, price = (np.empty(room, np.int64) for _ in range(2))
+    return Table(load, price, *(np.zeros(states, np.int64) for _ in range(2)))

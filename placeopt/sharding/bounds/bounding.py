@@ -38,15 +38,12 @@ from placeopt.sharding.reduction import composed, reduce, what_survives
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.compact import Compact
     from placeopt.sharding.exact_rest import Ending
     from placeopt.sharding.problem import ShardingProblem
 
-    Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
+    Bools = Flags
 
 SHRUNK = 0.9
 """What survives is bounded anew where it is at most this part of what is bounded now."""
@@ -141,7 +138,7 @@ class Bounding:
         """
         inner = self.narrowed.compact
         if not limited:
-            most = np.full(len(inner.capacity), MAX_TOTAL, dtype=np.int64)
+            most = np.full(len(inner.capacity), MAX_TOTAL, np.int64)
             inner = inner._replace(capacity=most)
         return self.narrowed.expand(decode(self.dual.factors, inner, self.dual.width))
 
@@ -238,7 +235,7 @@ class Bounding:
         below = self.forbidden if self.upper is None else self.upper - narrowed.offset
         self._size = _size(compact.cost < below, compact.table < below)
         if self.settled:
-            self.found = narrowed.expand(np.zeros(0, dtype=np.int64))
+            self.found = narrowed.expand(np.zeros(0, np.int64))
             self._raise(narrowed.offset)
         else:
             self.dual = Dual(compact)

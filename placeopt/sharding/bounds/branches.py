@@ -34,14 +34,11 @@ from placeopt.sharding.reduction import composed, what_survives
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.sharding.bounds.bounding import Bounding
     from placeopt.sharding.compact import Condensed
 
-    Ints = NDArray[np.int64]
-    Bools = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
+    Bools = Flags
 
 STEPS = 60
 """Steps of the bound of a part, which begins at the prices and messages of what it was taken from.
@@ -119,7 +116,7 @@ class Branches:
         halves = []
         below = self.upper - part.condensed.offset
         compact = part.condensed.compact
-        one = np.ones(len(part.low), dtype=np.bool_)
+        one = np.ones(len(part.low), np.bool_)
         span = slice(*_parted(part.low, compact.node_ptr))
         one[span] = ~part.low[span]
         for side in (part.low, one):
@@ -137,7 +134,7 @@ class Branches:
         condensed = composed(part.condensed, rest)
         compact = condensed.compact
         if compact.num_nodes == 0:
-            self._offer(condensed.expand(np.zeros(0, dtype=np.int64)))
+            self._offer(condensed.expand(np.zeros(0, np.int64)))
             return []
         dual = Dual(compact)
         dual.begin_at(part.state, rest)
@@ -211,7 +208,7 @@ def _usage_split(dual: Dual, alive: Bools) -> Bools:
     mixed = np.clip(np.minimum(mean - least, most - mean), 0.0, None)
     worth = prices_of_nodes(c, dual.prices) * (mixed + SURE * spread)
     v = int(np.argmax(worth if worth.max(initial=0.0) > 0 else spread))
-    low = np.ones(len(usage), dtype=np.bool_)
+    low = np.ones(len(usage), np.bool_)
     if spread[v] > 0:
         span = slice(int(c.node_ptr[v]), int(c.node_ptr[v + 1]))
         low[span] = usage[span] <= (most[v] + least[v]) / 2

@@ -32,10 +32,9 @@ from placeopt.sharding.bounds.stars import Stars, weigh_exactly
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.compact import Compact
 
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 SAFE_BITS = 60
 """Every number in the pass stays below 2^60, so that sums of two fit into 64 bits."""
@@ -127,13 +126,13 @@ def in_units(compact: Compact, witness: Witness) -> Compact:
 
 def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
     """Return the sum of the prices of the time points at which each node is live."""
-    total = np.concatenate([np.zeros(1, dtype=prices.dtype), np.cumsum(prices)])
+    total = np.concatenate([np.zeros(1, prices.dtype), np.cumsum(prices)])
     return total[compact.last] - total[compact.first]
 
 
 def exact_pass(compact: Compact, witness: Witness) -> Pass:
     """Return what a witness proves of a compact problem whose costs are in its units."""
-    prices = np.zeros(len(compact.capacity), dtype=np.int64)
+    prices = np.zeros(len(compact.capacity), np.int64)
     prices[witness.time] = witness.price
     words, slack = _pass(compact, witness, prices_of_nodes(compact, prices))
     paid = sum(
@@ -147,17 +146,17 @@ def exact_pass(compact: Compact, witness: Witness) -> Pass:
 def _pass(c, w, price):
     """Return the sum of the minima in two words of 32 bits, and the slacks."""
     low = (np.int64(1) << 32) - 1
-    words = np.zeros(2, dtype=np.int64)
-    belief = np.empty(len(c.cost), dtype=np.int64)
-    slack = np.zeros(len(c.cost), dtype=np.int64)
+    words = np.zeros(2, np.int64)
+    belief = np.empty(len(c.cost), np.int64)
+    slack = np.zeros(len(c.cost), np.int64)
     for v in range(len(c.node_ptr) - 1):
         for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
             belief[x] = c.cost[x] + ((price[v] * c.usage[x]) >> w.price_bits)
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
-        row_least = np.full(rows, 2**62, dtype=np.int64)
-        column_least = np.full(columns, 2**62, dtype=np.int64)
+        row_least = np.full(rows, 2**62, np.int64)
+        column_least = np.full(columns, 2**62, np.int64)
         for x in range(rows):
             belief[c.node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
             for y in range(columns):
@@ -182,9 +181,7 @@ def _pass(c, w, price):
     return words, slack
 
 
-def survivors(
-    compact: Compact, witness: Witness, found: Pass, upper: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def survivors(compact: Compact, witness: Witness, found: Pass, upper: int) -> tuple[Flags, Flags]:
     """Return which strategies, and which pairs of strategies of an edge, a choice of less than
     `upper` can use; costs of the compact problem are in the units of the witness.
 
@@ -194,7 +191,7 @@ def survivors(
     limit = ((upper - 1) << witness.cost_bits) - found.scaled
     limit = max(-1, min(limit, 2**SAFE_BITS))
     alive = found.slack <= limit
-    pairs = np.ones(len(compact.table), dtype=np.bool_)
+    pairs = np.ones(len(compact.table), np.bool_)
     _pairs(compact, witness, found.slack, limit, pairs)
     return alive, pairs
 
@@ -205,9 +202,9 @@ def _pairs(c, w, slack, limit, pairs):
     for e in range(len(c.edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
-        value = np.empty((rows, columns), dtype=np.int64)
-        row_least = np.full(rows, 2**62, dtype=np.int64)
-        column_least = np.full(columns, 2**62, dtype=np.int64)
+        value = np.empty((rows, columns), np.int64)
+        row_least = np.full(rows, 2**62, np.int64)
+        column_least = np.full(columns, 2**62, np.int64)
         for x in range(rows):
             for y in range(columns):
                 d = c.table[c.edge_ptr[e] + x * columns + y]

@@ -48,12 +48,10 @@ from placeopt.sharding.bounds.message_passing import (
 from placeopt.sharding.bounds.stars import NO_STARS, Stars, carried, excess, stars_of, weigh
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Flags, Floats
     from placeopt.sharding.bounds.exact_pass import Pass, Witness
     from placeopt.sharding.compact import Compact, Condensed
 
-    Floats = NDArray[np.float64]
 
 MEMORY = 0.95
 """Weight of the earlier gradients in the direction of a step. Of 0.8, 0.9, 0.95, 0.97, 0.98 and
@@ -115,7 +113,7 @@ class Dual:
         self.stars = NO_STARS
         self._best = self._now = np.zeros(len(compact.capacity))
         self._weighed = np.zeros(0)  # prices of stars that the costs of the factors hold
-        self._tried = np.zeros(0, dtype=np.int64)  # stars, as numbers
+        self._tried = np.zeros(0, np.int64)  # stars, as numbers
         self.bound = self._last = -np.inf
         self.upper = np.inf
         self.clamp = np.inf
@@ -222,7 +220,7 @@ class Dual:
         self.look_for_stars()
         return exact_pass(priced, witness), witness, priced
 
-    def rule_out(self, alive: NDArray[np.bool_], pairs: NDArray[np.bool_]) -> None:
+    def rule_out(self, alive: Flags, pairs: Flags) -> None:
         """Raise what no better choice uses to the cost of the known one: a bound below that cost
         holds as before.
         """

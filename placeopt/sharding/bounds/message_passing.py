@@ -29,12 +29,8 @@ import numpy as np
 from placeopt.model.compiled import entry, inner
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.sharding.compact import Compact
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 
 class Factors(NamedTuple):
@@ -292,8 +288,8 @@ def chain_choices(f, width):
     """
     n = len(f.node_ptr) - 1
     weight = np.zeros(len(f.cost))
-    low_label = np.full(len(f.edge), -1, dtype=np.int64)
-    label = np.full(len(f.edge), -1, dtype=np.int64)
+    low_label = np.full(len(f.edge), -1, np.int64)
+    label = np.full(len(f.edge), -1, np.int64)
     b = np.empty(width)
     for v in range(n - 1, f.core - 1, -1):
         size, before = _gather(f, v, b)

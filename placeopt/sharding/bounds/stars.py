@@ -28,12 +28,8 @@ import numpy as np
 from placeopt.model.compiled import entry, inner
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.sharding.compact import Compact, Condensed
-
-    Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 
 class Stars(NamedTuple):
@@ -45,7 +41,7 @@ class Stars(NamedTuple):
     room: Ints  # (R,) for the neighbours
 
 
-NO_STARS = Stars(*np.zeros((4, 0), dtype=np.int64))
+NO_STARS = Stars(*np.zeros((4, 0), np.int64))
 
 
 def stars_of(compact: Compact, prices: Floats, below: float) -> Stars:
@@ -72,7 +68,7 @@ def stars_of(compact: Compact, prices: Floats, below: float) -> Stars:
 @entry
 def _stars_at(c, times, most, below, pairs):
     """Return stars with at most so many pairs, those of the first time points first."""
-    found = np.empty((4, 64), dtype=np.int64)
+    found = np.empty((4, 64), np.int64)
     count = 0
     for t in times:
         for v in range(len(most)):
@@ -96,7 +92,7 @@ def _stars_at(c, times, most, below, pairs):
                 if pairs < 0:
                     return found[:, :count]
                 if count == found.shape[1]:
-                    more = np.empty((4, 2 * count), dtype=np.int64)
+                    more = np.empty((4, 2 * count), np.int64)
                     more[:, :count] = found
                     found = more
                 found[0, count], found[1, count] = v, s
