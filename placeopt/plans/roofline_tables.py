@@ -57,7 +57,7 @@ ROOFLINE = Constants(
     state_bytes=16.0,
     overhead=1.0,
     loss=0.0,
-    source="assumed: 16 bytes per parameter, 1 GB beside the model, transfers in full sight",
+    source="assumed: 16 bytes per parameter, 1 GB beside the model, no overlap of communication",
 )
 
 

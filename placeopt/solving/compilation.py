@@ -4,7 +4,7 @@ to react.
 numba compiles a kernel when it is first called and keeps it in a cache on disk. Kernels that are
 used together form a group; solvers and objectives name the groups that they call (their attribute
 `kernels`), and `ensure` compiles those that are not in the cache yet, the groups of a run side by
-side. What a process loads from the cache it loads here too, so that no search pays for it.
+side. What a process loads from the cache it loads here too, before the time of a search begins.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def ensure(
     say: Callable[[str], object] | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Compile what is not compiled yet and load it, so that no search pays for it.
+    """Compile what is not compiled yet and load it, before the time of a search begins.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ def _compiling(
                 meanwhile()
             compiling.wait(needed)
             _stop_interpreting(needed)  # what no worker could compile is compiled here
-            tell(f"compiled in {time.perf_counter() - started:.1f} s; no search pays for it")
+            tell(f"compiled in {time.perf_counter() - started:.1f} s (not counted in --seconds)")
             compiling.step_back()
             yield
     finally:
