@@ -4,15 +4,16 @@
 variants, or of those whose label holds one of these words) and writes ablation.md. Twelve graphs of
 TEST's families, one each, twenty seeds, 4000 evaluations a run; the seconds are of the processor.
 
-At equal processor time a variant has as many evaluations on each graph as it makes in the median
-time of `tuned-list` there; what an evaluation of it costs is the difference between its runs of
-once and of five times 4000, so that what its start costs counts once.
+At equal processor time a variant has, on each graph, the least of BUDGETS with which it takes at
+least as long as `tuned-list`, both timed there one after the other. (What a start costs depends on
+the budget, so no rate of evaluations would say it.)
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ TABLE = HERE / "ablation_test.csv"
 Row = dict[str, Any]
 
 GRAPHS, SEEDS, EVALUATIONS, LONG = 12, 20, 4000, 5
+BUDGETS = tuple(250 * 2**i for i in range(10))
 FEW = 2
-"""Seeds of what takes ten times as long as the rest (a gradient, and `dual-policy`), and of what
-only says how long evaluations take."""
+"""Seeds of what takes longer than the rest."""
 
 BASE, WITHOUT = "tuned-list", "tuned-list, without learned weights"
 TIMES, EQUAL = f", {LONG} times as long", ", in equal processor time"
@@ -65,16 +66,29 @@ def cost(rows: list[Row], label: str, graph: str) -> float:
     )
 
 
-def evaluations(rows: list[Row], label: str, graph: str) -> int:
-    """Return the budget of a variant on a graph."""
+@cache
+def seconds(label: str, index: int, evaluations: int) -> float:
+    """Return the median time of the processor of three runs of a variant, after one that may
+    compile.
+    """
+    solver, options = VARIANTS[label]
+    problem, found = drawn(TEST, index)[1], []
+    for seed in range(4):
+        began = time.process_time()
+        make_solver(solver, **options).solve(problem, po.Budget(evaluations=evaluations), seed=seed)
+        found.append(time.process_time() - began)
+    return float(np.median(found[1:]))
+
+
+@cache
+def budget(label: str, index: int) -> int:
+    """Return the evaluations of a variant on a graph."""
     if label.endswith(TIMES):
         return LONG * EVALUATIONS
     if not label.endswith(EQUAL):
         return EVALUATIONS
-    name = label.removesuffix(EQUAL)
-    once = cost(rows, name, graph)
-    each = (cost(rows, name + TIMES, graph) - once) / ((LONG - 1) * EVALUATIONS)
-    return max(100, EVALUATIONS + round((cost(rows, BASE, graph) - once) / max(1e-7, each)))
+    least = seconds(BASE, index, EVALUATIONS)
+    return next((x for x in BUDGETS if seconds(label, index, x) >= least), BUDGETS[-1])
 
 
 def record(words: list[str], rows: list[Row]) -> None:
@@ -86,12 +100,12 @@ def record(words: list[str], rows: list[Row]) -> None:
         if words and not any(word in label for word in words):
             continue
         for seed in range(FEW if few else SEEDS):
-            for name, problem in problems:
+            for index, (name, problem) in enumerate(problems):
                 if (label, name, seed) in done:
                     continue
-                budget = po.Budget(evaluations=evaluations(rows, label, name))
+                limit = po.Budget(evaluations=budget(label, index))
                 began = time.process_time()
-                found = make_solver(solver, **options).solve(problem, budget, seed=seed)
+                found = make_solver(solver, **options).solve(problem, limit, seed=seed)
                 rows.append(
                     {
                         "variant": label,
@@ -142,8 +156,8 @@ def page(rows: list[Row]) -> str:
             f"up to {SEEDS} seeds as the column says, {EVALUATIONS} evaluations a run where nothing else is said. Ratio of "
             f"geometric means to `{BASE}` with its 95 % interval over graphs: above 1 is worse. "
             "Other work ran beside it; seconds are of the processor, medians of each graph. "
-            f"A row{EQUAL[1:]} has as many evaluations as fit in the median time of `{BASE}` on the "
-            "graph, at least 100 after its start.",
+            f"A row{EQUAL[1:]} has on each graph the least of {', '.join(map(str, BUDGETS))} evaluations "
+            f"that take at least as long as `{BASE}` there.",
             "",
             *markdown_table(["variant", "graphs x seeds", f"value / {BASE}", "CPU s"], table),
             "",
