@@ -135,7 +135,7 @@ MISTAKES = [
     # the other commands
     ("shape", "schedule shape:Z", "shape 'Z' is not known", "known: V, X, M"),
     ("shape-option", "schedule shape:V?device=3", "'device' is not known", "known: devices"),
-    ("shape-memory", "schedule shape:V --memory 16GiB", "--memory", "whole numbers such as 4"),
+    ("shape-memory", "schedule shape:V --capacity 16GiB", "--capacity", "whole numbers such as 4"),
     ("shape-room", "schedule shape:V?memory=1 -s 1f1b", "whose capacity is 1", "raise it"),
     ("table", "schedule table.toml", "block table 'table'", "'devices' is missing"),
     ("transfers", "schedule shape:V --transfers some", "--transfers", "lag, channel, blocking"),

@@ -16,8 +16,6 @@ NAMES, PANELS = cli.NAMES, cli.PANELS
 
 MODELS = ("info", "solve", "bound", "verify", "evaluate", "plot", "profile", "export", "run")
 MODELS = (*MODELS, "convert", "plan", "schedule", "shard")
-ANY_TYPE = ("--memory",)
-"""Options that are still read in several ways."""
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +71,6 @@ def test_an_option_takes_the_same_type_everywhere(commands):
     for name, command in commands.items():
         for option in options(command):
             long = next(x for x in option.opts if x.startswith("--"))
-            if long in ANY_TYPE:
-                continue
             kind = read_as(option)
             other, known = types.setdefault(long, (name, kind))
             assert known == kind, f"{long} is {known} in {other}, {kind} in {name}"

@@ -86,12 +86,12 @@ def schedule_command(
         int | None,
         typer.Option("--micro-batches", "-n", min=1, help="Number of micro-batches to schedule."),
     ] = None,
-    memory: Annotated[
+    capacity: Annotated[
         str | None,
         typer.Option(
-            "--memory",
+            "--capacity",
             help="Shape or table: capacity of every device in its own units, or one per device: "
-            "4,4,3,3. Model: as --memory-limit.",
+            "4,4,3,3. A model takes --memory-limit.",
         ),
     ] = None,
     seconds: Annotated[
@@ -181,12 +181,17 @@ def schedule_command(
     folder = common.out_folder(out)
     if memory_limit is not None:
         parse_bytes(memory_limit, "--memory-limit")  # with a unit
-        if cluster is None:
-            raise InputError(
-                f"--memory-limit is for models with --cluster; '{source}' has units of its own: "
-                "--memory 4"
-            )
-        memory = memory_limit
+    if memory_limit is not None and cluster is None:
+        raise InputError(
+            f"--memory-limit is for models with --cluster; '{source}' has units of its own: "
+            "--capacity 4"
+        )
+    if capacity is not None and cluster is not None:
+        raise InputError(
+            f"--capacity is for shapes and tables, which have units of their own; '{source}' on a "
+            "cluster takes --memory-limit 16GiB"
+        )
+    memory = capacity if cluster is None else memory_limit
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
     given = _SourceOptions(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
@@ -318,7 +323,7 @@ def _load(given: _SourceOptions) -> ScheduledSource:
         raise InputError(
             f"--shape: expected one of {', '.join(CUT_SHAPES)}, received '{shape_name}'{hint}"
         )
-    memory = None if given.memory is None else common.byte_sizes(given.memory, "--memory")
+    memory = None if given.memory is None else common.byte_sizes(given.memory, "--memory-limit")
     model = cut_source(
         given.source,
         given.cluster,
@@ -357,7 +362,8 @@ def _table(given: _SourceOptions) -> PipelineProblem:
             values = [int(float(part)) for part in given.memory.split(",")]
         except (ValueError, OverflowError):
             raise InputError(
-                f"--memory: expected whole numbers such as 4 or 4,4,3,3, received '{given.memory}'"
+                "--capacity: expected whole numbers such as 4 or 4,4,3,3, received "
+                f"'{given.memory}'"
             ) from None
         limits = values[0] if len(values) == 1 else values
     return load_pipeline(
@@ -382,10 +388,10 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _one_size(memory: str | None) -> int | None:
     if memory is None:
         return None
-    sizes = common.byte_sizes(memory, "--memory")
+    sizes = common.byte_sizes(memory, "--memory-limit")
     if len(sizes) > 1:
         raise InputError(
-            "--memory: with --joint, expected bytes per device, one number for all, received "
+            "--memory-limit: with --joint, expected bytes per device, one number for all, received "
             f"'{memory}'"
         )
     return sizes[0]

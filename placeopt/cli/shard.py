@@ -48,9 +48,6 @@ def shard_command(
     training: Annotated[
         bool, typer.Option("--training", help="Count forward and backward pass.")
     ] = False,
-    memory: Annotated[
-        float | None, typer.Option("--memory", min=0, help="GiB per device: as --memory-limit.")
-    ] = None,
     memory_limit: common.MemoryLimit = None,
     seconds: common.Seconds = 10.0,
     seed: common.Seed = 0,
@@ -88,9 +85,7 @@ def shard_command(
     graph, _ = common.load_graph(
         source, format=format, training=False, dim=dim, trip_count=trip_count
     )
-    limit = None if memory is None else int(memory * 2**30)
-    if memory_limit is not None:
-        limit = min(parse_bytes(memory_limit, "--memory-limit"))
+    limit = None if memory_limit is None else min(parse_bytes(memory_limit, "--memory-limit"))
     program = torch_program(source) if is_torch_program(source) else None
     model = sharding_model(
         graph,
