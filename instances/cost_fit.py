@@ -131,12 +131,13 @@ def fit_device(
     names = ("peak_flops", "memory_bandwidth", "launch_overhead")
     constants, report = _fit(parts, starts, t, names)
     peak, bandwidth, overhead = constants
-    # a limit that never binds: the smallest value that leaves every time as it is
+    # A limit that never binds: the smallest value that leaves every time as it is. What the search
+    # came to is of no meaning, and may be as large as floats go.
     slack = np.maximum(t - overhead, 1e-3 * t)
     if not report.known["peak_flops"]:
-        peak = max(peak, _rate(f, slack))
+        peak = _rate(f, slack)
     if not report.known["memory_bandwidth"]:
-        bandwidth = max(bandwidth, _rate(b, slack))
+        bandwidth = _rate(b, slack)
     if not report.known["launch_overhead"]:
         overhead = 0.0
     device = Device(

@@ -131,3 +131,18 @@ def test_measured_times_go_into_a_graph():
     assert again.measured_kinds == ("A100", "cpu")
     with pytest.raises(InputError, match="no op 'x'"):
         with_measured_times(graph, {"x": 1.0})
+
+
+@pytest.mark.parametrize("seed", [1, 3, 6])
+def test_what_nothing_depends_on_stays_within_what_was_measured(seed):
+    """Where launches are all that takes time, peak and bandwidth are the smallest that leave it so:
+    ratios of rooflines, which carry times to other devices, stay finite.
+    """
+    rng = np.random.default_rng(seed)
+    flops = np.where(rng.random(16) < 0.3, rng.integers(1, 5000, 16), 0).astype(float)
+    moved = rng.integers(4, 4000, 16).astype(float)
+    seconds = 2e-6 * np.exp(rng.normal(0, 0.3, 16))
+    device = fit_device(flops, moved, seconds).device
+    least = 1e-3 * seconds  # of an op, besides its launch
+    assert device.peak_flops <= (flops / least).max() * (1 + 1e-9)
+    assert device.memory_bandwidth <= (moved / least).max() * (1 + 1e-9)
