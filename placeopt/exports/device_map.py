@@ -128,29 +128,23 @@ class ModuleDevices:
         path = name.rpartition(".")[0]
         while path and not self._devices(path):
             path = path.rpartition(".")[0]
-        inside = f"{path}." if path else ""
-        first = min(
-            (
-                i
-                for module, own in self.own.items()
-                if module == path or module.startswith(inside)
-                for i in own
-                if not self.program.calls[i].free
-            ),
-            default=0,
-        )
-        return self.home[first]
+        return self.home[min(self._calls(path), default=0)]
 
-    def _devices(self, path: str) -> set[int]:
-        """Devices of what a module and those inside it compute or store."""
+    def _calls(self, path: str) -> list[int]:
+        """Calls that take time of a module and those inside it."""
         inside = f"{path}." if path else ""
-        calls = (
+        return [
             i
             for module, own in self.own.items()
             if module == path or module.startswith(inside)
             for i in own
-        )
-        used = {self.home[i] for i in calls if not self.program.calls[i].free}
+            if not self.program.calls[i].free
+        ]
+
+    def _devices(self, path: str) -> set[int]:
+        """Devices of what a module and those inside it compute or store."""
+        inside = f"{path}." if path else ""
+        used = {self.home[i] for i in self._calls(path)}
         return used | {device for name, device in self.stored.items() if name.startswith(inside)}
 
     def _descend(

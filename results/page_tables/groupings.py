@@ -78,7 +78,7 @@ def claims(source: Source) -> list[str]:
     found = workloads(source, BASELINES, (*GIVEN, *LEARNED, *SEEDED))
     mixed = {name: cells for name, cells in found.items() if name.endswith("cpu+gpu")}
     several = {name: cells for name, cells in found.items() if name not in mixed}
-    others = ("hierarchical", "soft groups, PPO", "soft groups, REINFORCE", "recurrent")
+    others = tuple(method for method in SCRATCH if method != "Post")
     placers = ("min-cut", *SCRATCH)
 
     def most(cells: Cells, method: str, beside: Sequence[str]) -> float:
