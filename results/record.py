@@ -3,8 +3,9 @@
     python results/record.py          # a line per CSV file
     python results/record.py --json
 
-A row names its commit in the column `commit`; where a file has none, the commit that last changed the
-file stands in brackets. Ages are in days, by the date of the commit.
+A row names its commit in the column `commit` and the load of the machine in `load`, which
+`write_csv` of placeopt.experiments.studies adds; where a file has none, the commit that last
+changed the file stands in brackets. Ages are in days, by the date of the commit.
 """
 
 from __future__ import annotations

@@ -13,12 +13,14 @@ from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
+from placeopt.experiments.cell import commit
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Row = dict[str, Any]
+ORIGIN = "commit", "load"  # the columns that say where a row is from
 
 
 def data_folder(name: str = "") -> Path:
@@ -33,11 +35,20 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
     """Write rows as CSV, whole or not at all; the columns are those of all rows in order of
     appearance.
 
+    A row without a `commit` is new: it is given the commit of this tree, with a plus sign where
+    tracked files differ from it, and the load of the machine (the mean number of running processes
+    of the last minute). A row that was read from a table keeps what stands there.
+
     Parameters
     ----------
     digits : significant digits of floats; None writes them in full.
     """
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    origin = {"commit": commit(), "load": round(os.getloadavg()[0], 1)}
+    for row in rows:
+        if "commit" not in row:
+            row.update(origin)
+    measured = dict.fromkeys(key for row in rows for key in row if key not in ORIGIN)
+    columns = [*measured, *ORIGIN]
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
@@ -53,13 +64,24 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
 
 def read_csv(path: Path, numbers: bool = False) -> list[Row]:
     """Return the rows of a CSV file, none if it is absent; cells are text unless `numbers` are
-    asked for.
+    asked for. A commit is text, and empty where the table names none.
     """
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        rows: list[Row] = list(csv.DictReader(file))
-    return [{key: _number(text) for key, text in row.items()} for row in rows] if numbers else rows
+        rows: list[Row] = [{**row, "commit": row.get("commit", "")} for row in csv.DictReader(file)]
+    if not numbers:
+        return rows
+    return [
+        {key: text if key == "commit" else _number(text) for key, text in row.items()}
+        for row in rows
+    ]
+
+
+def table_of(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table of all that was measured: rows without their origin."""
+    shown = [{key: x for key, x in row.items() if key not in ORIGIN} for row in rows]
+    return markdown_table(list(shown[0]), [list(row.values()) for row in shown])
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, read_csv, table_of, write_csv
 from placeopt.instances.readers.dnn_partitioning import read_split
 from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
@@ -419,10 +419,7 @@ def draw_tables() -> None:
                 f"median {np.median(seconds):.3f} s, longest {seconds.max():.2f} s. The slowest:\n"
             )
             rows = sorted(rows, key=lambda row: -float(row["seconds"]))[:8]
-        head = list(rows[0])
-        parts.append(
-            "\n".join([*markdown_table(head, [[row[key] for key in head] for row in rows]), ""])
-        )
+        parts.append("\n".join([*table_of(rows), ""]))
     (HERE / "tables.md").write_text("\n".join(parts))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import read_rows
-from placeopt.experiments.studies import Clock, read_csv, write_csv
+from placeopt.experiments.studies import ORIGIN, Clock, read_csv, write_csv
 from placeopt.experiments.study import Study
 
 HERE = Path(__file__).resolve().parent
@@ -184,7 +184,10 @@ def write_page(
     failing: list[dict[str, str]],
 ) -> None:
     """Write README.md from the rows of the parts."""
-    report = {key: float(value) for key, value in reports[0].items()}
+    report, one, two = (
+        {key: float(value) for key, value in row.items() if key not in ORIGIN}
+        for row in (reports[0], *long)
+    )
     lines = [
         f"| {r['backend']} | {r['jobs']} | {r['seconds']} | {r['first_cell_seconds']} | "
         f"{r['ms_per_cell']} | {r['solver_ms']} | "
@@ -192,7 +195,6 @@ def write_page(
         for r in short
     ]
     word = "" if report["wall"] < 10 else ", missed in this run"
-    one, two = ({key: float(value) for key, value in row.items()} for row in long)
     text = "\n".join(
         [
             "# What a grid costs beside its solvers",

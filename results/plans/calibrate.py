@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import placeopt.plans
-from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, table_of, write_csv
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import (
     LinearFit,
@@ -419,7 +419,7 @@ def draw() -> None:
         rows = read_csv(HERE / f"{name}.csv", numbers=True)
         if rows:
             lines += ["", f"## {title}", ""]
-            lines += markdown_table(list(rows[0]), [list(row.values()) for row in rows])
+            lines += table_of(rows)
     (HERE / "runs.md").write_text("\n".join([*lines, ""]))
 
 

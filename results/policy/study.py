@@ -21,6 +21,7 @@ import numpy as np
 
 import placeopt as po
 from placeopt.experiments.studies import (
+    ORIGIN,
     data_folder,
     fastest,
     half_width,
@@ -794,7 +795,7 @@ def published_lines(rows: list[Row]) -> list[str]:
         "bound",
         "interval",
     )
-    learned = [key for key in rows[0] if key not in given]
+    learned = [key for key in rows[0] if key not in (*given, *ORIGIN)]
     keys = [
         "graph",
         "cluster",

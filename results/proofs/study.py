@@ -30,7 +30,7 @@ from placeopt.certify.proof import finished, prove, write_proof
 from placeopt.certify.verify import verify
 from placeopt.experiments.archive import read_archive, write_archive
 from placeopt.experiments.cell import unpack_placement
-from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, read_csv, table_of, write_csv
 from placeopt.model.budget import Budget
 from placeopt.model.files import write_bytes, write_text
 from placeopt.solving.registry import make_solver
@@ -239,7 +239,7 @@ def main(names: list[str]) -> None:
             ]
             rows = sorted(rows, key=lambda row: -int(row["cases"]))[:12]
         if rows:
-            lines += [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""]
+            lines += [*table_of(rows), ""]
     write_text(HERE / "tables.md", "\n".join(lines))
 
 

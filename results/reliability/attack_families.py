@@ -9,7 +9,6 @@ their own; `join` adds such tables up, a row per family, in `attack-families.csv
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -55,19 +54,7 @@ def attack_chunk(family: str, first: int) -> dict[str, Any]:
         "differences": len(wrong),
         "example": wrong[0] if wrong else "",
         "cpu_seconds": round(time.process_time() - began, 1),
-        "commit": _commit(),
     }
-
-
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return found.stdout.strip()
 
 
 def run(options: argparse.Namespace) -> None:

@@ -30,7 +30,7 @@ import checker_attack
 import limits
 import mutation_score
 
-from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import read_csv, table_of, write_csv
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import solver_class, specs
 
@@ -498,7 +498,7 @@ def draw_tables() -> None:
         if "as required" in rows[0]:
             good = sum(row["as required"] == "True" for row in rows)
             lines += [f"{good} of {len(rows)} as required.", ""]
-        lines += [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""]
+        lines += [*table_of(rows), ""]
     (HERE / "tables.md").write_text("\n".join(lines))
 
 

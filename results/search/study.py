@@ -25,7 +25,7 @@ from placeopt.experiments import analysis
 from placeopt.experiments.report import convergence_figure
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import check_consistent, latest, read_rows
-from placeopt.experiments.studies import data_folder, fastest, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, fastest, read_csv, table_of, write_csv
 from placeopt.experiments.study import Study
 from placeopt.plotting.files import write_figure
 from placeopt.solving.registry import make_solver, register
@@ -492,7 +492,6 @@ def write_page(
             "142.",
             "",
         ]
-    keys = list(speed[0])
     lines += [
         "## Speed of the search loops",
         "",
@@ -502,9 +501,7 @@ def write_page(
         "samples whose ops are "
         "gathered on few devices, can pass 1.",
         "",
-        "| " + " | ".join(keys) + " |",
-        "|---" * len(keys) + "|",
-        *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in speed),
+        *table_of(speed),
         "",
         "## Where it falls short",
         "",

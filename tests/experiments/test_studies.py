@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.experiments.studies import half_width
+from placeopt.experiments.cell import commit
+from placeopt.experiments.studies import half_width, read_csv, table_of, write_csv
 
 
 def test_half_width_of_two_values():
@@ -19,3 +20,19 @@ def test_half_width_covers_the_mean():
     samples = rng.normal(loc=3.0, size=(400, 5))
     covered = sum(abs(sample.mean() - 3.0) <= half_width(sample.tolist()) for sample in samples)
     assert 0.92 * 400 <= covered <= 0.98 * 400
+
+
+def test_rows_say_where_they_are_from(tmp_path):
+    """A new row gets commit and load; one that was read keeps its own, one without stays without."""
+    table = tmp_path / "table.csv"
+    table.write_text("value,commit,load\n1,12e4,0.5\n")
+    rows = [*read_csv(table, numbers=True), {"value": 2}]
+    write_csv(table, rows)
+    old, new = read_csv(table)
+    assert (old["value"], old["commit"], old["load"]) == ("1", "12e4", "0.5")
+    assert new["commit"] == commit()
+    assert float(new["load"]) >= 0
+    assert table_of(rows) == ["| value |", "|---|", "| 1 |", "| 2 |"]
+    table.write_text("value\n3\n")
+    write_csv(table, read_csv(table))
+    assert read_csv(table) == [{"value": "3", "commit": "", "load": ""}]
