@@ -1,10 +1,11 @@
 """Post's, Liu et al.'s and HSDAG's workloads: every baseline of these papers at equal evaluations,
 and HSDAG's ablations.
 
-    python results/groupings/study.py [baselines | parsing] [--for SECONDS]
+    python results/groupings/study.py [baselines | parsing] [--again] [--for SECONDS]
 
 Writes baselines.csv and parsing.csv beside this file row by row and skips rows that are there, so
-that it may be stopped and continued; `--for` starts no further row after so many seconds. What
+that it may be stopped and continued; `--again` runs them all again, `--for` starts no further row
+after so many seconds. What
 learns as its authors had it begins at random; what begins at a heuristic's placement says so. All
 values are simulated makespans in ticks on generated graphs; the tables of README.md are drawn by
 `python results/draw.py`.
@@ -12,6 +13,7 @@ values are simulated makespans in ticks on generated graphs; the tables of READM
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -150,19 +152,21 @@ def value_on(problem: PlacementProblem, device: int) -> int:
     return best_queue(problem, po.Placement(np.full(problem.num_ops, device)))[0]
 
 
-def record(part: str, end: float) -> None:
-    """Run what is missing of a part, writing after each row."""
+def record(part: str, end: float, again: bool) -> None:
+    """Run what is missing of a part, or all of it again, writing after each row."""
     path = HERE / f"{part}.csv"
-    rows = read_csv(path)
+    rows = [] if again else read_csv(path)
     done = {(row["instance"], row["cluster"], row["method"]) for row in rows}
     workloads, methods, seeds = PARTS[part]
-    for instance, cluster in workloads:
-        missing = [name for name in methods if (instance, cluster, name) not in done]
-        if not missing:
-            continue
+    cases = [(*workload, name) for workload in workloads for name in methods]
+    missing = [case for case in cases if case not in done]
+    print(f"{part}: {len(cases) - len(missing)} of {len(cases)} rows of methods are there", end="")
+    print("" if missing else "; --again runs them again")
+    for instance, cluster in dict.fromkeys(case[:2] for case in missing):
         problem = po.load(instance, cluster=cluster)
         found = {} if (instance, cluster, "bound") in done else given_rows(problem)
-        for name in (*found, *missing):
+        names = [name for *workload, name in missing if workload == [instance, cluster]]
+        for name in (*found, *names):
             if time.monotonic() > end:
                 print(f"stopped before {instance} on {cluster}, {name}; run it again to continue")
                 return
@@ -181,13 +185,21 @@ def record(part: str, end: float) -> None:
                 write_csv(path, rows)
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Run the parts that are named, both by default."""
-    limit = float(arguments[arguments.index("--for") + 1]) if "--for" in arguments else float("inf")
-    end = time.monotonic() + limit
-    for part in [name for name in PARTS if name in arguments] or list(PARTS):
-        record(part, end)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="both by default")
+    parser.add_argument("--again", action="store_true", help="run the rows that are there, too")
+    parser.add_argument(
+        "--for", dest="limit", type=float, default=float("inf"), help="start no row after so long"
+    )
+    given = parser.parse_args()
+    end = time.monotonic() + given.limit
+    for part in [given.part] if given.part else PARTS:
+        record(part, end, given.again)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
