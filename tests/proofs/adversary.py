@@ -445,7 +445,7 @@ def sharding_target(rng, _family):
         key: plain_words(x)
         for key, x in sharding_witness(problem, best, "test", 1.0).content.items()
     }
-    sizes = np.diff(problem.node_ptr).tolist()
+    sizes, last = np.diff(problem.node_ptr).tolist(), max(1, int(problem.interval.max()))
     scale = [1, 10, 10**6, 2**40, 2**62, 2**130]
 
     def closes(more, content):
@@ -458,35 +458,47 @@ def sharding_target(rng, _family):
     def some(size):
         return [rng.randint(-rng.choice(scale[:4]), rng.choice(scale[:4])) for _ in range(size)]
 
+    def star(bits):
+        v = rng.randrange(len(sizes))
+        dear = rng.choice([rng.randint(0, 9), rng.randint(0, 2 ** min(sum(bits), 60))])
+        return [v, rng.randrange(sizes[v]), rng.randrange(last), dear]
+
     def derivation():
-        content = [copy.deepcopy(honest[key]) for key in ("bits", "prices", "messages")]
+        content = [copy.deepcopy(honest[key]) for key in SHARDING]
         if rng.random() < 0.2:
             pairs = list(read.tables)
             content = [
                 [rng.randint(0, 9), rng.randint(0, 9)],
                 [[rng.randrange(4), rng.randint(0, 99)]],
                 [[u, v, some(sizes[u]), some(sizes[v])] for u, v in pairs if rng.random() < 0.8],
+                [],
             ]
         elif rng.random() < 0.3:
             content = coarser(content, rng.randint(0, 2), rng.randint(0, 2))
+        if rng.random() < 0.4:
+            content[3] += [star(content[0]) for _ in range(rng.choice([1, 1, 2, 4]))]
         numbers = [0, 1, -1, best, *(rng.choice([-1, 1]) * x for x in scale)]
         content = mutated(rng, content, rng.choice([0, 0, 1, 1, 2, 5]), numbers)
-        content = [*content, [], [], []][:3]
-        return dict(zip(("bits", "prices", "messages"), content, strict=True))
+        content = [*content, [], [], [], []][:4]
+        return dict(zip(SHARDING, content, strict=True))
 
     return closes, derivation
 
 
 def coarser(content, cost_bits, price_bits):
     """Return a witness in coarser units, in which rounding counts."""
-    (k, q), prices, messages = content
+    (k, q), prices, messages, stars = content
     shift, much = max(0, k - cost_bits), max(0, k + q - cost_bits - price_bits)
     sent = [[u, v, *([x >> shift for x in row] for row in both)] for u, v, *both in messages]
     return [
         [min(k, cost_bits), price_bits],
         [[time, price >> much] for time, price in prices],
         sent,
+        [[v, x, time, price >> much] for v, x, time, price in stars],
     ]
 
+
+SHARDING = ("bits", "prices", "messages", "stars")
+"""Parts of a witness of sharding."""
 
 FAMILIES = ("makespan", "period", "sharding")
