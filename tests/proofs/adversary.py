@@ -237,6 +237,8 @@ class Draws:
     def derivation(self, honest):
         """Return steps: the writer's, changed or not, among random ones, or only such."""
         kind = self.rng.random()
+        if kind < 0.1:
+            return self.changed(self.crowd() + honest, self.rng.choice([0, 0, 1, 2]))
         if kind < 0.35:
             return self.changed(honest, self.rng.choice([0, 1, 1, 2, 4]))
         steps = [self.step(2) for _ in range(self.rng.randint(3, 12))]
@@ -245,6 +247,14 @@ class Draws:
             if self.rng.random() < 0.5:
                 self.rng.shuffle(steps)
         return self.changed(steps, self.rng.choice([0, 0, 1, 3]))
+
+    def crowd(self):
+        """Return steps that part some ops, more than there are devices if there are so many, and
+        what follows from that.
+        """
+        ops = self.rng.sample(range(self.n), min(self.n, self.devices + 1))
+        steps = [["apart", u, v, [u, v]] for u, v in itertools.combinations(ops, 2)]
+        return [*steps, *(self._sweep(0) for _ in range(2)), ["clique", ops]]
 
     def changed(self, steps, times):
         """Return steps with some words changed, missing, repeated, reversed or put elsewhere."""
@@ -359,7 +369,7 @@ class Draws:
     def _segment(self, depth):
         lists = [sorted(self.some()) for _ in range(self.rng.choice([1, 2, 2]))]
         if self.rng.random() < 0.5:
-            lists = [list(range(self.n))]
+            lists = [list(range(self.n))] * self.rng.choice([1, 1, 2])
         ticks, last = max(1, self.ticks()), len(lists[0]) - 1
         if (
             self.runs is not None and self.rng.random() < 0.5
