@@ -87,7 +87,7 @@ def _invented(true, rng, below=None, equal=None, **_named):
     found = {}
     for part, (_, right) in (("ineqlin", below), ("eqlin", equal)):
         first, last = (-(10 ** rng.uniform(-12, 1)) for _ in range(2))
-        split = rng.randint(0, len(right))
+        split = rng.choice([rng.randint(0, len(right)), (len(right) + 1) // 2])
         marginals = np.where(np.arange(len(right)) < split, first, last)
         found[part] = SimpleNamespace(marginals=marginals)
     return SimpleNamespace(status=0, x=np.zeros(below[0].shape[1]), fun=0.0, **found)
