@@ -115,8 +115,11 @@ def draw_hub(rng):
     edges = [[0, v] if rng.random() < 0.5 else [v, 0] for v in range(1, n)]
     edges += [rng.sample(range(1, n), 2) for _ in range(rng.choice([0, 0, 1, 2]))]
     cheaper = rng.choice([1, 3, 10])  # what uses more costs less
+    steep = rng.random() < 0.3  # a neighbour of little use is dear with every strategy of the hub
 
     def pair(u, x, v, y):
+        if steep and 0 in (u, v):
+            return 10 * top if (x if v == 0 else y) == 0 else rng.randint(0, 1)
         return top * 10 + rng.randint(0, top) - cheaper * (usages[u][x] + usages[v][y]) * top // 20
 
     tables = [
@@ -148,7 +151,7 @@ def attack(seed):
             if rng.random() < 0.3:
                 stack.enter_context(mock.patch.object(module, name, rng.choice(smaller)))
         stack.enter_context(poor_answers(rng, rng.choice([0.0, 0.0, 0.3])))
-        if rng.random() < 0.1:
+        if rng.random() < 0.2:
             return True, reductions(problem, drawn, best, rng)
         way = rng.choice([_whole, _branches, _branches, _dual, _dual, _dual])
         return True, way(problem, drawn, best, known, rng)
