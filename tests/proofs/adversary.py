@@ -224,6 +224,7 @@ class Draws:
 
     def __init__(self, rng, case, best, kind, device, runs):
         self.rng, self.n, self.best, self.devices = rng, case.num_ops, best, case.num_devices
+        self.times = [max(row) for row in case.compute]
         self.classes, self.at, self.runs = max(kind) + 1, [kind[d] for d in device], runs
         ticks = [t for row in [*case.compute, *case.transfer] for t in row if 0 <= t <= best]
         sums = [a + b for a in ticks for b in ticks if a + b <= best]
@@ -237,8 +238,13 @@ class Draws:
     def derivation(self, honest):
         """Return steps: the writer's, changed or not, among random ones, or only such."""
         kind = self.rng.random()
-        if kind < 0.1:
+        if kind < 0.15:
             return self.changed(self.crowd() + honest, self.rng.choice([0, 0, 1, 2]))
+        if kind < 0.2:  # every list of a segment twice
+            honest = [
+                [name, [*words[0], *words[0]], *words[1:]] if name == "segment" else [name, *words]
+                for name, *words in honest
+            ]
         if kind < 0.35:
             return self.changed(honest, self.rng.choice([0, 1, 1, 2, 4]))
         steps = [self.step(2) for _ in range(self.rng.randint(3, 12))]
@@ -252,9 +258,13 @@ class Draws:
         """Return steps that part some ops, more than there are devices if there are so many, and
         what follows from that.
         """
-        ops = self.rng.sample(range(self.n), min(self.n, self.devices + 1))
+        ops = self.rng.sample(range(self.n), self.n)
+        if self.rng.random() < 0.6:
+            ops.sort(key=lambda v: -self.times[v])
+        ops = ops[: self.devices + 1]
         steps = [["apart", u, v, [u, v]] for u, v in itertools.combinations(ops, 2)]
-        return [*steps, *(self._sweep(0) for _ in range(2)), ["clique", ops]]
+        after = [self._sweep(0), self._sweep(0), ["clique", ops]]
+        return [*steps, *self.rng.sample(after, 3)]
 
     def changed(self, steps, times):
         """Return steps with some words changed, missing, repeated, reversed or put elsewhere."""
