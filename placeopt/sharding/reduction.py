@@ -316,8 +316,7 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
         root[v] = root[leader[v]]
         if sizes[root[v]] > MOST_GROWTH * sizes[v]:
             root[v], leader[v], link[v] = v, -1, -1
-    if (leader < 0).all():
-        return None
+    # some follower is left: the first in order follows a node that follows nobody
     map_ptr = np.concatenate([[0], np.cumsum(sizes[root])]).astype(np.int64)
     following = Following(leader, link, root, map_ptr, np.zeros(int(map_ptr[-1]), np.int64))
     _fill_maps(compact, order, following, most)

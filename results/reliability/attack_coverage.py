@@ -7,7 +7,8 @@ problems.
 `run` attacks problems of a family (`tests/attack/families.py`, or `adversary`, the derivations of
 `tests/proofs/adversary.py`) with interpreted kernels and leaves in DIR, one file per piece, how
 many problems reach each line and branch; it goes on where the pieces end, and stops after
---seconds. `report` adds the pieces up: `coverage.csv` has a row per file, `coverage-unreached.csv`
+--seconds. Places are those of a function, "name 3" its third statement, "name 3 5" a jump from
+there, and count for as long as the code of the function is the same. `report` adds the pieces up: `coverage.csv` has a row per file, `coverage-unreached.csv`
 every line and branch that fewer than ENOUGH problems reach, with the first reason in
 `coverage-reasons.csv` whose file, function, text and target, where it names them, are those of the
 place; what some problems reach needs none but that they are few.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import gzip
 import hashlib
 import json
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> None:
     options.pieces.mkdir(parents=True, exist_ok=True)
     end, attack = time.monotonic() + options.seconds, attacks()[options.family]
     attack(options.first)  # imports and caches belong to no problem
-    digests = {_name(path): _digest(path) for path in deciding_files()}
+    digests = {_name(path): _digests(path.read_text()) for path in deciding_files()}
     for first in range(options.first, options.first + options.problems, PIECE):
         path = options.pieces / f"{options.family}-{first}.json.gz"
         if path.exists() or time.monotonic() > end:
@@ -108,7 +110,8 @@ def _counted(attack: Callable[[int], Any], seeds: range) -> dict[str, dict[str, 
     cover.stop()
     data, counts = cover.get_data(), {}
     for name in sorted(data.measured_files()):
-        places, count = _places(cover._get_file_reporter(name)), Counter[str]()
+        reader, text = cover._get_file_reporter(name), Path(name).read_text()
+        places, count = _places(reader, Names(reader, text)), Counter[str]()
         for seed in seeds:
             data.set_query_context(str(seed))
             count.update({place for pair in data.arcs(name) or () for place in places(pair)})
@@ -116,24 +119,90 @@ def _counted(attack: Callable[[int], Any], seeds: range) -> dict[str, dict[str, 
     return counts
 
 
-def _places(reader: Any) -> Callable[[tuple[int, int]], frozenset[str]]:
+def _places(reader: Any, names: Names) -> Callable[[tuple[int, int]], frozenset[str]]:
     """Return what says the lines and the branch of a jump from line to line that was measured."""
 
     @cache
     def places(pair: tuple[int, int]) -> frozenset[str]:
-        jumps = [f"{a} {b}" for a, b in reader.translate_arcs([pair])]
-        lines = reader.translate_lines({x for x in pair if x > 0})
-        return frozenset([*jumps, *map(str, lines)])
+        jumps = [jump for jump in reader.translate_arcs([pair]) if jump[0] in names.function]
+        lines = reader.translate_lines({x for x in pair if x > 0}) & names.function.keys()
+        return frozenset([*(names.of(*jump) for jump in jumps), *map(names.of, lines)])
 
     return places
 
 
+class Names:
+    """What places of a file are called: by function and statement, whatever line they are on.
+
+    Attributes
+    ----------
+    function : dotted name of the innermost function of each line of a statement inside one:
+        imports, definitions and constants run once, before any problem.
+    """
+
+    def __init__(self, reader: Any, text: str) -> None:
+        self._inside, self._number = {}, Counter[int]()
+        for name, node in _functions(text):  # outer ones come first
+            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1):
+                self._inside[line] = name
+        self.function = {x: self._inside[x] for x in sorted(reader.lines()) if x in self._inside}
+        count = Counter[str]()
+        for line, name in self.function.items():
+            self._number[line] = count[name] = count[name] + 1
+
+    def of(self, line: int, to: int | None = None) -> str:
+        """Return the name of a line, or of a jump from there; where it leaves its function, a
+        comprehension or a lambda, `to` is less than 0.
+        """
+        name = f"{self.function[line]} {self._number[line]}"
+        if to is None:
+            return name
+        if to < 0:
+            return f"{name} {'leave' if self._inside.get(-to) != self.function[line] else 'inner'}"
+        return f"{name} {self._number[to]}"
+
+
+def _functions(text: str) -> list[tuple[str, ast.FunctionDef]]:
+    """Return the functions of a text by dotted name, outer ones first."""
+    found = []
+
+    def visit(node: ast.AST, within: str) -> None:
+        for inner in ast.iter_child_nodes(node):
+            named = isinstance(inner, ast.FunctionDef | ast.ClassDef)
+            if isinstance(inner, ast.FunctionDef):
+                found.append((within + inner.name, inner))
+            visit(inner, f"{within}{inner.name}." if named else within)
+
+    visit(ast.parse(text), "")
+    return found
+
+
+def _digests(text: str) -> dict[str, str]:
+    """Return a digest of the code of each function, without its docstring, its annotations, and
+    whether a data type is given by name.
+    """
+    return {name: _digest(node) for name, node in _functions(text)}
+
+
+def _digest(function: ast.FunctionDef) -> str:
+    function = copy.deepcopy(function)
+    for node in ast.walk(function):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                node.body = node.body[1:]
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+        elif isinstance(node, ast.Call):
+            node.args += [key.value for key in node.keywords if key.arg == "dtype"]
+            node.keywords = [key for key in node.keywords if key.arg != "dtype"]
+    return hashlib.sha256(ast.dump(function).encode()).hexdigest()[:16]
+
+
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def report(options: argparse.Namespace) -> None:
@@ -149,12 +218,13 @@ def report(options: argparse.Namespace) -> None:
     for path in deciding_files():
         name = _name(path)
         whole, places = _file_rows(cover, path, counts[name])
+        least = min(problems[name, function] for function in _digests(path.read_text()))
         for place in places:
             found = next((i for i, row in enumerate(reasons) if _says(row, place)), None)
             seldom = "drawn, seldom" if place["problems"] else ""
             place["reason"] = seldom if found is None else reasons[found]["reason"]
             used.add(found)
-        kept = {"problems": problems[name], **whole}
+        kept = {"problems": least, **whole}
         rows.append(
             {"file": name, **kept, "without a reason": sum(not x["reason"] for x in places)}
         )
@@ -178,19 +248,22 @@ def _says(row: dict[str, str], place: dict[str, Any]) -> bool:
     return within and all(row[key] in ("", str(place[key])) for key in ("function", "text", "to"))
 
 
-def _summed(folder: Path) -> tuple[dict[str, Counter[str]], Counter[str]]:
-    """Return the counts of each file and its problems; a piece counts for a file that is still as
-    it was.
+def _summed(folder: Path) -> tuple[dict[str, Counter[str]], Counter[tuple[str, str]]]:
+    """Return the counts of each file, and the problems of each of its functions; a piece counts for
+    a function that is still as it was.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    problems: Counter[str] = Counter()
-    digests = {_name(path): _digest(path) for path in deciding_files()}
+    problems: Counter[tuple[str, str]] = Counter()
+    digests = {_name(path): _digests(path.read_text()) for path in deciding_files()}
     for path in sorted(folder.glob("*.json.gz")):
         piece = json.loads(gzip.decompress(path.read_bytes()))
-        for name, digest in digests.items():
-            if piece["digests"].get(name) == digest:
-                problems[name] += piece["problems"]
-                counts[name].update(piece["counts"].get(name, {}))
+        for name, now in digests.items():
+            then = piece["digests"].get(name, {})
+            same = {function for function, digest in now.items() if then.get(function) == digest}
+            problems.update({(name, function): piece["problems"] for function in same})
+            for place, count in piece["counts"].get(name, {}).items():
+                if place.split(" ")[0] in same:
+                    counts[name][place] += count
     return counts, problems
 
 
@@ -201,18 +274,18 @@ def _file_rows(
     reach.
     """
     reader = cover._get_file_reporter(str(path))
-    text, functions = path.read_text().splitlines(), _functions(path)
-    body = sorted(reader.lines() & functions.keys())
-    branches = _branches(reader)
+    names, text = Names(reader, path.read_text()), path.read_text().splitlines()
+    body = sorted(names.function)
+    branches = [pair for pair in _branches(reader) if pair[0] in names.function]
     rare = []
     for place in [*((a,) for a in body), *branches]:
-        count = counts[" ".join(map(str, place))]
+        count = counts[names.of(*place)]
         if count < ENOUGH:
             to = "" if len(place) < 2 else "leave" if place[1] < 0 else text[place[1] - 1].strip()
             rare.append(
                 {
                     "file": _name(path),
-                    "function": functions[place[0]],
+                    "function": names.function[place[0]].split(".")[-1],
                     "kind": "line" if len(place) < 2 else "branch",
                     "line": place[0],
                     "text": text[place[0] - 1].strip(),
@@ -222,7 +295,7 @@ def _file_rows(
             )
     row = {}
     for what, places in (("lines", [(a,) for a in body]), ("branches", branches)):
-        hit = [counts[" ".join(map(str, place))] for place in places]
+        hit = [counts[names.of(*place)] for place in places]
         row[what] = len(hit)
         row[f"{what} reached"] = sum(x > 0 for x in hit)
         row[f"{what} by {ENOUGH} problems"] = sum(x >= ENOUGH for x in hit)
@@ -237,18 +310,6 @@ def _branches(reader: Any) -> list[tuple[int, int]]:
         for start, end in reader.arcs()
         if exits.get(start, 0) > 1 and not left_out & {start, end}
     )
-
-
-def _functions(path: Path) -> dict[int, str]:
-    """Return the innermost function of each line inside one: imports, definitions and constants
-    run once, before any problem.
-    """
-    inside = {}
-    for node in ast.walk(ast.parse(path.read_text())):  # outer ones come first
-        if isinstance(node, ast.FunctionDef):
-            for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1):
-                inside[line] = node.name
-    return inside
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """Poor answers of HiGHS, GLOP and CP-SAT: none, late, or (of floating-point programs, which no bound
-may believe) noisy and false ones.
+may believe) noisy, false and invented ones.
 
 CP-SAT is believed where it proves something, so that its answers are only made weaker: it stops
 before it begins, or a solution is not known to be the best.
@@ -69,7 +69,7 @@ def _poorly(ask, rng, poor):
             return SimpleNamespace(status=status, x=None, fun=None, ineqlin=None, eqlin=None)
         true = ask(*given, **named)
         if true.x is None:
-            return true
+            return _invented(true, rng, **named)
         found = {"status": true.status, "x": _noisy(true.x, rng), "fun": true.fun}
         for part in ("ineqlin", "eqlin"):
             if getattr(true, part, None) is not None:
@@ -78,6 +78,19 @@ def _poorly(ask, rng, poor):
         return SimpleNamespace(**found)
 
     return asked
+
+
+def _invented(true, rng, below=None, equal=None, **_named):
+    """Return a solution of a linear program that has none, where its rows say how long it is."""
+    if below is None or equal is None:
+        return true
+    found = {}
+    for part, (_, right) in (("ineqlin", below), ("eqlin", equal)):
+        first, last = (-(10 ** rng.uniform(-12, 1)) for _ in range(2))
+        split = rng.choice([rng.randint(0, len(right)), (len(right) + 1) // 2])
+        marginals = np.where(np.arange(len(right)) < split, first, last)
+        found[part] = SimpleNamespace(marginals=marginals)
+    return SimpleNamespace(status=0, x=np.zeros(below[0].shape[1]), fun=0.0, **found)
 
 
 def _noisy(values, rng):

@@ -66,6 +66,7 @@ from placeopt.period.evaluate import period_batch
 SMALL = {
     "makespan": (
         (analysis, "CHEAP_WORK", (0,)),
+        (analysis, "LARGEST", (0,)),
         (communication, "UNCUT_SECONDS", (1e9,)),
         (communication, "WORK_LIMIT", (1, 50)),
         (communication, "ENERGY_LIMIT", (1, 50)),

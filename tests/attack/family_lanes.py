@@ -24,7 +24,7 @@ from deep_bounds import deep_bounds, in_series, small_limits, there_and_back
 from limits import clock
 
 from placeopt.makespan.bounds import METHODS as MAKESPAN
-from placeopt.makespan.bounds import front
+from placeopt.makespan.bounds import analysis, fork_join, front, head_tail
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import propagate
@@ -61,8 +61,8 @@ class Lanes:
 
 def draw(rng):
     """Return drawn Lanes of up to ten ops on two to four devices."""
-    k, n = rng.choice([2, 2, 3, 3, 4]), rng.choice([3, 5, 6, 8, 10])
-    lane = [rng.randrange(k) for _ in range(n)]
+    k, n = rng.choice([2, 2, 3, 3, 4]), rng.choice([3, 5, 6, 8, 10, 12, 16])
+    lane, n = ([0] * 12, 12) if rng.random() < 0.1 else ([rng.randrange(k) for _ in range(n)], n)
     top, grain = rng.choice([1, 3, 20, 1000, 2**50]), rng.choice([1, 1, 7])
     one_time = rng.random() < 0.3
     time_of = [grain * (top if one_time else rng.randint(0, top)) for _ in range(n)]
@@ -87,7 +87,7 @@ def draw(rng):
                 transfer,
                 before[-1],
                 [v],
-                rng.choice([0, 2, top, 2**58, 2**61]),
+                rng.choice([0, 2, top, 2**58, 2**61, 2**61]),
             )
     for u in range(n):
         later = [v for v in range(u + 1, n) if lane[v] != lane[u] and rng.random() < 0.3]
@@ -158,22 +158,25 @@ def attack(seed):
     if rng.random() < 0.5:
         return True, _fork(rng)
     lanes = draw(rng)
-    if rng.random() < 0.06:
+    if rng.random() < 0.1:
         return False, _nowhere(lanes, rng)
     try:
         problem = compare.problem_of(lanes.case)
     except InputError:  # sums beyond 2^62
         return False, []
-    ways = [_bounds, _heads, _windows, _windows, _delays, _fronts, _horizons, _parts, _parts]
+    ways = [_bounds, _heads, _heads, _windows, _delays, _fronts, _horizons, _horizons, _parts]
     with poor_answers(rng, rng.choice([0.0, 0.0, 0.3])):
         return True, rng.choice(ways)(problem, lanes, rng)
 
 
 def _nowhere(lanes, rng):
     """No op fits, or two that share a device have none in common: that is said, and bounds of it
-    are found all the same.
+    are found all the same. Or ops fit where each of them may run, but not together: no bound has to
+    be true, and nothing fails.
     """
     case = lanes.case
+    if rng.random() < 0.5:
+        return _crowded(case, rng)
     case.capacity, case.resident = [2] * case.num_devices, [3] * case.num_ops
     if rng.random() < 0.5:
         case.capacity, case.colocation = [NO_LIMIT] * case.num_devices, [0] * case.num_ops
@@ -189,6 +192,32 @@ def _nowhere(lanes, rng):
     found = load_bound(relaxation).value, int(heads_tails(relaxation).through().max())
     said = objective_of(problem).impossible(problem)
     return [] if said and min(found) >= 0 else [f"{found} of an impossible problem: '{said}'"]
+
+
+def _crowded(case, rng):
+    """Ops of two sets of devices that have one in common, of more bytes than all of these have."""
+    n, k = case.num_ops, 4
+    times = [max(row) for row in case.compute]
+    case.compute = [
+        [t + d if d in ((0, 1), (1, 2))[v % 2] else -1 for d in range(k)]
+        for v, t in enumerate(min(t, 1000) for t in times)
+    ]
+    case.resident, case.colocation, case.io_class = [3] * n, [-1] * n, [0] * k
+    room = (n * 3 + 2) // 4 + rng.choice([0, 0, 1, 2])
+    case.capacity = [room, room, room, NO_LIMIT]
+    case.link_class, case.channel = [[0] * k for _ in range(k)], [[-1] * k for _ in range(k)]
+    case.transfer = [[min(row[0], 1000)] for row in case.transfer]
+    try:
+        problem = compare.problem_of(case)
+    except InputError:
+        return []
+    fits, found = sum(x // 3 for x in case.capacity[:3]) >= n, []
+    for _ in range(8):
+        with poor_answers(rng, 1.0):
+            report = objective_of(problem).bounds(problem, 1.0, ("load",))
+        if fits and report.infeasible:
+            found.append(f"called infeasible: {report.infeasible}")
+    return found
 
 
 def _bounds(problem, lanes, rng):
@@ -218,7 +247,8 @@ def _heads(problem, lanes, rng):
     """No head is after its op's start, no tail longer than what follows it."""
     relaxation = relax(problem, merged=rng.random() < 0.3)
     end = time.perf_counter() + rng.choice([FOREVER, 0.0])
-    with small_limits("makespan", rng):
+    few = rng.choice([head_tail.WORK_LIMIT, 1])
+    with small_limits("makespan", rng), mock.patch.object(head_tail, "WORK_LIMIT", few):
         found = heads_tails(relaxation, rng.choice([None, 1, 64]), end)
         loads = load_bound(relaxation)
         values = loads.value, head_tail_bound(relaxation, found, loads.weights)
@@ -261,7 +291,8 @@ def _horizons(problem, lanes, rng):
     whole = _whole(problem, lanes, rng)
     horizon = lanes.best + rng.choice([-1, 0, 0, 1, 5])
     weights = rng.choice([whole.load.weights, np.ones_like(whole.load.weights)])
-    with small_limits("makespan", rng):
+    large = rng.choice([analysis.LARGEST, analysis.LARGEST, 0])
+    with small_limits("makespan", rng), mock.patch.object(analysis, "LARGEST", large):
         if rng.random() < 0.5:
             found = whole.within(horizon, rng.choice([0.0, FOREVER]))
         else:
@@ -350,19 +381,23 @@ def _fork(rng):
     if best is None or best < 1:
         return []
     problem = compare.problem_of(case)
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         return _refuted(problem, case, best, rng)
     upper = rng.choice([None, best, best + rng.randint(1, 9)])
     whole = Analysis(problem, seconds=rng.choice([0.0, 3600.0, 3600.0, 3600.0]), upper=upper)
     known = rng.choice([0, best // 2, rng.randint(0, best), best - 1])
     whole.bounds["drawn"] = known
-    names = rng.sample(["segments", "fork-join", "destructive", "energy"], rng.randint(1, 4))
+    names = rng.sample(["segments", "fork-join", "fork-join", "destructive", "energy"], 3)
     names += rng.sample([name for name in MAKESPAN if name != "front"], 2)
+    levels = rng.choice([fork_join.MOST_LEVELS, 1])
     with (
         poor_answers(rng, rng.choice([0.0, 0.0, 0.3])),
-        small_limits("makespan", rng, chance=rng.choice([0.0, 0.1, 0.3])),
+        mock.patch.object(fork_join, "MOST_LEVELS", levels),
+        small_limits("makespan", rng, chance=rng.choice([0.0, 0.1, 0.3, 0.5])),
     ):
         found = [(name, whole.run(name)) for name in names]
+        short = Evidence(whole.relaxation, _short_heads(whole), whole.load.weights, known)
+        found.append(("energy of short heads", energy_bound(short)))
         if rng.random() < 0.3:
             looks = rng.choice([None, rng.randint(1, 30)])
             with clock(looks):
@@ -375,22 +410,27 @@ def _fork(rng):
     ]
 
 
+def _short_heads(whole):
+    """Heads and tails that see no further than an op, so that windows have something to say."""
+    return heads_tails(whole.relaxation, 1, 0.0)
+
+
 def _refuted(problem, case, best, rng):
     """The best makespan of a fork is not refuted, and less may be."""
     whole = Analysis(problem, seconds=3600.0)
-    horizon = best + rng.choice([0, 0, -1, -1, -best // 3])
+    horizon = best + rng.choice([0, 0, -1, -1, -best // 3, -best // 5, -best // 10])
     weights = rng.choice([whole.load.weights, np.ones_like(whole.load.weights)])
     if rng.random() < 0.2 and len(weights):
         weights = weights * 2**40
+    heads = rng.choice([whole.heads, _short_heads(whole)])
     with small_limits("makespan", rng):
-        found = propagate(
-            whole.relaxation, whole.heads, weights, horizon, time.perf_counter() + FOREVER
-        )
+        found = propagate(whole.relaxation, heads, weights, horizon, time.perf_counter() + FOREVER)
     return [f"{horizon} is refuted"] if found is None and horizon >= best else []
 
 
 def _draw_fork(rng):
-    n, k, top = rng.choice([4, 5, 5, 6]), rng.choice([2, 2, 3]), rng.choice([3, 9, 20, 2**45])
+    n, k = rng.choice([4, 5, 5, 6]), rng.choice([2, 2, 3])
+    top = rng.choice([3, 9, 20, 20, 2**45, 2**52])
     alike = rng.random() < 0.6
     rows = [[rng.randint(0, top) for _ in range(k)] for _ in range(n)]
     compute = [[row[0]] * k for row in rows] if alike else rows
@@ -408,7 +448,13 @@ def _draw_fork(rng):
         consumers.append([*range(1, n - 1)])
     dear = rng.choice([top, 3 * top])
     resident = [rng.randrange(4) for _ in range(n)]
-    tight = rng.randint(sum(resident) // 2, sum(resident) + 1)
+    tight = max(*resident, rng.randint(sum(resident) // 3, sum(resident) + 1))
+    if rng.random() < 0.3:  # two ops that share no device, whatever they cost
+        resident, tight = [0] * n, 9
+        apart = rng.choice(
+            [(u, v) for u, row in zip(producer, consumers, strict=True) for v in row]
+        )
+        resident[apart[0]] = resident[apart[1]] = 5
     labels = rng.choice([[-1], [-1], [-1, 0], [0, 1, -1]])
     return Case(
         compute=compute,
@@ -418,7 +464,7 @@ def _draw_fork(rng):
         link_class=[[0] * k for _ in range(k)],
         channel=[[-1] * k for _ in range(k)],
         resident=resident,
-        capacity=[rng.choice([NO_LIMIT, NO_LIMIT, tight])] * k,
+        capacity=[rng.choice([NO_LIMIT, tight])] * k,
         tensor_bytes=[0] * len(producer),
         colocation=[rng.choice(labels) for _ in range(n)],
         backward=[False] * n,

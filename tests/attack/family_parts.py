@@ -1,5 +1,5 @@
-"""Parts of sharding's bound, one by one: the bound of what is left, step by step and narrowed, what
-CP-SAT leaves of it, and branch and bound, against every choice.
+"""Parts of sharding's bound, one by one: the bound of what is left, step by step and narrowed, with
+stars, what CP-SAT leaves of it, and branch and bound, against every choice.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ from unittest import mock
 
 import numpy as np
 from answers import poor_answers
-from family_sharding import NO_LIMIT, draw_tables, problem_of, value
+from family_sharding import NO_LIMIT, draw_tables, problem_of, reductions, value
 
 from placeopt.model.errors import InputError
 from placeopt.sharding import reduction
 from placeopt.sharding.bounds import bounding as bounding_file
 from placeopt.sharding.bounds import branches as branches_file
+from placeopt.sharding.bounds import lagrangian
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
-from placeopt.sharding.bounds.lagrangian import MOST_PRICE
+from placeopt.sharding.bounds.lagrangian import MOST_PRICE, Dual
+from placeopt.sharding.compact import condense, costs_of, draft_of, usage_unit
 
 SMALL = (
     (bounding_file, "SHRUNK", (0.5, 1.0, 2.0)),
     (bounding_file, "CP_SAT_PAIRS", (0, 5)),
+    (lagrangian, "SETTLED", (1.0,)),
+    (lagrangian, "STUCK", (1.0, 1e-3)),
+    (lagrangian, "WARM", (2.0,)),
     (branches_file, "STEPS", (1, 5)),
     (branches_file, "MOST_NUMBERS", (0,)),
     (reduction, "MOST_GROWTH", (1, 4)),
@@ -36,8 +41,13 @@ def draw(rng):
     """Return tables as ever, or of nodes that live together under a tight limit: the dearer their
     usage the cheaper they are.
     """
-    if rng.random() < 0.4:
+    kind = rng.random()
+    if kind < 0.2:
         return draw_tables(rng)
+    if kind < 0.5:
+        return draw_hub(rng)
+    if kind < 0.6:
+        return draw_chain(rng)
     n, top = rng.choice([2, 3, 4, 5, 6]), rng.choice([9, 100, 10**6])
     sizes = [rng.choice([2, 2, 3]) for _ in range(n)]
     usages = [sorted(rng.randint(0, 20) for _ in range(k)) for k in sizes]
@@ -66,6 +76,65 @@ def draw(rng):
     return costs, usages, intervals, edges, tables, limit
 
 
+def draw_chain(rng):
+    """Return tables of nodes in a ring, each of which decides the next one but for the last."""
+    sizes = rng.choice([[5, 3, 2], [6, 4, 3], [7, 4, 2], [5, 3, 2, 2], [4, 4, 3, 2], [6, 3, 2]])
+    n, top = len(sizes), rng.choice([3, 1000])
+    usages = [[rng.randint(0, 9) for _ in range(k)] for k in sizes]
+    edges = [[v, v + 1] if rng.random() < 0.5 else [v + 1, v] for v in range(n - 1)]
+    edges += [[0, n - 1]]
+    edges += [rng.sample(range(n), 2) for _ in range(rng.choice([0, 0, 1]))]
+
+    def pair(u, x, v, y):
+        decided = abs(u - v) == 1 and (y % sizes[u] != x if u > v else x % sizes[v] != y)
+        return 2**58 if decided else rng.randint(0, top)
+
+    tables = [
+        [[pair(u, x, v, y) for y in range(sizes[v])] for x in range(sizes[u])] for u, v in edges
+    ]
+    costs = [[rng.randint(0, top) for _ in range(k)] for k in sizes]
+    total = sum(map(max, usages))
+    limit = rng.choice([total // 2, 2 * total // 3, NO_LIMIT])
+    return costs, usages, [[0, 1] for _ in sizes], edges, tables, limit
+
+
+def draw_hub(rng):
+    """Return tables of a node whose neighbours, while it has one of its strategies, pass the limit
+    together; seldom with very many strategies.
+    """
+    many, n = rng.random() < 0.05, rng.choice([3, 4, 4, 5])
+    sizes = [rng.choice([1, 2, 3]), *(rng.choice([2, 2, 3]) for _ in range(n - 1))]
+    if many:
+        n, sizes = 3, [rng.choice([140, 200]), 2, 2]
+    top, last = rng.choice([3, 20, 1000]), rng.choice([1, 1, 3])
+    own, idle = rng.choice([0, 0, 2, 9]), rng.choice([0, 0, 3])
+    usages = [[rng.randint(0, own) for _ in range(sizes[0])]]
+    usages += [[idle, *(rng.randint(1, 9) for _ in range(k - 1))] for k in sizes[1:]]
+    ever = 1.0 if many else 0.8
+    intervals = [[0, last] if rng.random() < ever else [rng.randrange(last), last] for _ in sizes]
+    edges = [[0, v] if rng.random() < 0.5 else [v, 0] for v in range(1, n)]
+    edges += [rng.sample(range(1, n), 2) for _ in range(rng.choice([0, 0, 1, 2]))]
+    cheaper = rng.choice([1, 3, 10])  # what uses more costs less
+    steep = rng.random() < 0.3  # a neighbour of little use is dear with every strategy of the hub
+
+    def pair(u, x, v, y):
+        if steep and 0 in (u, v):
+            return 10 * top if (x if v == 0 else y) == 0 else rng.randint(0, 1)
+        return top * 10 + rng.randint(0, top) - cheaper * (usages[u][x] + usages[v][y]) * top // 20
+
+    tables = [
+        [
+            [2**58 if rng.random() < 0.05 else max(0, pair(u, x, v, y)) for y in range(sizes[v])]
+            for x in range(sizes[u])
+        ]
+        for u, v in edges
+    ]
+    costs = [[rng.randint(0, top) for _ in range(k)] for k in sizes]
+    least, most = (sum(map(one, usages)) for one in (min, max))
+    limit = rng.choice([(least + most) // 2, (least + 2 * most) // 3, max(least, most - 1)])
+    return costs, usages, intervals, edges, tables, limit
+
+
 def attack(seed):
     """Return (whether a choice is feasible, every difference)."""
     rng = random.Random(seed)
@@ -82,7 +151,9 @@ def attack(seed):
             if rng.random() < 0.3:
                 stack.enter_context(mock.patch.object(module, name, rng.choice(smaller)))
         stack.enter_context(poor_answers(rng, rng.choice([0.0, 0.0, 0.3])))
-        way = rng.choice([_whole, _branches, _branches])
+        if rng.random() < 0.2:
+            return True, reductions(problem, drawn, best, rng)
+        way = rng.choice([_whole, _branches, _branches, _dual, _dual, _dual])
         return True, way(problem, drawn, best, known, rng)
 
 
@@ -107,13 +178,50 @@ def _impossible(problem, drawn):
 
 
 def _dream(dual, rng):
-    """Any prices and messages prove something, and nothing false."""
-    scale, n = 10.0 ** rng.choice([-3, 0, 2, 9, 18]), len(dual.prices)
-    dual._best[:n] = np.clip([rng.random() * scale for _ in range(n)], 0.0, MOST_PRICE)
+    """Any prices, of stars too, and messages prove something, and nothing false, however far the
+    next step goes and whatever is left of steps before.
+    """
+    scale = 10.0 ** rng.choice([-3, 0, 2, 9, 18])
+    drawn = [scale * rng.random() if rng.random() < 0.7 else 0.0 for _ in dual._best]
+    dual._best = np.clip(np.array(drawn), 0.0, MOST_PRICE)
+    dual._length, dual.warm = rng.choice([1.0, 1e-2, 1e-5]), rng.random() < 0.7
+    if rng.random() < 0.2:
+        dual._direction = np.full(len(dual._best), 1e-160)
     dual._messages = tuple(
         part + [scale * rng.choice([0.0, rng.uniform(-1, 1)]) for _ in part]
         for part in dual._messages
     )
+
+
+def _dual(problem, drawn, best, _known, rng):
+    """Prices, stars and messages of the whole problem prove no more than the best, and stars make
+    no choice that fits dearer.
+    """
+    condensed = condense(*draft_of(problem))
+    if not condensed.compact.num_nodes or usage_unit(problem) > 1:
+        return []
+    dual, found, most = Dual(condensed.compact), [], best - condensed.offset
+    every = [x for x in product(*map(range, map(len, drawn[0]))) if value(drawn, x) is not None]
+    taken = (condensed.contract(np.array(x)) for x in rng.sample(every, min(len(every), 20)))
+    some = [choice for choice in taken if choice is not None]
+    if rng.random() < 0.7:
+        dual.aim(max(1, most + rng.choice([0, 1, 5])), guess=rng.choice([1.0, np.inf, np.inf]))
+    _dream(dual, rng)
+    dual.look_for_stars()
+    for _ in range(rng.randint(4, 20)):
+        deed = rng.choice([dual.step, dual.look_for_stars, lambda: _dream(dual, rng), None])
+        if deed is not None:
+            deed()
+            continue
+        clamped = dual.clamped()
+        proof, witness, priced = dual.certify()
+        if proof.bound > most:
+            found.append(f"{proof.bound} is proved by prices, the optimum is {most}")
+        for choice in some:
+            true, told = (sum(int(x.sum()) for x in costs_of(c, choice)) for c in (clamped, priced))
+            if told > true << witness.cost_bits:
+                found.append(f"{choice} costs {true}, with stars {told} / 2^{witness.cost_bits}")
+    return found
 
 
 def _whole(problem, drawn, best, known, rng):

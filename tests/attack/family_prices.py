@@ -1,6 +1,6 @@
 """Prices of periods, piece by piece: sets of a device against all sets, disjoint sets against all
-choices of them, and each way to a bound against brute force, with limits on its work, a clock that
-runs out, and poor answers of the programs that it asks.
+choices of them, contraction against all placements, and each way to a bound against brute force,
+with limits on its work, a clock that runs out, and poor answers of the programs that it asks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import combinations
+from itertools import combinations, product
+from types import SimpleNamespace
 from unittest import mock
 
 import brute_force
@@ -20,6 +21,8 @@ from deep_bounds import small_limits
 from limits import clock
 
 from placeopt.model.errors import InfeasibleProblemError, InputError
+from placeopt.period import bounds as bounds_file
+from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
 from placeopt.period.bounds import best_prices, period_bounds, set_prices, set_tables
 from placeopt.period.bounds.best_prices import PriceSearch
@@ -62,7 +65,8 @@ def draw_case(rng):
             case.producer.append(u)
             case.consumers.append(later)
     dear = rng.choice([1, max(1, top // 4), top])
-    case.transfer = [[rng.randint(0, dear), rng.randint(0, dear)] for _ in case.producer]
+    lasts = rng.choice([0, dear, dear])
+    case.transfer = [[rng.randint(0, dear), rng.randint(0, lasts)] for _ in case.producer]
     case.link_class, case.channel = [[0] * k for _ in range(k)], [[-1] * k for _ in range(k)]
     case.resident = [rng.randrange(4) for _ in range(n)]
     case.tensor_bytes, case.colocation = [0] * len(case.producer), [-1] * n
@@ -79,6 +83,12 @@ def draw_case(rng):
         case.pipeline, first = "gpipe", rng.randint(0, n)
         case.backward = [v >= first for v in range(n)]
     case.contiguity = rng.choice(["none", "none", "none", "chain", "convex"])
+    if other and rng.random() < 0.03:  # ops of one class, which have no device in common
+        case.colocation = [0] * n
+        case.compute = [
+            [x if (d == k - 1) == (v % 2 > 0) else -1 for d, x in enumerate(row)]
+            for v, row in enumerate(case.compute)
+        ]
     return case
 
 
@@ -95,9 +105,33 @@ def attack(seed):
         return best is not None, [] if best is None else [f"refused, brute force has {best}"]
     if best is None:
         return False, _impossible(problem)
+    if rng.random() < 0.15:
+        return True, _contracted(case, problem, best, rng)
     ways = [_columns, _columns, _prices, _prices, _closing, _closing, _closing, _sets, _sets, _all]
+    ways += [_closing, _best_prices, _best_prices, _sets]
     with few_buckets(rng), small_limits("period", rng, chance=rng.choice([0.0, 0.1, 0.2])):
         return True, rng.choice(ways)(problem, best, rng)
+
+
+def _contracted(case, problem, best, rng):
+    """Devices are of one type only where all their times and bytes are equal, whatever words tell
+    them apart; and the best placement of what is contracted is the best one.
+    """
+    few = SimpleNamespace(integers=lambda low, high, size: np.full(size, rng.choice([0, 1, low])))
+    with mock.patch.object(contracted.np.random, "default_rng", return_value=few):
+        types = contracted.device_types(problem)
+    looks = []
+    for d in range(case.num_devices):
+        io = [row[case.io_class[d]] if case.io_class[d] >= 0 else 0 for row in case.transfer]
+        looks.append((case.io_class[d] < 0, case.capacity[d], [row[d] for row in case.compute], io))
+    of = {d: i for i, devices in enumerate(types) for d in devices}
+    pairs = list(combinations(range(case.num_devices), 2))
+    wrong = [f"devices {a}, {b}" for a, b in pairs if (of[a] == of[b]) != (looks[a] == looks[b])]
+    model = contract(problem, limit=rng.choice([None, best, best + 1]))
+    every = product(range(case.num_devices), repeat=model.num_nodes)
+    values = [brute_force.period(case, model.expand(np.array(x)).tolist()) for x in every]
+    least = min((x for x in values if x is not None), default=None)
+    return wrong if least == best else [*wrong, f"contraction leaves {least} of {best}"]
 
 
 @contextmanager
@@ -130,7 +164,11 @@ def _all(problem, best, rng):
     """Every bound of the list, or some, with a clock that runs out."""
     names = rng.sample(PERIOD, rng.randint(1, len(PERIOD)))
     seconds, upper = rng.choice([0.0, FOREVER, FOREVER]), rng.choice([None, best])
-    with clock(rng.choice([None, rng.randint(1, 20)])):
+    slow = rng.choice([bounds_file._CONTRACT_SECONDS, bounds_file._CONTRACT_SECONDS, 1e9])
+    with (
+        clock(rng.choice([None, rng.randint(1, 20)])),
+        mock.patch.object(bounds_file, "_CONTRACT_SECONDS", slow),
+    ):
         return _above(period_bounds(problem, seconds, names, upper), best, f"value {upper}")
 
 
@@ -151,7 +189,7 @@ def _columns(problem, best, rng):
     known, upper = _known(problem, best, rng)
     model = contract(problem, contiguity="none", limit=rng.choice([None, upper]))
     bound = ColumnBound(model, time.perf_counter() + rng.choice([FOREVER, FOREVER, 0.0]))
-    found = []
+    found, bound._direct = [], rng.random() < 0.7
     with poor_answers(rng, rng.choice([0.0, 0.2, 0.5])):
         for _ in range(2):
             known = bound.raise_from(known, upper)
@@ -214,6 +252,19 @@ def _closing(problem, best, rng):
     return _above(found, best, f"value {upper}")
 
 
+def _best_prices(problem, best, rng):
+    """The best prices of limits, few sets listed and shares that soon are nothing."""
+    cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + FOREVER)
+    if cover is None or problem.contiguity != "none" or not can_close(cover):
+        return []
+    small = (("_LISTED", 1), ("_NEAR", 0.5), ("_LEAST_STEADY", 2.0), ("_DISJOINT", 1))
+    with ExitStack() as stack:
+        for name, few in small:
+            if rng.random() < 0.5:
+                stack.enter_context(mock.patch.object(best_prices, name, few))
+        return _above(_limits(cover, best, rng) + _limits(cover, best, rng), best, "best prices")
+
+
 def _limits(cover, best, rng):
     """What the best prices of a limit refute, and what they say of another one."""
     tables = SetTables(cover.pricer.graph, FOREVER)
@@ -222,8 +273,8 @@ def _limits(cover, best, rng):
         limit, end = rng.randint(0, 2 * best), time.perf_counter() + FOREVER
         try:
             with (
-                clock(rng.choice([None, rng.randint(5, 60)])),
-                poor_answers(rng, rng.choice([0.0, 0.5])),
+                clock(rng.choice([None, rng.randint(5, 60), rng.randint(30, 400)])),
+                poor_answers(rng, rng.choice([0.0, 0.5, 0.9])),
             ):
                 prices = search.best(limit, end)
             found.append(("limit of prices", limit + 1 if prices.slack < 0 else 0))
@@ -272,11 +323,11 @@ def _sets(problem, best, rng):
 
 @contextmanager
 def _little_room(rng):
-    """Room for few labels at first, and at most, every third time."""
-    if rng.random() < 0.7:
+    """Room for few labels at first, and at most, every other time."""
+    if rng.random() < 0.5:
         yield
         return
-    most = rng.choice([4, 16, 64])
+    most = rng.choice([4, 8, 12, 16, 24, 32, 64])
     with ExitStack() as stack:
         for module in (set_prices, set_tables):
             stack.enter_context(mock.patch.object(module, "_LABELS", 4))
@@ -343,7 +394,7 @@ def _disjoint(rng):
     """All answers of a drawn choice, against every choice of few sets."""
     n, count = rng.choice([1, 3, 4, 5, 20, 70]), rng.randrange(8)
     devices, room = rng.randint(0, 3), rng.choice([-1, 0, 5, 20])
-    if rng.random() < 0.04:
+    if rng.random() < 0.06:
         return _many_alike(rng)
     sets = sorted({_drawn_set(n, rng) for _ in range(count)} - {()})
     excess = sorted(rng.choice([0, 1, 5]) for _ in sets)

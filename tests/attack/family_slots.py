@@ -49,10 +49,10 @@ def draw_case(rng):
     total = sum(case.resident)
     case.capacity = [rng.choice([NO_LIMIT, rng.randint(total // 2, total + 1)])] * k
     case.tensor_bytes, case.backward = [0] * len(case.producer), [False] * n
-    labels = rng.choice([[-1], [-1, 0], [0, 1], [0, 1, 2], [0, 0, 1, 2, -1]])
+    labels = rng.choice([[-1], [-1, 0], [0, 1], [0, 1, 2], [0, 0, 1, 2, -1], [0, 0, 0, 1]])
     case.colocation = [rng.choice(labels) for _ in range(n)]
     case.io_class = [rng.choice([0, 0, -1]) for _ in range(k)]
-    case.contiguity, case.slots = "convex", rng.choice([1, 2, 2, 3, 4])
+    case.contiguity, case.slots = "convex", rng.choice([1, 1, 2, 2, 3, 4])
     return case
 
 
@@ -97,7 +97,7 @@ def attack(seed):
 
 
 def _stops(rng):
-    clicks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 40)])))
+    clicks = iter(range(rng.choice([10**9, 10**9, rng.randint(0, 40), rng.randint(0, 5)])))
     return lambda: next(clicks, None) is None
 
 

@@ -224,6 +224,7 @@ class Draws:
 
     def __init__(self, rng, case, best, kind, device, runs):
         self.rng, self.n, self.best, self.devices = rng, case.num_ops, best, case.num_devices
+        self.times = [max(row) for row in case.compute]
         self.classes, self.at, self.runs = max(kind) + 1, [kind[d] for d in device], runs
         ticks = [t for row in [*case.compute, *case.transfer] for t in row if 0 <= t <= best]
         sums = [a + b for a in ticks for b in ticks if a + b <= best]
@@ -237,6 +238,13 @@ class Draws:
     def derivation(self, honest):
         """Return steps: the writer's, changed or not, among random ones, or only such."""
         kind = self.rng.random()
+        if kind < 0.15:
+            return self.changed(self.crowd() + honest, self.rng.choice([0, 0, 1, 2]))
+        if kind < 0.2:  # every list of a segment twice
+            honest = [
+                [name, [*words[0], *words[0]], *words[1:]] if name == "segment" else [name, *words]
+                for name, *words in honest
+            ]
         if kind < 0.35:
             return self.changed(honest, self.rng.choice([0, 1, 1, 2, 4]))
         steps = [self.step(2) for _ in range(self.rng.randint(3, 12))]
@@ -245,6 +253,18 @@ class Draws:
             if self.rng.random() < 0.5:
                 self.rng.shuffle(steps)
         return self.changed(steps, self.rng.choice([0, 0, 1, 3]))
+
+    def crowd(self):
+        """Return steps that part some ops, more than there are devices if there are so many, and
+        what follows from that.
+        """
+        ops = self.rng.sample(range(self.n), self.n)
+        if self.rng.random() < 0.6:
+            ops.sort(key=lambda v: -self.times[v])
+        ops = ops[: self.devices + 1]
+        steps = [["apart", u, v, [u, v]] for u, v in itertools.combinations(ops, 2)]
+        after = [self._sweep(0), self._sweep(0), ["clique", ops]]
+        return [*steps, *self.rng.sample(after, 3)]
 
     def changed(self, steps, times):
         """Return steps with some words changed, missing, repeated, reversed or put elsewhere."""
@@ -359,7 +379,7 @@ class Draws:
     def _segment(self, depth):
         lists = [sorted(self.some()) for _ in range(self.rng.choice([1, 2, 2]))]
         if self.rng.random() < 0.5:
-            lists = [list(range(self.n))]
+            lists = [list(range(self.n))] * self.rng.choice([1, 1, 2])
         ticks, last = max(1, self.ticks()), len(lists[0]) - 1
         if (
             self.runs is not None and self.rng.random() < 0.5
@@ -445,7 +465,7 @@ def sharding_target(rng, _family):
         key: plain_words(x)
         for key, x in sharding_witness(problem, best, "test", 1.0).content.items()
     }
-    sizes = np.diff(problem.node_ptr).tolist()
+    sizes, last = np.diff(problem.node_ptr).tolist(), max(1, int(problem.interval.max()))
     scale = [1, 10, 10**6, 2**40, 2**62, 2**130]
 
     def closes(more, content):
@@ -458,35 +478,47 @@ def sharding_target(rng, _family):
     def some(size):
         return [rng.randint(-rng.choice(scale[:4]), rng.choice(scale[:4])) for _ in range(size)]
 
+    def star(bits):
+        v = rng.randrange(len(sizes))
+        dear = rng.choice([rng.randint(0, 9), rng.randint(0, 2 ** min(sum(bits), 60))])
+        return [v, rng.randrange(sizes[v]), rng.randrange(last), dear]
+
     def derivation():
-        content = [copy.deepcopy(honest[key]) for key in ("bits", "prices", "messages")]
+        content = [copy.deepcopy(honest[key]) for key in SHARDING]
         if rng.random() < 0.2:
             pairs = list(read.tables)
             content = [
                 [rng.randint(0, 9), rng.randint(0, 9)],
                 [[rng.randrange(4), rng.randint(0, 99)]],
                 [[u, v, some(sizes[u]), some(sizes[v])] for u, v in pairs if rng.random() < 0.8],
+                [],
             ]
         elif rng.random() < 0.3:
             content = coarser(content, rng.randint(0, 2), rng.randint(0, 2))
+        if rng.random() < 0.4:
+            content[3] += [star(content[0]) for _ in range(rng.choice([1, 1, 2, 4]))]
         numbers = [0, 1, -1, best, *(rng.choice([-1, 1]) * x for x in scale)]
         content = mutated(rng, content, rng.choice([0, 0, 1, 1, 2, 5]), numbers)
-        content = [*content, [], [], []][:3]
-        return dict(zip(("bits", "prices", "messages"), content, strict=True))
+        content = [*content, [], [], [], []][:4]
+        return dict(zip(SHARDING, content, strict=True))
 
     return closes, derivation
 
 
 def coarser(content, cost_bits, price_bits):
     """Return a witness in coarser units, in which rounding counts."""
-    (k, q), prices, messages = content
+    (k, q), prices, messages, stars = content
     shift, much = max(0, k - cost_bits), max(0, k + q - cost_bits - price_bits)
     sent = [[u, v, *([x >> shift for x in row] for row in both)] for u, v, *both in messages]
     return [
         [min(k, cost_bits), price_bits],
         [[time, price >> much] for time, price in prices],
         sent,
+        [[v, x, time, price >> much] for v, x, time, price in stars],
     ]
 
+
+SHARDING = ("bits", "prices", "messages", "stars")
+"""Parts of a witness of sharding."""
 
 FAMILIES = ("makespan", "period", "sharding")

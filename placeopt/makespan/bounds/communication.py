@@ -306,7 +306,7 @@ def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[n
 @uncounted
 def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: ignore[no-untyped-def]
     """Return min over j of max(jackson(first j), key(j + 1)) for the first `size` ancestors of
-    jobs[PICKED].
+    jobs[PICKED], at least one, whose keys are above 0.
     """
     picked, next_key = jobs[PICKED], jobs[NEXT_KEY]
     for i in range(size):
@@ -317,7 +317,8 @@ def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: 
         u = ancestors[at]
         next_key[i] = keys[at]
         jobs[RELEASE, i], jobs[LENGTH, i], jobs[TAIL, i] = heads[u, c], graph.compute[u, c], d0[u]
-    # smallest j with jackson(first j) >= next key: the minimum is there or one before
+    # smallest j with jackson(first j) >= next key: the minimum is there or one before; that of no
+    # job is 0 and below any key, so that low ends above 0
     low, high = np.int64(0), size
     value = np.int64(-1)
     while low < high:
@@ -329,9 +330,7 @@ def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: 
             low = middle + 1
     if value < 0 or high == size:
         value = jackson(low, jobs)
-    if low > 0:
-        value = min(value, next_key[low - 1])
-    return value
+    return min(value, next_key[low - 1])
 
 
 @entry

@@ -110,6 +110,9 @@ def _sample(values: Ints, most: int) -> Ints:
 
 @uncounted_entry
 def _overfull(head, tail, compute, weights, class_size, begins, ends, horizon):  # type: ignore[no-untyped-def]
+    """Whether some window holds less energy than ops need in it; every op fits into the horizon on
+    some class (`refutes`).
+    """
     n, num_classes = compute.shape
     width = np.int64(0)
     for c in range(num_classes):
@@ -133,8 +136,7 @@ def _overfull(head, tail, compute, weights, class_size, begins, ends, horizon): 
                     least = min(least, weights[c] * max(np.int64(0), inside))
                     if least == 0:
                         break
-                if least < 2**62:
-                    used += least
+                used += least
             if used > offer:
                 return True
     return False
