@@ -52,9 +52,7 @@ def drawn_graph(rng):
 
 def one_machine(jobs):
     """Return the largest, over all sets, of least release, lengths and least tail."""
-    sets = (
-        some for size in range(1, len(jobs) + 1) for some in itertools.combinations(jobs, size)
-    )
+    sets = (some for size in range(1, len(jobs) + 1) for some in itertools.combinations(jobs, size))
     return max(
         (
             min(r for r, _, _ in some) + sum(p for _, p, _ in some) + min(q for _, _, q in some)

@@ -63,7 +63,9 @@ class Written:
         self.ends, self.tensors = bound._ends.tolist(), bound.nodes.tensors
         self.slots, n = bound._num_slots, len(node)
         self.two = bound.problem.slots == 2 and max(self.a.group_size) > 1
-        self.classes = [set(np.flatnonzero(self.a.group == g)) for g in range(max(self.a.group) + 1)]
+        self.classes = [
+            set(np.flatnonzero(self.a.group == g)) for g in range(max(self.a.group) + 1)
+        ]
         held = [bound.lattice.members(i, n) for i in range(bound.lattice.num_ideals)]
         self.ideals = [frozenset(np.flatnonzero(x)) for x in held]
         self.value = [{} for _ in self.ideals]
