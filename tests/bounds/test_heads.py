@@ -181,7 +181,6 @@ def test_the_window_of_a_large_graph_follows_the_time(n, end, expected):
 
     def run(relaxation, direction, window, until):
         asked.append((direction, window))
-        return None
 
     with mock.patch.object(communication, "_run", run):
         heads_tails(made, end=end)
