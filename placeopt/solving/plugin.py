@@ -27,7 +27,6 @@ import numpy as np
 from placeopt.model.arrays import frozen_copy
 from placeopt.model.errors import SolverError, brief
 from placeopt.model.files import one_line
-from placeopt.model.placement import Placement
 from placeopt.model.result import SolutionT, TracePoint
 from placeopt.solving.deadline import LARGE
 from placeopt.solving.exchange import Follower
@@ -402,9 +401,7 @@ def restated(solution: Any, problem: Any, objective: Any) -> Any:
     TypeError
         If it is made of anything else.
     """
-    expected = getattr(
-        objective, "solution_class", Placement if objective.kind == "placement" else None
-    )
+    expected = getattr(objective, "solution_class", None)
     if expected is not None and _class_here(expected) is not expected:
         return copy.deepcopy(solution)
     return _restated(solution, problem)

@@ -201,7 +201,7 @@ def run_part(
     if whole is tracker:
         return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
     objective = objective_of(whole.problem)
-    start = None if initial is None else restated(initial, whole.problem, objective)
+    start = restated(initial, whole.problem, objective)
     return lent(_run_part(whole, solver, seconds, evaluations, start, target, adopt))  # type: ignore[no-any-return]
 
 

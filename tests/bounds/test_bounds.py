@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from unittest import mock
+
 import numpy as np
 import pytest
 from exact_instances import brute_force, doppler, known_optima, random_layered
@@ -9,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from placeopt.makespan.bounds import METHODS, bound
+from placeopt.makespan.bounds import METHODS, analysis, bound, destructive
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.communication import communication_bound, heads_tails
 from placeopt.makespan.bounds.critical_path import critical_path_bound
@@ -191,6 +194,38 @@ def test_infeasible_problems_are_explained():
     assert bound(base).infeasible == ""
 
 
+def test_a_report_of_what_has_no_solution_says_nothing_of_its_value():
+    """Memory that does not suffice, or a bound that no schedule of any length meets."""
+    problem = PlacementProblem.from_edges([[3, 3], [4, 4]], [(0, 1, 2)])
+    single = problem.replace(resident=np.array([5, 200]), capacity=np.array([100, 100]))
+    longest = Analysis(problem).most
+    for asked, refuting, word in (
+        (single, 0, "needs 200"),
+        (problem, longest, "no schedule of any length"),
+        (problem, longest + 5, "(critical-path)"),
+    ):
+        with mock.patch.object(analysis, "critical_path_bound", return_value=refuting):
+            report = bound(asked)
+        assert word in report.infeasible
+        assert (report.value, report.method, report.bounds) == (0, "none", {})
+    with mock.patch.object(analysis, "critical_path_bound", return_value=longest - 1):
+        report = bound(problem, methods=["critical-path"])
+    assert (report.value, report.infeasible) == (longest - 1, "")
+
+
+def test_bounds_end_where_a_known_value_is_met():
+    """Only those asked for run, the cheapest first, and none after one that meets the value."""
+    problem = PlacementProblem.from_edges([[3, 3], [4, 4], [2, 2]], [(0, 1, 2)])
+    assert list(bound(problem, methods=["load"]).bounds) == ["load"]
+    assert list(bound(problem, methods=["load", "critical-path"]).bounds) == [
+        "critical-path",
+        "load",
+    ]
+    assert bound(problem, upper=7).bounds == {"critical-path": 7}
+    assert len(bound(problem, upper=8).bounds) > 3
+    assert len(bound(problem).bounds) > 3
+
+
 def test_unknown_method():
     """An unknown method is refused with the list of known ones."""
     with pytest.raises(InputError, match="not known for the makespan; known: critical-path"):
@@ -234,6 +269,51 @@ def test_horizons_end_at_the_longest_schedule():
     assert not analysis.closed()
     analysis.bounds["destructive"] = analysis.most
     assert analysis.closed()
+
+
+def test_the_destructive_bound_is_the_last_horizon_refuted():
+    """One more than the largest horizon that propagation refutes, from any known bound but none;
+    on one device what is known.
+    """
+    rng, raised = np.random.default_rng(8), 0
+    for _ in range(12):
+        problem = random_problem(rng, max_ops=5, max_devices=3)
+        whole = Analysis(problem, seconds=3600.0)
+        if bound(problem, 0.0).infeasible or problem.num_devices == 1:
+            continue
+        for known in (0, 1, 2, whole.best()[0]):
+            evidence = whole.evidence(known)
+            refuted = [
+                horizon
+                for horizon in range(known, evidence.limit)
+                if known and destructive.refutes(*evidence_parts(evidence), horizon, math.inf)
+            ]
+            expected = max(refuted, default=known - 1) + 1
+            assert destructive.destructive_bound(evidence, math.inf) == expected
+            raised += expected > known
+    assert raised > 4
+    alone = Analysis(PlacementProblem.from_edges([[3], [4]], []))
+    assert destructive.destructive_bound(alone.evidence(2), math.inf) == 2
+
+
+def evidence_parts(evidence):
+    """Return what a horizon is refuted by."""
+    return evidence.relaxation, evidence.heads, evidence.weights
+
+
+def test_the_load_of_devices_that_are_alike():
+    """The largest item, the share of each device, or what one of h + 1 items a device holds."""
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        devices, count = int(rng.integers(1, 5)), int(rng.integers(1, 8))
+        ticks = sorted(rng.integers(0, 9, count).tolist(), reverse=True)
+        problem = PlacementProblem.from_edges([[t] * devices for t in ticks], [])
+        most = [ticks[0], -(-sum(ticks) // devices)]
+        for held in range(1, count):
+            first = ticks[: held * devices + 1]
+            if len(first) == held * devices + 1:
+                most.append(sum(first[-held - 1 :]))
+        assert load_bound(relax(problem)).value == max(most)
 
 
 def test_a_deadline_weakens_heads_only():

@@ -7,8 +7,10 @@ from __future__ import annotations
 import random
 import sys
 import time
+from functools import cache
 from itertools import permutations, product
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -20,7 +22,7 @@ import compare
 import family_lanes
 from ortools.sat.python import cp_model
 
-from placeopt.makespan.bounds import front, front_windows
+from placeopt.makespan.bounds import front, front_windows, segment_graph
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
@@ -121,6 +123,40 @@ def test_a_window_holds_what_all_orders_say(part):
             true = energy_of_window(side, window)
             assert side.most[window] == min(true, window * side.width), seed
             assert side.solved == window, seed
+
+
+def front_of(compute, edges=()):
+    """Return the forward front of a problem, with weights of one, and its relaxation."""
+    whole = Analysis(PlacementProblem.from_edges(compute, list(edges)), seconds=3600.0)
+    weights = np.ones(len(whole.relaxation.class_size), np.int64)
+    head = whole.heads.head
+    return Fronts(whole.relaxation, head, weights, backwards=False, num_workers=1)
+
+
+@pytest.mark.parametrize(
+    ("compute", "window", "energy"),
+    [
+        ([[5, 5]] * 7, 3, 6),  # most of the ops wait
+        ([[5, 5]] * 7, 8, 16),
+        ([[2, 2, -1]] * 2 + [[-1, -1, 9]] * 6, 4, 8),  # each op on a class of its own
+        ([[3, 3, 1]] * 4 + [[3, -1, -1]] * 2, 2, 5),  # one tick of each op that runs on the last
+        ([[9, 9, 4, 4]] * 12, 4, 16),
+    ],
+)
+def test_the_energy_of_many_ops_by_hand(compute, window, energy):
+    """Every device works all the time, and no op works elsewhere than it can."""
+    side = front_of(compute)
+    side.extend(window, 60.0)
+    assert (side.most[window], side.solved) == (energy, window)
+
+
+def test_a_window_that_is_not_looked_into_keeps_what_is_known():
+    """Without an answer of CP-SAT nothing is reached, and the bound stays."""
+    model = FrontModel(front_of([[5, 5]] * 3), [0, 1, 2], 4, 7)
+    for status in (cp_model.UNKNOWN, cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
+        with mock.patch.object(front_windows, "solve_interruptibly", lambda *given, s=status: s):
+            assert model.maximum(1.0) == (0, 7)
+            assert model.reaches(3, 1.0) is (False if status == cp_model.INFEASIBLE else None)
 
 
 def test_questions_alone_find_the_energy():
@@ -279,6 +315,120 @@ def test_the_nearest_meetings_are_those_of_the_definition():
             assert set(segment.between) == between
         seen += len(expected)
     assert seen > 20
+
+
+def between(graph):
+    """Return the ops after each op, itself left out, by the edges."""
+    after = {v: set() for v in graph.order}
+    for v in reversed(graph.order):
+        for u, _, _ in graph.before[v]:
+            after[u] |= after[v] | {v}
+    return after
+
+
+def test_small_segments_are_those_of_the_definition():
+    """Two ops with few ops between, at least two, which leave the first and enter the last op by
+    two edges or more; larger ones are not looked for.
+    """
+    seen = dropped = 0
+    for most in (2, 3, 5):
+        for _, graph in graphs():
+            after, expected = between(graph), {}
+            for u, v in product(graph.order, repeat=2):
+                inside = {w for w in after[u] if v in after[w]}
+                out = [w for w, _, _ in graph.behind[u] if w in inside or w == v]
+                into = [w for w, _, _ in graph.before[v] if w in inside or w == u]
+                if v in after[u] and len(inside) > 1 and min(len(set(out)), len(set(into))) > 1:
+                    expected[u, v] = inside
+            with mock.patch.object(segment_graph, "MOST_BETWEEN", most):
+                found = list(graph.small())
+            assert {(s.first, s.last): set(s.between) for s in found} == {
+                ends: inside for ends, inside in expected.items() if len(inside) <= most
+            }
+            for segment in found:
+                assert list(segment.between) == sorted(segment.between, key=graph.place.__getitem__)
+            seen += len(found)
+            dropped += len(expected) - len(found)
+            for limit in (2, most):
+                assert all(len(s.between) <= limit for s in graph.nearest(limit))
+            sizes = {len(s.between) for s in graph.nearest(10**9)}
+            assert {len(s.between) for s in graph.nearest(most)} == {x for x in sizes if x <= most}
+    assert min(seen, dropped) > 20
+
+
+def listed_by_definition(graph, segment, devices):
+    """Return when the last op of a segment can start if each op goes, in order, to the device on
+    which it starts first, but no later than all of them in turn.
+    """
+    end, home = {segment.first: 0}, {segment.first: 0}
+    for v in (*segment.between, segment.last):
+        best = None
+        for d in range(devices):
+            idle = max((end[u] for u in end if home[u] == d and u != segment.first), default=0)
+            start = 0 if v == segment.last else idle
+            for u, free, pay in graph.before[v]:
+                if u in end:
+                    start = max(start, end[u] + (free if home[u] == d else max(free, pay)))
+            if best is None or start < best[0]:
+                best = start, d
+        run = 0 if v == segment.last else graph.fastest[v]
+        end[v], home[v] = best[0] + run, best[1]
+    return min(end[segment.last], sum(graph.fastest[v] for v in segment.between))
+
+
+def test_segments_that_are_worth_while_could_pass_what_is_known():
+    """Those that a path through them, as long as all segments together allow, takes beyond it."""
+    kept = left = 0
+    for problem, graph in graphs():
+        if problem.num_devices < 2:
+            continue
+        rng, segments = random.Random(problem.num_ops), list(graph.small())
+        for segment in segments:
+            ticks = graph.listed(segment, problem.num_devices)
+            assert ticks == listed_by_definition(graph, segment, problem.num_devices)
+        ticks = {s: rng.randint(0, 20) for s in segments}
+        head, tail = ([rng.choice([0, 0, 9]) for _ in graph.order] for _ in range(2))
+        heads = SimpleNamespace(minima=lambda head=head, tail=tail: (head, tail))
+        steps = [(u, v, free) for v in graph.order for u, free, _ in graph.before[v]]
+        steps += [(s.first, s.last, ticks[s]) for s in segments]
+
+        @cache
+        def begin(v, head=head, steps=steps, run=graph.fastest):
+            return max([head[v], *(begin(u) + run[u] + x for u, w, x in steps if w == v)])
+
+        @cache
+        def rest(v, tail=tail, steps=steps, run=graph.fastest):
+            return max([tail[v], *(x + run[w] + rest(w) for u, w, x in steps if u == v)])
+
+        run = graph.fastest
+        through = {
+            s: begin(s.first) + run[s.first] + ticks[s] + run[s.last] + rest(s.last)
+            for s in segments
+        }
+        for known in {*through.values(), 0}:
+            found = graph.worthwhile(segments, heads, known, ticks.__getitem__)
+            assert found == sorted(
+                (s for s in segments if through[s] > known), key=lambda s: len(s.between)
+            )
+            kept += len(found)
+            left += len(segments) - len(found)
+    assert min(kept, left) > 20
+
+
+def test_where_no_segments_are_looked_for():
+    """On one device, of too many ops, and of more ticks than CP-SAT is asked to add."""
+
+    def stub(ops, devices, ticks):
+        return SimpleNamespace(
+            num_ops=ops,
+            problem=SimpleNamespace(num_devices=devices),
+            min_compute=np.array([ticks // 2, ticks - ticks // 2]),
+        )
+
+    largest, most = segment_graph.LARGEST, segment_graph.MOST_TICKS
+    assert not segment_graph.too_large(stub(largest, 2, most))
+    for asked in ((largest + 1, 2, most), (largest, 1, most), (largest, 2, most + 1)):
+        assert segment_graph.too_large(stub(*asked))
 
 
 # --- the cheapest version of a problem

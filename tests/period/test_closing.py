@@ -205,8 +205,11 @@ def closed_gaps(seeds, training):
                 found.append(ticks)
                 value[0] = min(value[0], ticks)
 
-            bound = Closing(cover, lambda value=value: value[0], offer).raise_from(0, 60.0)
+            whole = Closing(cover, lambda value=value: value[0], offer)
+            bound = whole.raise_from(0, 60.0)
             assert bound <= best <= value[0]
+            assert not whole.unfinished
+            assert Closing(cover, lambda value=value: value[0], offer).unfinished
             assert all(ticks < start for ticks in found)
             tried += 1
             closed += bound == value[0]
@@ -229,6 +232,33 @@ def test_short_lists_prove_less(monkeypatch, most, training):
     closed, tried = closed_gaps(range(40), training)
     assert tried > 30
     assert 0 < closed < tried
+
+
+def test_sets_that_fill_no_memory_are_accepted():
+    """A placement of sets is offered where it fits, the nodes in none of them on the other type,
+    and said to be within a limit where its loads are.
+    """
+    rng, seen = np.random.default_rng(3), []
+    for problem, cover in covers(range(40), n=5):
+        model = cover.model
+        types = model.types[cover.g]
+        others = [d for d in range(problem.num_devices) if d not in types]
+        for _ in range(12):
+            held = rng.integers(0, len(types) + len(others[:1]), model.num_nodes)
+            device = np.array([(*types, *others)[d] for d in held])
+            ticks, offered = int(period_batch(problem, model.expand(device)[None])[0]), []
+            if not model.allowed[np.arange(len(held)), model.type_of[device]].all():
+                continue
+            used = [int(model.resident[device == d].sum()) for d in range(problem.num_devices)]
+            fits = all(x <= int(y) for x, y in zip(used, problem.capacity, strict=True))
+            members = np.array([held == d for d in range(len(types))])
+            for limit in (ticks - 1, ticks):
+                whole = Closing(cover, lambda: 1 << 60, offered.append)
+                assert whole._accept(members, limit) == (fits and limit >= ticks)
+                assert whole._best == (ticks if fits else closing._NEVER)
+            assert [x.tolist() for x in offered] == [device.tolist()] * (2 * fits)
+            seen.append(fits)
+    assert 10 < sum(seen) < len(seen)
 
 
 def test_others_are_not_closed():

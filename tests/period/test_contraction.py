@@ -76,6 +76,9 @@ def test_idle_leaves_join_their_neighbour():
     chain = [(0, 1, 3), (1, 2, 3), (2, 3, 3), (0, 4, 9)]
     assert model_of([[4, 4], [0, 0], [0, 0], [0, 0], [5, 5]], chain)[1] == [[0, 1, 2, 3], [4]]
     assert len(model_of([[4, 4], [0, 0], [5, 5]], [(0, 2, 7)])[1]) == 2
+    problem = model_of(times, edges)[0].problem
+    for sync, nodes in ([0, 0, 0], 2), ([1, 0, 1], 2), ([0, 1, 0], 3):
+        assert contract(problem, contiguity="none", sync=np.array(sync)).num_nodes == nodes
 
 
 def test_heavy_transfers_join_their_ends():

@@ -159,7 +159,12 @@ def test_the_deadline_ends_everything():
             np.ones(model.num_nodes, dtype=np.int64), np.ones(model.num_nodes, dtype=bool), 5, 1
         )
     assert cover_bound(model, 0.0) is None
-    assert CoverBound(model, main_type(model), pricer).raise_from(1, 100) == 1
+    cover = CoverBound(model, main_type(model), pricer)
+    assert cover.raise_from(1, 100) == 1
+    assert cover.unfinished
+    pricer.deadline = time.perf_counter() + 600
+    cover.raise_from(1, 100)
+    assert not cover.unfinished
 
 
 @pytest.mark.parametrize(

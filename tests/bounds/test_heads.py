@@ -1,0 +1,221 @@
+"""Heads and tails that pay for transfers, written out over paths and sets of ancestors, the window
+of a large graph, and the delays of forks by their recursion.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from contextlib import nullcontext
+from functools import cache
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from placeopt.makespan.bounds import communication, fork_join
+from placeopt.makespan.bounds.communication import Graph, earliest_starts, heads_tails
+from placeopt.makespan.bounds.relaxation import INFINITE
+
+pytestmark = pytest.mark.interpreted
+
+
+def drawn_graph(rng):
+    """Return a graph with delays in any case, edges that join two devices never, and classes."""
+    n, classes = int(rng.integers(3, 8)), int(rng.choice([1, 2, 2, 3]))
+    order = rng.permutation(n)
+    pairs = [(i, j) for j in range(n) for i in range(j) if rng.random() < 0.55]
+    edges = {v: [] for v in range(n)}
+    for i, j in pairs:
+        free = int(rng.choice([0, 0, 0, 1, 3]))
+        pay = INFINITE if rng.random() < 0.15 else free + int(rng.integers(0, 7))
+        edges[int(order[j])].append((int(order[i]), free, pay))
+    compute = rng.integers(0, 7, (n, classes))
+    for row in compute:
+        if rng.random() < 0.3:
+            row[rng.permutation(classes)[: int(rng.integers(0, classes))]] = -1
+    rows = [row for v in range(n) for row in edges[v]]
+    op, free, pay = np.array(rows, np.int64).reshape(-1, 3).T
+    return Graph(
+        order.astype(np.int64),
+        np.cumsum([0, *(len(edges[v]) for v in range(n))]),
+        np.ascontiguousarray(op),
+        np.ascontiguousarray(free),
+        np.ascontiguousarray(pay),
+        compute,
+        rng.integers(1, 3, classes),
+        np.where(compute < 0, INFINITE, compute).min(axis=1),
+    ), edges
+
+
+def one_machine(jobs):
+    """Return the largest, over all sets, of least release, lengths and least tail."""
+    sets = (some for size in range(1, len(jobs) + 1) for some in itertools.combinations(jobs, size))
+    return max(
+        (
+            min(r for r, _, _ in some) + sum(p for _, p, _ in some) + min(q for _, _, q in some)
+            for some in sets
+        ),
+        default=0,
+    )
+
+
+def spread_work(ops, devices):
+    """Return the latest that ops (head, time, d0, d1) let an op start: those of each least head
+    and least delay to another device, on its device or spread over all.
+    """
+    best = 0
+    for a, b in itertools.product({o[0] for o in ops}, {o[3] for o in ops}):
+        some = sorted((o for o in ops if o[0] >= a and o[3] >= b), key=lambda o: -o[3])
+        if not some or some[-1][3] != b:
+            continue
+        alone = sum(o[1] for o in some) + min(o[2] for o in some)
+        if devices == 1 or alone <= b:
+            best = max(best, a + alone)
+        elif b < INFINITE:
+            best = max(best, a - (-(alone + (devices - 1) * b) // devices))
+    return best
+
+
+def heads_by_definition(graph, edges, window, steps):
+    """Return the heads, by the recursion of the module text over the ancestors in the window."""
+    order, size = graph.order.tolist(), graph.class_size.tolist()
+    n, classes = graph.compute.shape
+    devices, place = sum(size), {v: i for i, v in enumerate(order)}
+    head = np.full((n, classes), -1)
+    ends, earliest = [INFINITE] * n, [INFINITE] * n
+    for v in order:
+        near = {v: 0}
+        far = {v: INFINITE}
+        for w in reversed(order[max(0, place[v] - window + 1) : place[v] + 1]):
+            run = 0 if w == v else int(graph.fastest[w])
+            for u, free, pay in edges[w] if w in near else ():
+                later = INFINITE if free or far[w] >= INFINITE else run + far[w]
+                here = INFINITE if pay >= INFINITE else pay + run + near[w]
+                near[u] = max(near.get(u, 0), free + run + near[w])
+                far[u] = max(far.get(u, 0), min(here, later))
+        before = [u for u in near if u != v and place[u] > place[v] - window]
+        base = max([0, *(ends[u] + near[u] for u in before)])
+        base = max([base, *(ends[u] + free for u, free, _ in edges[v])])
+        if steps and len(before) > 1:
+            base = max(
+                base,
+                spread_work(
+                    [(earliest[u], int(graph.fastest[u]), near[u], far[u]) for u in before],
+                    devices,
+                ),
+            )
+        for c in range(classes):
+            if graph.compute[v, c] < 0:
+                continue
+            key, floor = {}, base
+            for u in before:
+                ways = [
+                    int(head[u, x] + graph.compute[u, x])
+                    for x in range(classes)
+                    if graph.compute[u, x] >= 0 and (x != c or size[c] > 1)
+                ]
+                key[u] = min(ways) + far[u] if ways and far[u] < INFINITE else INFINITE
+                if graph.compute[u, c] < 0 and key[u] < INFINITE:
+                    floor = max(floor, key[u])
+            here = [u for u in before if key[u] > floor and graph.compute[u, c] >= 0]
+            here.sort(key=lambda u: -key[u])
+            starts = []
+            for j in range(len(here) + 1):
+                jobs = [(int(head[u, c]), int(graph.compute[u, c]), near[u]) for u in here[:j]]
+                starts.append(max(one_machine(jobs), *(key[u] for u in here[j : j + 1]), 0))
+            head[v, c] = max(floor, min(starts)) if here else floor
+            earliest[v] = min(earliest[v], int(head[v, c]))
+            ends[v] = min(ends[v], int(head[v, c] + graph.compute[v, c]))
+    return head
+
+
+def littered(rng):
+    """Let new arrays hold anything where kernels are interpreted: what is not set is not read."""
+    if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+        return nullcontext()
+    empty, litter = np.empty, rng.integers(0, 8, 50)
+
+    def filled(shape, *given, **named):
+        made = empty(shape, *given, **named)
+        made.flat = litter
+        return made
+
+    return mock.patch.object(np, "empty", filled)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_heads_are_those_of_the_definition(part):
+    """Every op's head on every class, with all ancestors and with those of a window."""
+    rng = np.random.default_rng(part)
+    for _ in range(120):
+        graph, edges = drawn_graph(rng)
+        n = len(graph.order)
+        window = int(rng.choice([n, n, max(1, n - 2), 2]))
+        steps = int(rng.choice([0, 99]))
+        head = np.full(graph.compute.shape, -1, np.int64)
+        earliest, ends, at = np.zeros(n, np.int64), np.zeros(n, np.int64), int(rng.integers(0, n))
+        with littered(rng):
+            earliest_starts(graph, head, earliest, ends, 0, at, window, steps)
+            earliest_starts(graph, head, earliest, ends, at, n, window, steps)
+        assert head.tolist() == heads_by_definition(graph, edges, window, steps).tolist()
+
+
+@pytest.mark.parametrize(
+    ("n", "end", "expected"),
+    [
+        (100, math.inf, 100),  # all ancestors
+        (14_000, math.inf, 14_000),
+        (20_000, math.inf, 11_000),  # 20 million visits a second, 11 of them
+        (20_000, 0.0, 1_000),
+        (4_000_000, math.inf, 64),  # but 64 ancestors in any case
+        (4_000_000, 0.0, 64),
+    ],
+)
+def test_the_window_of_a_large_graph_follows_the_time(n, end, expected):
+    """As many ancestors of each op as the time allows to visit, 64 of them without time."""
+    made = SimpleNamespace(num_ops=n, forwards="out", backwards="back", compute=None)
+    asked = []
+
+    def run(relaxation, direction, window, until):
+        asked.append((direction, window))
+
+    with mock.patch.object(communication, "_run", run):
+        heads_tails(made, end=end)
+        heads_tails(made, 7, end=end)
+    assert asked == [("out", expected), ("back", expected), ("out", 7), ("back", 7)]
+
+
+def test_delays_between_the_ends_of_a_fork_are_those_of_the_recursion():
+    """In any case the longest path; on another device each edge is paid, or what follows is."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        n = int(rng.integers(3, 8))
+        before = [[] for _ in range(n)]
+        for v in range(1, n):
+            for u in range(v):
+                if rng.random() < 0.6:
+                    free = int(rng.choice([0, 0, 1, 3]))
+                    pay = INFINITE if rng.random() < 0.1 else free + int(rng.integers(0, 7))
+                    before[v].append((u, free, pay))
+        ticks = rng.integers(0, 9, n).tolist()
+
+        @cache
+        def near(v, before=before, ticks=ticks):
+            ways = [f + near(u) + (ticks[u] if u else 0) for u, f, _ in before[v]]
+            return max(ways, default=0) if v else 0
+
+        @cache
+        def apart(v, before=before, ticks=ticks):
+            if v == 0:
+                return INFINITE
+            ways = []
+            for u, free, pay in before[v]:
+                run = ticks[u] if u else 0
+                ways.append(min(pay + run + near(u), INFINITE if free else run + apart(u)))
+            return max(ways, default=0)
+
+        found = fork_join._delays(0, range(1, n), before, ticks)
+        assert found == ({v: near(v) for v in range(n)}, {v: apart(v) for v in range(n)})

@@ -1,0 +1,208 @@
+"""The tables of the program over ideals that prices slots, against its recursion written out over
+sets: every state, and the step that each comes from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.latency.bounds.flow import FlowBound
+from placeopt.latency.bounds.slot_program import ONE, SEVERAL, UNKNOWN, Flow, fill_rows, ideal_sums
+from placeopt.model.arrays import NO_VALUE
+
+pytestmark = pytest.mark.interpreted
+
+
+def drawn_bound(rng, slots):
+    """Return the flow bound of a problem with classes that slots part, and tight memory."""
+    n = int(rng.integers(4, 8))
+    edges = {(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.7}
+    edges |= {(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.4}
+    ticks, slow = rng.integers(1, 9, n), rng.integers(1, 12, n)
+    slow[rng.random(n) < 0.4] = -1
+    ticks[(rng.random(n) < 0.1) & (slow >= 0)] = -1
+    resident = rng.integers(0, 6, n)
+    room = max(int(resident.max()), int(rng.uniform(0.4, 1.1) * resident.sum()))
+    problem = po.PlacementProblem.from_edges(
+        np.stack([ticks, ticks, slow], axis=1),
+        [(u, v, int(rng.integers(0, 4))) for u, v in sorted(edges)],
+        resident=resident,
+        capacity=[room, room, 1 << 40],
+        colocation=rng.choice([0, 0, 1, 1, 2, 2, 3], n),
+        io_class=[0, 0, -1],
+        objective="latency",
+        slots=slots,
+    )
+    return FlowBound(problem)
+
+
+def drawn_flow(rng, bound):
+    """Return what some random paths carry, per node and per edge."""
+    node, edge = np.zeros(len(bound.nodes.ops), np.int64), np.zeros(len(bound._ends), np.int64)
+    for weight in rng.integers(1, 9, 4).tolist():
+        v = int(rng.integers(len(node)))
+        node[v] += weight
+        while len(out := np.flatnonzero(bound._ends[:, 0] == v)) and rng.random() < 0.8:
+            e = int(rng.choice(out))
+            edge[e], v = edge[e] + weight, int(bound._ends[e, 1])
+            node[v] += weight
+    return node, edge
+
+
+class Written:
+    """The recursion: per ideal what each (state, slots used) costs at least, and by which steps.
+
+    A state is (holders, least, last): how many slots hold the classes that cross the border, and
+    what the slots of the first and the last of these classes are known to take, in steps.
+    """
+
+    def __init__(self, bound, node, edge):
+        self.a, self.node, self.edge = bound.arrays, node.tolist(), edge.tolist()
+        self.ends, self.tensors = bound._ends.tolist(), bound.nodes.tensors
+        self.slots, n = bound._num_slots, len(node)
+        self.two = bound.problem.slots == 2 and max(self.a.group_size) > 1
+        self.classes = [
+            set(np.flatnonzero(self.a.group == g)) for g in range(max(self.a.group) + 1)
+        ]
+        held = [bound.lattice.members(i, n) for i in range(bound.lattice.num_ideals)]
+        self.ideals = [frozenset(np.flatnonzero(x)) for x in held]
+        self.value = [{} for _ in self.ideals]
+        self.steps = [{} for _ in self.ideals]
+        for s in range(self.slots + 1):
+            self.value[0][(0, 0, 0), s] = 0
+        for i, ideal in enumerate(self.ideals[1:], 1):
+            for below, smaller in enumerate(self.ideals):
+                if smaller < ideal:
+                    self.pool(i, below)
+                    self.slot(i, below)
+
+    def put(self, i, state, s, value, came):
+        """Keep the least of a state, and every step that reaches it."""
+        old = self.value[i].get((state, s), NO_VALUE)
+        if value < old:
+            self.value[i][state, s], self.steps[i][state, s] = value, set()
+        if value <= old:
+            self.steps[i][state, s].add(came)
+
+    def crossing(self, i):
+        """Classes with nodes on both sides of an ideal's border."""
+        return [g for g, c in enumerate(self.classes) if c & self.ideals[i] and c - self.ideals[i]]
+
+    def pool(self, i, below):
+        """What lies between two ideals enters the pool: an op, and all that follow it there."""
+        a, gone = self.a, self.ideals[i] - self.ideals[below]
+        leader = a.leader[min(gone)]
+        if gone != set(np.flatnonzero(a.leader == leader)) or a.pool_time[leader] < 0:
+            return
+        cost = sum(self.node[v] * int(a.pool_time[v]) for v in gone)
+        kept = gone == self.classes[a.group[leader]]
+        for (state, s), value in self.value[below].items():
+            self.put(i, state if kept else (0, 0, 0), s, value + cost, (below, state, 0))
+
+    def cost(self, held):
+        """The flow that visits a slot times its ticks."""
+        visits = sum(self.node[v] for v in held)
+        visits -= sum(x for x, e in zip(self.edge, self.ends, strict=True) if set(e) <= held)
+        ticks = sum(int(self.a.slot_time[v]) for v in held)
+        for (u, heads, _), io in zip(self.tensors, self.a.io_time.tolist(), strict=True):
+            ticks += io * (u not in held and bool(held & set(heads)))
+            ticks += io * (u in held and not set(heads) <= held)
+        return visits * ticks
+
+    def slot(self, i, below):
+        """What lies between two ideals is one slot."""
+        a, ideal, smaller = self.a, self.ideals[i], self.ideals[below]
+        held = ideal - smaller
+        used = int(sum(a.resident[v] for v in held))
+        if min(a.slot_time[v] for v in held) < 0 or used > a.capacity:
+            return
+        here = {g for g, c in enumerate(self.classes) if c & held}
+        earlier = {g for g in here if self.classes[g] & smaller}
+        later = {g for g in here if self.classes[g] - ideal}
+        if bool(earlier) + bool(later) > a.most_open:
+            return
+        before, after, cost = self.crossing(below), self.crossing(i), self.cost(held)
+        first, final = (before[0], before[-1]) if before else (None, None)
+        for (state, s), value in self.value[below].items():
+            holders, low, high = state
+            one = self.two and holders == ONE
+            shared = [low] * (one or first in here) + [high] * (one or final in here)
+            if earlier and max(shared, default=0) * a.step + used > a.capacity:
+                continue  # both are on one accelerator
+            if earlier and one and set(before) - here:
+                continue  # the one slot of the classes has all of its accelerator's other slot
+            if earlier and self.two and holders == SEVERAL and set(before) <= here:
+                continue  # two slots of one accelerator have them, and no third one is there
+            if s == self.slots:
+                continue
+
+            def known(g, low=low, high=high, one=one):
+                if g in here:
+                    return used // a.step
+                if g == first:
+                    return low
+                return high if g == final else max(low, high) * one
+
+            to = [known(after[0]), known(after[-1])] if after else [known(None), known(None)]
+            number = self.holders(holders, later, after, before) if self.two else UNKNOWN
+            self.put(i, (number, *to), s + 1, value + cost, (below, state, 1))
+
+    def holders(self, holders, later, after, before):
+        """How many slots hold the classes `after` a slot that parts the classes `later`."""
+        if later == set(after):
+            return ONE
+        if later:
+            return SEVERAL
+        if holders == ONE or len(after) == 1:
+            return ONE
+        return holders if len(after) == len(before) else UNKNOWN
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_tables_are_those_of_the_recursion(part):
+    """Every state of every ideal costs what the recursion over sets says, and comes from a step of
+    that cost; below a limit the value of the whole is the same.
+    """
+    rng, parted, several = np.random.default_rng(part), 0, 0
+    for _ in range(40):
+        bound = drawn_bound(rng, int(rng.choice([1, 2, 2, 2, 3])))
+        if not bound.usable:
+            continue
+        node, edge = drawn_flow(rng, bound)
+        written = Written(bound, node, edge)
+        lattice, tables, steps = bound.lattice.arrays, bound._tables, bound._steps
+        low = ideal_sums(lattice, np.maximum(bound._fast, 0) * node)
+        for i, ideal in enumerate(written.ideals):
+            assert low[i] == sum(max(bound._fast[v], 0) * node[v] for v in ideal)
+
+        def fill(limit, bound=bound, flow=(node, edge, low), lattice=lattice, tables=tables):
+            rows = bound.lattice.num_ideals
+            fill_rows(bound.arrays, lattice, Flow(*flow, limit), tables, 0, rows)
+            return int(tables.value[-1, :, -1].min())
+
+        def number(state, steps=steps):
+            return state[0] * steps**2 + state[1] * steps + state[2]
+
+        best = fill(NO_VALUE - 1)
+        states = tables.value.shape[1]
+        for i, reached in enumerate(written.value):
+            expected = np.full(tables.value.shape[1:], NO_VALUE)
+            for (state, s), value in reached.items():
+                expected[number(state), s] = value
+                if i:
+                    came, choice = divmod(int(tables.back[i, number(state), s]), 2)
+                    ways = {(w * states + number(k), c) for w, k, c in written.steps[i][state, s]}
+                    assert (came, choice) in ways
+                several += state[0] == SEVERAL
+            assert (tables.value[i] == expected).all()
+            alive = np.flatnonzero(expected[:, -1] < NO_VALUE).tolist()
+            assert tables.live[i, : tables.num_live[i]].tolist() == alive
+            crossing = written.crossing(i)
+            assert tables.num_crossing[i] == len(crossing)
+            parted += len(crossing) > 1
+        if best < NO_VALUE:
+            assert (fill(best + 1), fill(best)) == (best, NO_VALUE)
+    assert parted > 20
+    assert several > 10
