@@ -27,6 +27,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from placeopt.model.threads import start_thread
+
 GRACE = 1.5
 """Seconds that the main thread has to react."""
 
@@ -107,7 +109,7 @@ def signals_handled() -> Iterator[None]:
     old = {number: signal.signal(number, _raise) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     over = threading.Event()
-    threading.Thread(target=_watch, args=(reader, over), name=WATCHER, daemon=True).start()
+    start_thread(_watch, reader, over, name=WATCHER)
     try:
         yield
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from placeopt.cli.model_notes import link_note, memory_note, over_limit, why_non
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
+from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SolveReport:
     def preload_plotting(self) -> None:
         """Load what draws the pictures while a search runs, not after it."""
         if self.folder is not None:
-            threading.Thread(target=_load_pictures, daemon=True).start()
+            start_thread(_load_pictures)
 
     def save_result(self, result: Result[Any]) -> None:
         """Save a result as soon as there is one; a full disk does not end the search."""

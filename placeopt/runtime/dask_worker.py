@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.threads import start_thread
 from placeopt.runtime.serial_runtime import make_constants
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ def dask_setup(worker: Any) -> None:
     minutes.
     """
     if multiprocessing.parent_process() is not None:
-        threading.Thread(
-            target=_end_with, args=(os.getppid(),), name="placeopt-parent", daemon=True
-        ).start()
+        start_thread(_end_with, os.getppid(), name="placeopt-parent")
 
 
 def _end_with(parent: int) -> None:

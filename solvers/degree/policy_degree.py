@@ -42,12 +42,12 @@ J. A. Boyan, "Least-squares temporal difference learning", ICML 1999.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.threads import map_threads
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.tuning import (
     TRAINING,
@@ -239,10 +239,14 @@ class PolicyDegree(DegreeSolver):
         tasks = [
             (stream, policy if i % 2 else curious, offset + i) for i, stream in enumerate(streams)
         ]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            runs = list(
-                pool.map(lambda task: record_episode(task[0], task[1], seed=task[2]), tasks)
+        runs = list(
+            map_threads(
+                lambda task: record_episode(task[0], task[1], seed=task[2]),
+                tasks,
+                os.cpu_count() or 1,
+                "episodes",
             )
+        )
         tracker.count(len(runs))
         return Served(
             np.stack([features.astype(np.float32) for _, features in runs]),
