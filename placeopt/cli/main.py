@@ -75,7 +75,7 @@ def _root(
 def _command(name: str) -> Any:
     """Return the function of a command, whose module is imported now."""
     word = name.replace("-", "_")
-    module = importlib.import_module(f"placeopt.cli.{BESIDE.get(name, word)}")
+    module = importlib.import_module(f".{BESIDE.get(name, word)}", __package__)
     return getattr(module, f"{word}_command")
 
 

@@ -162,7 +162,7 @@ class DaskRuntime:
                     n_workers=self.num_devices,
                     threads_per_worker=1,
                     processes=True,
-                    preload=["placeopt.runtime.dask_worker"],
+                    preload=[dask_worker.__name__],
                     dashboard_address=":0",
                     memory_limit=0,
                     silence_logs=50,
