@@ -224,21 +224,23 @@ def read_split(
         )
     device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data
-    for key, kind in HOLDERS:
+    holders = [
+        (key, kind, index, holder)
+        for key, kind in HOLDERS
+        for index, holder in enumerate(rows(data, key, where))
+    ]
+    for key, kind, index, holder in holders:
         own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
-        for index, holder in enumerate(rows(data, key, where)):
-            for op in _ops(holder, op_of, f"{where}: {key}[{index}]"):
-                if index >= len(own):
-                    raise InputError(
-                        f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes "
-                        "in problem "
-                        f"'{problem.name}'"
-                    )
-                if device[op] >= 0:
-                    raise InputError(
-                        f"{where}: op '{problem.op_names[op]}' is placed twice; keep one"
-                    )
-                device[op] = own[index]
+        ops = _ops(holder, op_of, f"{where}: {key}[{index}]")
+        if ops and index >= len(own):
+            raise InputError(
+                f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes in "
+                f"problem '{problem.name}'"
+            )
+        for op in ops:
+            if device[op] >= 0:
+                raise InputError(f"{where}: op '{problem.op_names[op]}' is placed twice; keep one")
+            device[op] = own[index]
     if (device < 0).any():
         raise InputError(
             f"{where}: op '{problem.op_names[int((device < 0).argmax())]}' has no device"

@@ -375,21 +375,18 @@ def number(value: Any, where: Place, what: str) -> float:
 
 def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
     """Return a whole number >= `least` given as a number (3 or 3.0) or as text."""
-    if type(value) is int:
-        result = value
-    else:
-        try:
-            if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-                result = int(value)
-            else:
-                as_float = _real(value)
-                result = int(as_float)
-                if result != as_float:
-                    raise ValueError
-        except (ValueError, OverflowError):
-            raise InputError(
-                f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
-            ) from None
+    try:
+        if type(value) is int or (isinstance(value, str) and _WHOLE.fullmatch(value.strip())):
+            result = int(value)
+        else:
+            as_float = _real(value)
+            result = int(as_float)
+            if result != as_float:
+                raise ValueError
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
+        ) from None
     if not least <= result < MAX_SUM:
         raise InputError(
             f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received "

@@ -172,6 +172,30 @@ def compare(
     meanwhile : called while other processes compile kernels.
     """
     problem = comparison.problem
+
+    def run_all() -> None:
+        if bound_seconds is not None:
+            announce("lower bound")
+            comparison.report = bound(problem, seconds=bound_seconds)
+        for name, solver in solvers:
+            announce(name)
+            alone = len(solvers) == 1
+            result = _run_one(
+                comparison, name, solver, budget, seed, initial, on_progress, alone=alone
+            )
+            if result is None:
+                continue
+            comparison.results.append(result)
+            keep(result)
+            failed = any(f.solver == name for f in comparison.failures)
+            if result.stop_reason == "interrupted" and not failed:
+                comparison.interrupted = True
+                return
+        comparison.alone = plainest_value(comparison)
+        proved = any(result.lower_bound for result in comparison.results)
+        if comparison.report is None and not proved:  # whoever was to prove one has failed
+            comparison.report = bound(problem, seconds=0.0)
+
     try:
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
@@ -179,38 +203,7 @@ def compare(
         with early_start(
             groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)
         ):
-            if bound_seconds is not None:
-                announce("lower bound")
-                comparison.report = bound(problem, seconds=bound_seconds)
-            for name, solver in solvers:
-                announce(name)
-                result = _run_one(
-                    comparison,
-                    name,
-                    solver,
-                    budget,
-                    seed,
-                    initial,
-                    on_progress,
-                    alone=len(solvers) == 1,
-                )
-                if result is None:
-                    continue
-                comparison.results.append(result)
-                keep(result)
-                if result.stop_reason == "interrupted" and not any(
-                    f.solver == name for f in comparison.failures
-                ):
-                    comparison.interrupted = True
-                    break
-            if not comparison.interrupted:
-                comparison.alone = plainest_value(comparison)
-                if comparison.report is None and not any(
-                    result.lower_bound for result in comparison.results
-                ):
-                    comparison.report = bound(
-                        problem, seconds=0.0
-                    )  # whoever was to prove bounds has failed
+            run_all()
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = comparison.results or comparison.first

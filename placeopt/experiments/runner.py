@@ -231,12 +231,12 @@ def run_study(
         if reporter is not None:
             reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
+        finished = reporter.finished if reporter is not None else lambda *_: None
         try:
             for row in _execute(todo, folder, jobs, backend, address):
                 store.append(row)
                 summary.count(row)
-                if reporter is not None:
-                    reporter.finished(summary, row)
+                finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())

@@ -96,19 +96,19 @@ def _draw(
             edgecolors="white",
             linewidths=0.4 if n <= MAX_LABELLED else 0.12 if n <= 3000 else 0.0,
         )
-        if n <= MAX_LABELLED:
-            for v, (begin, width) in zip(ops.tolist(), spans.tolist(), strict=True):
-                name = problem.op_names[v].rsplit("/", 1)[-1]
-                if width > end * 0.0072 * len(name) and len(name) <= 18:
-                    axes.text(
-                        begin + width / 2,
-                        d + 0.3,
-                        name,
-                        ha="center",
-                        va="center",
-                        fontsize=6,
-                        color="white",
-                    )
+        labelled = zip(ops.tolist(), spans.tolist(), strict=True) if n <= MAX_LABELLED else ()
+        for v, (begin, width) in labelled:
+            name = problem.op_names[v].rsplit("/", 1)[-1]
+            if width > end * 0.0072 * len(name) and len(name) <= 18:
+                axes.text(
+                    begin + width / 2,
+                    d + 0.3,
+                    name,
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color="white",
+                )
         _draw_arrivals(axes, evaluation, d, scale)
         busy = evaluation.busy[d] / max(1, evaluation.makespan)
         axes.text(

@@ -4,6 +4,7 @@ memory over time.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,43 +165,34 @@ def _draw_cells(
     for i in range(problem.num_blocks):
         kind, span = problem.kind[i], int(problem.span[i])
         room = span * inches_per_tick - CELL_MARGIN
-        for j in range(schedule.micro_batches):
-            start = int(schedule.start[j, i])
-            if start >= end:
-                continue
-            for d in problem.devices_of(i).tolist():
-                top = d - BAND / 2 + lane_of[kind] * height
-                axis.add_patch(
-                    Rectangle(
-                        (start, top),
-                        span,
-                        height,
-                        facecolor=COLOURS[kind],
-                        edgecolor="#404040",
-                        linewidth=0.4,
-                        gid="cell",
-                        zorder=2,
-                    )
+        begun = np.flatnonzero(schedule.start[:, i] < end).tolist()
+        for j, d in itertools.product(begun, problem.devices_of(i).tolist()):
+            start, top = int(schedule.start[j, i]), d - BAND / 2 + lane_of[kind] * height
+            axis.add_patch(
+                Rectangle(
+                    (start, top),
+                    span,
+                    height,
+                    facecolor=COLOURS[kind],
+                    edgecolor="#404040",
+                    linewidth=0.4,
+                    gid="cell",
+                    zorder=2,
                 )
-                font = next(
-                    (
-                        size
-                        for size in FONTS
-                        if room >= INCHES_PER_DIGIT_AND_POINT * size * len(str(j))
-                    ),
-                    None,
+            )
+            inches = INCHES_PER_DIGIT_AND_POINT * len(str(j))
+            font = next((size for size in FONTS if room >= inches * size), None)
+            if font is not None:
+                axis.text(
+                    start + span / 2,
+                    top + height / 2,
+                    str(j),
+                    ha="center",
+                    va="center",
+                    fontsize=font,
+                    clip_on=True,
+                    zorder=3,
                 )
-                if font is not None:
-                    axis.text(
-                        start + span / 2,
-                        top + height / 2,
-                        str(j),
-                        ha="center",
-                        va="center",
-                        fontsize=font,
-                        clip_on=True,
-                        zorder=3,
-                    )
 
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:

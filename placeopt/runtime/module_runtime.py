@@ -222,23 +222,19 @@ class ModuleWork:
             {} for _ in names
         ]  # by device: inputs, weights, what depends on them alone
         program = tasks.program
-        placeholders = [
-            node for node in program.graph_module.graph.nodes if node.op == "placeholder"
-        ]
         leaves = pytree.tree_leaves(
             (program.example.inputs, program.example.kwargs), is_leaf=lambda x: x is None
         )
-        used = {int(d) for d in placement.device.tolist()}
+        nodes = program.graph_module.graph.nodes
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        values = dict(zip(inputs, leaves, strict=True))
+        for node in nodes:
+            if node.op == "get_attr":
+                values[node] = attribute(program.graph_module, node.target)
         with torch.no_grad():
-            for d in used:
+            for d in set(placement.device.tolist()):
                 where, given = self.devices[d], self.given[d]
-                given |= {
-                    node: _to(value, where)
-                    for node, value in zip(placeholders, leaves, strict=True)
-                }
-                for node in program.graph_module.graph.nodes:
-                    if node.op == "get_attr":
-                        given[node] = _to(attribute(program.graph_module, node.target), where)
+                given |= {node: _to(value, where) for node, value in values.items()}
                 for node in tasks.fixed:
                     given[node] = self._call(node, given, where)
 

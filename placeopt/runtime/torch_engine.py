@@ -125,13 +125,17 @@ class Engine:
                     stream.synchronize()
                 self.times[:, op] = start, time.perf_counter()
                 del operands
-                with self.changed:
-                    self.left -= 1
-                    for tensor in reads:
-                        self._release(d, tensor)
-                    for tensor, value in zip(self.work.outputs(op), outputs, strict=False):
-                        self._produce(d, tensor, value)
-                    self.changed.notify_all()
+                self._finish(d, op, outputs)
+
+    def _finish(self, d: int, op: int, outputs: Sequence[Any]) -> None:
+        """Give up what an op has read, and hand on what it made."""
+        with self.changed:
+            self.left -= 1
+            for tensor in self.work.reads(op):
+                self._release(d, tensor)
+            for tensor, value in zip(self.work.outputs(op), outputs, strict=False):
+                self._produce(d, tensor, value)
+            self.changed.notify_all()
 
     def _produce(self, d: int, tensor: int, value: Any) -> None:
         """Hand a new tensor to its readers here, and ask for its copies to the other devices."""

@@ -19,6 +19,7 @@ fit is one), for short streams.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -216,13 +217,12 @@ def _integer(
             load[arrival].append((width, literal))
         if not blocks:
             continue
-        places = []
-        for row in range(int(table.size_ptr[width]), int(table.size_ptr[width + 1])):
-            here = model.new_bool_var(f"b{k}_{row}")
-            places.append(here)
-            for server in table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist():
-                for arrival in seen:
-                    on_server[arrival].setdefault(server, []).append(here)
+        rows = range(int(table.size_ptr[width]), int(table.size_ptr[width + 1]))
+        places = [model.new_bool_var(f"b{k}_{row}") for row in rows]
+        for row, here in zip(rows, places, strict=True):
+            servers_of_row = table.server[table.server_ptr[row] : table.server_ptr[row + 1]]
+            for server, arrival in itertools.product(servers_of_row.tolist(), seen):
+                on_server[arrival].setdefault(server, []).append(here)
         model.add(sum(places) == literal)
     for literals_of_job in chosen:
         model.add_at_most_one(literals_of_job)
