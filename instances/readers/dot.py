@@ -242,13 +242,18 @@ class _Parser:
             return
         attributes, line = {**edge, **found}, self.line(start)
         for sources, targets in itertools.pairwise(groups):
-            product = len(sources) * len(targets)
-            self.products += product if product > 1 else 0
-            if self.products > MAX_PRODUCT_EDGES:
-                raise InputError(
-                    f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes"
-                )
-            self.edges += [(u, v, attributes, line) for u in sources for v in targets]
+            self.connect(sources, targets, attributes, line)
+
+    def connect(
+        self, sources: list[str], targets: list[str], attributes: dict[str, str], line: int
+    ) -> None:
+        product = len(sources) * len(targets)
+        self.products += product if product > 1 else 0
+        if self.products > MAX_PRODUCT_EDGES:
+            raise InputError(
+                f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes"
+            )
+        self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
     def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
         """Parse a node (its port is dropped) or a subgraph; return its nodes and the name."""

@@ -6,12 +6,13 @@ not touched.
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.model_ir import Model, Node, Value
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
 from placeopt.instances.readers.torch_ops import OPS, Ref, base_name, make_node, module_path
 from placeopt.model.errors import InputError
@@ -98,34 +99,40 @@ def _program(path: Path, max_bytes: int) -> str:
 
 def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | None) -> Model:
     values = {key: _value(meta) for key, meta in graph["tensor_values"].items()}
-    for spec in specs:
-        for kind in ("parameter", "buffer", "tensor_constant"):
-            if kind in spec and spec[kind]["arg"]["name"] in values:
-                value = values[spec[kind]["arg"]["name"]]
-                value.constant, value.learned = True, kind == "parameter"
+    for spec, kind in itertools.product(specs, ("parameter", "buffer", "tensor_constant")):
+        value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
+        if value is not None:
+            value.constant, value.learned = True, kind == "parameter"
     nodes = []
     for call in graph["nodes"]:
         outputs = [str(x) for item in call["outputs"] for x in _outputs(item)]
-        if not outputs:
-            continue
-        for key in outputs:
-            if key not in values:
-                raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
-        args = [
-            _translate(x["arg"]["as_graph"]["graph"], [], "", turns)
-            if "as_graph" in x["arg"]
-            else _argument(x["arg"])
-            for x in call["inputs"]
-        ]
-        stack = (call.get("metadata") or {}).get("nn_module_stack", "")
-        last = stack.split(";")[-1].split(",")
-        layer = module_path(last[1] if len(last) > 2 else "")
-        target = str(call["target"])
-        title = outputs[0] if len(outputs) == 1 else base_name(target)
-        nodes.append(make_node(title, target, args, {}, outputs, layer))
-        add_bodies(nodes[-1], args, values, turns)
+        if outputs:
+            nodes.append(_node(call, outputs, values, turns))
     results = [str(x) for item in graph["outputs"] for x in _outputs(item)]
     return Model(name, nodes, values, results)
+
+
+def _node(
+    call: dict[str, Any], outputs: list[str], values: dict[str, Value], turns: int | None
+) -> Node:
+    """Translate a call, and the graphs among its arguments."""
+    for key in outputs:
+        if key not in values:
+            raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
+    args = [
+        _translate(x["arg"]["as_graph"]["graph"], [], "", turns)
+        if "as_graph" in x["arg"]
+        else _argument(x["arg"])
+        for x in call["inputs"]
+    ]
+    stack = (call.get("metadata") or {}).get("nn_module_stack", "")
+    last = stack.split(";")[-1].split(",")
+    layer = module_path(last[1] if len(last) > 2 else "")
+    target = str(call["target"])
+    title = outputs[0] if len(outputs) == 1 else base_name(target)
+    node = make_node(title, target, args, {}, outputs, layer)
+    add_bodies(node, args, values, turns)
+    return node
 
 
 def _value(meta: dict[str, Any]) -> Value:

@@ -98,15 +98,15 @@ def shard_command(
     with common.search_progress(model.problem, json) as (announce, show):
         announce("sharding")
         result = solve(model.problem, seconds=seconds, seed=seed, on_progress=show)
-    rows = [] if result.solution is None else layout_rows(model, result.solution)
-    layouts = None
+    rows, layouts = [], None
     if result.solution is not None:
+        rows = layout_rows(model, result.solution)
         layouts = _parameters(source, model, result.solution, program)
-    if to is not None and layouts is None and result.solution is not None:
-        raise InputError(
-            f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive or an "
-            "ONNX file"
-        )
+        if to is not None and layouts is None:
+            raise InputError(
+                f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive "
+                "or an ONNX file"
+            )
     data = _summary(model, result, megatron_layout(model), rows)
     data["parameters"] = [row.row() for row in layouts or ()]
     if result.solution is not None:
