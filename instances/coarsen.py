@@ -243,10 +243,6 @@ def _group(
     return grouping
 
 
-BALANCE = 1.5
-"""A group's work may reach this multiple of the mean before the limit is relaxed."""
-
-
 @dataclass(frozen=True, eq=False)
 class GroupableOps:
     """What grouping needs to know of a graph or a problem."""
@@ -510,7 +506,9 @@ class Grouping:
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
-        cap = BALANCE * float(self.ops.work.sum()) / groups
+        # A group's work may reach this multiple of the mean before the limit is relaxed
+        balance = 1.5
+        cap = balance * float(self.ops.work.sum()) / groups
         return Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
     def _match(

@@ -63,9 +63,6 @@ second allowed."""
 MAX_PATTERNS = 4_000_000
 """Most local patterns ever listed."""
 
-MAX_BLOCKS = 10
-"""Most blocks on one device; their orders are listed."""
-
 UNBOUNDED = 1 << 60
 
 
@@ -89,7 +86,9 @@ class DeviceTree:
         self.blocks = [[q * b + i for q in range(size) for i in here] for here in problem.on_device]
         used = [d for d, here in enumerate(self.blocks) if here]
         one_device_each = bool((np.diff(problem.device_ptr) == 1).all())
-        few = max(len(here) for here in self.blocks) <= MAX_BLOCKS
+        # Most blocks on one device; their orders are listed
+        max_blocks = 10
+        few = max(len(here) for here in self.blocks) <= max_blocks
         self.applies = one_device_each and few and bool(problem.limited[used].all())
         if not self.applies:
             return

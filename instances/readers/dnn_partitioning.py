@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-COST_TOLERANCE = 1e-6
-"""Out-edges of a node must have equal costs, up to this relative or absolute difference."""
-
-
 def read(
     path: Path, *, cost_scale: str | float = "file", tick_seconds: float = 1e-9, max_bytes: int
 ) -> tuple[OpGraph, Cluster]:
@@ -121,6 +117,8 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
     counts.
     """
     first: dict[int, tuple[float, int]] = {}
+    # Out-edges of a node must have equal costs, up to this relative or absolute difference
+    cost_tolerance = 1e-6
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"
         source = whole(entry(edge, "sourceId", where), where, "sourceId", least=-(2**62))
@@ -129,7 +127,7 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
         cost, size = first.setdefault(
             source, (value, int(number(edge.get("size", 0), where, "size") + 0.5))
         )
-        if abs(cost - value) > COST_TOLERANCE * max(1.0, abs(cost)):
+        if abs(cost - value) > cost_tolerance * max(1.0, abs(cost)):
             raise InputError(
                 f"{where}: the out-edges of node {source} must have equal costs (up to 1e-6), "
                 f"received {value} after {cost}"

@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-MAX_ENTRIES = 200_000
-"""Most files in an archive."""
-
-MAX_RATIO = 16
 MIN_UNPACKED = 8 * 2**20
-"""A program may unpack to this many bytes, or to so many times the size of the archive where that
-is more."""
+"""A program may unpack to this many bytes, or to `max_ratio` times the size of the archive where
+that is more."""
 
 DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 """Element types by their number in the schema of torch.export."""
@@ -60,11 +56,15 @@ def read(
 
 def _program(path: Path, max_bytes: int) -> str:
     """Unpack the JSON of the program, refusing what is larger than `max_bytes` when unpacked."""
+    # Most files in an archive
+    max_entries = 200_000
+    # A program may unpack to so many times the size of the archive, or to MIN_UNPACKED bytes
+    max_ratio = 16
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            if len(entries) > MAX_ENTRIES:
-                raise InputError(f"more than {MAX_ENTRIES} files in the archive")
+            if len(entries) > max_entries:
+                raise InputError(f"more than {max_entries} files in the archive")
             models = [
                 x for x in entries if "models/" in x.filename and x.filename.endswith(".json")
             ]
@@ -75,7 +75,7 @@ def _program(path: Path, max_bytes: int) -> str:
                 raise InputError(
                     "a zip archive, but not of torch.export: it holds no models/*.json"
                 )
-            most = min(max_bytes, max(MIN_UNPACKED, MAX_RATIO * path.stat().st_size))
+            most = min(max_bytes, max(MIN_UNPACKED, max_ratio * path.stat().st_size))
             with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
                 data = stream.read(
                     most + 1

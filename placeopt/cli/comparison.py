@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 INTERPRETED_SECONDS = 0.5
 """Time of each heuristic that is interpreted; a sweep gives what it has found by then."""
 
-INTERPRETED = 2000
-"""Ops times devices up to which bounds and single schedules may be interpreted while their kernels
-are compiled."""
-
 
 @dataclass(frozen=True)
 class SolverFailure:
@@ -218,8 +214,11 @@ def _kernels_at_once(
     All for an evaluation budget, whose answer must not depend on what is compiled, and for problems
     of some size.
     """
-    size = getattr(problem, "num_ops", INTERPRETED) * getattr(problem, "num_devices", INTERPRETED)
-    if budget.evaluations is not None or size > INTERPRETED:
+    # Ops times devices up to which bounds and single schedules may be interpreted while their
+    # kernels are compiled
+    interpreted = 2000
+    size = getattr(problem, "num_ops", interpreted) * getattr(problem, "num_devices", interpreted)
+    if budget.evaluations is not None or size > interpreted:
         return None
     needed: list[str] = []
     for _, solver in solvers:

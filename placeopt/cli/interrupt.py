@@ -29,9 +29,6 @@ from typing import NoReturn
 
 from placeopt.model.threads import start_thread
 
-GRACE = 1.5
-"""Seconds that the main thread has to react."""
-
 RESCUE = 1.2
 """Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that
 never comes free."""
@@ -206,7 +203,9 @@ def _watch(reader: int, over: threading.Event) -> None:
         pipe.close()
         return
     number = int(data[0])
-    end = time.monotonic() + GRACE
+    # Seconds that the main thread has to react
+    grace = 1.5
+    end = time.monotonic() + grace
     while time.monotonic() < end and not _SignalState.reacting and not over.wait(0.05):
         if _SignalState.noted:
             _resend(signal.Signals(number))

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode, Summary
 
-BOUND_EPISODES = 20
-"""Streams that --bound looks at; each takes about a second."""
-
 
 def jobs_command(
     stream: Annotated[
@@ -169,7 +166,9 @@ class _PolicyComparison:
         """Bound the jobs that any policy blocks on the first streams."""
         from placeopt.streams.bound import offline_bound
 
-        for stream in self.streams[:BOUND_EPISODES]:
+        # Streams that --bound looks at; each takes about a second
+        bound_episodes = 20
+        for stream in self.streams[:bound_episodes]:
             self.bounds.append(offline_bound(stream))
             show(f"{len(self.bounds)} episodes")
 

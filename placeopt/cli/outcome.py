@@ -289,9 +289,6 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
     return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"
 
 
-LARGEST = 2000
-"""Ops above which interpreted heuristics would not be quick."""
-
 PATIENCE = 5.0
 """Seconds after which no other heuristic begins."""
 
@@ -303,7 +300,9 @@ def first_table(
     error stream.
     """
     problem, end = comparison.problem, time.monotonic() + PATIENCE
-    if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
+    # Ops above which interpreted heuristics would not be quick
+    largest = 2000
+    if getattr(problem, "num_ops", largest + 1) > largest:
         return
     for _, solver in solvers:
         if not interpretable(solver, problem) or time.monotonic() > end:

@@ -47,11 +47,6 @@ if TYPE_CHECKING:
     from placeopt.solving.solver import OnProgress
 
 
-LARGER_SECONDS = 5.0
-"""Most seconds for patterns of one micro-batch more, where the best pattern found may not be the
-best of all."""
-
-
 @dataclass(frozen=True)
 class _SourceOptions:
     """How a source is read and cut, as the command line says it."""
@@ -491,7 +486,10 @@ def _try_larger(
         return
     if interrupt.received():
         return
-    size, limit = outcome.solution.pattern.size + 1, min(LARGER_SECONDS, seconds)
+    # Most seconds for patterns of one micro-batch more, where the best pattern found may not be
+    # the best of all
+    larger_seconds = 5.0
+    size, limit = outcome.solution.pattern.size + 1, min(larger_seconds, seconds)
     started = time.perf_counter()
     other = schedule_result(problem, "repetend", size=size, seconds=limit, seed=seed)
     period = None if other.solution is None else float(other.solution.period)
@@ -582,10 +580,6 @@ def _choose(
     print_files(files, skipped)
 
 
-NO_UNIT = 1e-9
-"""The tick of a block table that names none: such times are shown as ticks."""
-
-
 @dataclass(frozen=True)
 class ScheduledSource:
     """What a report is about.
@@ -603,7 +597,9 @@ class ScheduledSource:
     @property
     def timed(self) -> bool:
         """Whether a tick is a time."""
-        return self.model is not None or self.problem.tick_seconds != NO_UNIT
+        # The tick of a block table that names none: such times are shown as ticks
+        no_unit = 1e-9
+        return self.model is not None or self.problem.tick_seconds != no_unit
 
     def heading(self, word: str) -> str:
         """Return the heading of a column of times."""

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CLUSTER = "8xA100"
 
-MOST_ROWS = 40
-"""Most rows on the screen; `--out` writes all of them."""
-
 
 def shard_command(
     source: common.Source,
@@ -264,7 +261,9 @@ def _table(data: dict[str, Any]) -> Any:
     from rich.table import Table
 
     view = Table("", "layouts", "torch placements", "jax", "per device", box=None, pad_edge=False)
-    for row in summarised(data["parameters"] or data["table"], MOST_ROWS):
+    # Most rows on the screen; `--out` writes all of them
+    most_rows = 40
+    for row in summarised(data["parameters"] or data["table"], most_rows):
         view.add_row(
             *(str(row[key]).replace("[", "\\[") for key in ("name", "count", "torch", "jax")),
             common.bytes_text(row["bytes"]),

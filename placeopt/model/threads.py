@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
-LEAST_WORK = 40_000
-"""Steps (about a millisecond) below which handing work to threads costs more than it saves."""
-
 
 def num_threads() -> int:
     """Cores that evaluation may use: PLACEOPT_THREADS, or those available to the process."""
@@ -119,7 +116,9 @@ def parallel_slices(
     that the outcome does not depend on the number of threads.
     """
     workers = num_threads() if threads is None else max(1, threads)
-    if workers == 1 or count < 2 or work < LEAST_WORK:
+    # Steps (about a millisecond) below which handing work to threads costs more than it saves
+    least_work = 40_000
+    if workers == 1 or count < 2 or work < least_work:
         run(slice(0, count))
         return
     parts = min(count, 4 * workers)

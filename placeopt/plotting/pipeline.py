@@ -52,10 +52,6 @@ limits."""
 FONTS, INCHES_PER_DIGIT_AND_POINT, CELL_MARGIN = (6.5, 5.0), 0.0088, 0.02
 """Sizes in points of the numbers in cells: the first that fits, none where neither does."""
 
-NEAR_CAPACITY = 1.6
-"""A capacity is drawn up to so many times the most memory held; a line far above would press the
-curves flat."""
-
 LEAST_TIMED_SECONDS, LEAST_BYTES = 1e-6, 4096
 """Schedules shorter than this have ticks without a unit, memory below this has units of its own
 (shapes, block tables)."""
@@ -351,7 +347,10 @@ def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
         held = np.concatenate(([0], profile[:, 1], profile[-1:, 1])) / size
         axis.step(times, held, where="post", linewidth=1.2, label=f"{name}: {held.max():.3g}")
     limits = sorted({int(c) for c in problem.capacity if c < UNLIMITED})
-    near = [limit for limit in limits if limit <= NEAR_CAPACITY * most]
+    # A capacity is drawn up to so many times the most memory held; a line far above would press
+    # the curves flat
+    near_capacity = 1.6
+    near = [limit for limit in limits if limit <= near_capacity * most]
     for limit in near:
         axis.axhline(limit / size, color=FRAME, linestyle="--", linewidth=0.9)
     far = _far_text(schedule, [x for x in limits if x not in near])

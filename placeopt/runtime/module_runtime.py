@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.programs.torch_program import TorchProgram
 
-TOLERANCE = 1e-4
-"""Largest difference from the unsplit module, over the largest value."""
-
 
 @dataclass
 class ModuleRuntime(NamedDevices):
@@ -86,6 +83,8 @@ class ModuleRuntime(NamedDevices):
             expected = pytree.tree_leaves(
                 self.program.graph_module(*example.inputs, **example.kwargs)
             )
+        # Largest difference from the unsplit module, over the largest value
+        tolerance = 1e-4
         for node, right in zip(tasks.results, expected, strict=True):
             if node not in tasks.tensor or not isinstance(right, torch.Tensor):
                 continue
@@ -93,7 +92,7 @@ class ModuleRuntime(NamedDevices):
             right = right.cpu()
             size = float(right.abs().max()) if right.numel() else 0.0
             off = float((found.double() - right.double()).abs().max()) if right.numel() else 0.0
-            if found.shape != right.shape or not off <= TOLERANCE * max(size, 1e-12):
+            if found.shape != right.shape or not off <= tolerance * max(size, 1e-12):
                 raise ExecutionError(
                     f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
                     f"where values reach {size:.3g}"

@@ -53,10 +53,6 @@ FORBIDDEN = 10**15
 TRAINED_BYTES = 16
 """Bytes kept per learned value in training: value, gradient, two moments, and a 32-bit copy."""
 
-MAX_STRATEGIES = 400
-"""Most strategies of an op; a mesh that gives more has too many axes for it. An edge between two
-such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on each of three."""
-
 
 class OpStrategy(NamedTuple):
     """One strategy of an op: a way per mesh axis, and the layouts that follow."""
@@ -271,8 +267,12 @@ class _Builder:
         tensor.
         """
         shapes = self.graph.shapes
-        most = int(MAX_STRATEGIES ** (1 / len(self.axes)))
-        if math.prod(map(len, ways)) > MAX_STRATEGIES:
+        # Most strategies of an op; a mesh that gives more has too many axes for it. An edge
+        # between two such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on
+        # each of three
+        max_strategies = 400
+        most = int(max_strategies ** (1 / len(self.axes)))
+        if math.prod(map(len, ways)) > max_strategies:
             ways = [row[:most] for row in ways]
         for chosen in itertools.product(*ways):
             strategy = OpStrategy(

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     from placeopt.sharding.layouts import Layout
 
-MOST_TRIALS = 4096
-"""Most combinations of placements tried for the inputs of one op. Where there are more (six tensors
-that are joined), inputs of one shape are placed alike."""
-
 
 class Inner(NamedTuple):
     """An ATen op within a call, as it ran on fake tensors."""
@@ -198,7 +194,10 @@ class TorchRules:
         free = [places(x, size) for x in call.inputs]
         read = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
         returned = {id(x) for x in call.outputs}
-        alike = math.prod(map(len, free)) > MOST_TRIALS
+        # Most combinations of placements tried for the inputs of one op. Where there are more (six
+        # tensors that are joined), inputs of one shape are placed alike
+        most_trials = 4096
+        alike = math.prod(map(len, free)) > most_trials
         shape_of = {id(x): tuple(x.shape) for x in call.inputs}
         choices = {id(x): found for x, found in zip(call.inputs, free, strict=True)}
         for key in choices:

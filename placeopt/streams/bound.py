@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 METHODS = ("lp", "cp-sat", "exact")
-MAX_EXACT_JOBS = 200
 PRICE_SHIFT = 40
 """Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62
 bits."""
@@ -106,11 +105,12 @@ def offline_bound(
     if method == "lp":
         completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
         return OfflineBound(problem.num_jobs - completed, problem.num_jobs, "lp", False)
+    max_exact_jobs = 200
     if method == "exact" and (
-        problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"
+        problem.num_jobs > max_exact_jobs or problem.jobs.config.rule != "uniform"
     ):
         raise InputError(
-            f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, "
+            f"offline bound: 'exact' takes at most {max_exact_jobs} jobs under the uniform rule, "
             "received "
             f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
