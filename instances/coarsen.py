@@ -243,10 +243,6 @@ def _group(
     return grouping
 
 
-BALANCE = 1.5
-"""A group's work may reach this multiple of the mean before the limit is relaxed."""
-
-
 @dataclass(frozen=True, eq=False)
 class GroupableOps:
     """What grouping needs to know of a graph or a problem."""
@@ -261,16 +257,7 @@ class GroupableOps:
         """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else
         all levels).
         """
-        model = self.model
-        layers = getattr(model, "layer", ())
-        if not any(layers):
-            layers = [name.rpartition("/")[0] for name in model.op_names]
-        if not any(layers):
-            raise InputError(
-                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' "
-                "parts"
-            )
-        paths = [layer.split("/") for layer in layers]
+        paths = self._layer_paths()
         if depth is not None and depth < 1:
             raise InputError(f"depth: expected at least 1, received {depth}")
         deepest = max(len(path) for path in paths)
@@ -280,6 +267,19 @@ class GroupableOps:
                 break
         number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         return np.array([number[key] for key in keys], np.int64)
+
+    def _layer_paths(self) -> list[list[str]]:
+        """Return the layers that each op lies in, outermost first: declared, or of its name."""
+        model = self.model
+        layers = getattr(model, "layer", ())
+        if not any(layers):
+            layers = [name.rpartition("/")[0] for name in model.op_names]
+        if not any(layers):
+            raise InputError(
+                f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' "
+                "parts"
+            )
+        return [layer.split("/") for layer in layers]
 
     def meta_labels(self) -> Ints:
         """Label ops by meta label; an op without one is alone."""
@@ -506,7 +506,9 @@ class Grouping:
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
-        cap = BALANCE * float(self.ops.work.sum()) / groups
+        # A group's work may reach this multiple of the mean before the limit is relaxed
+        balance = 1.5
+        cap = balance * float(self.ops.work.sum()) / groups
         return Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
     def _match(

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 FORMAT, VERSION = "placeopt/costs", 1
-LEAST = 4
-"""Fewest measured ops of different work that a device is fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +75,9 @@ def costs_of(
     ops = [index[name] for name in found if found[name][1] == MEASURED]
     ops = [op for op in ops if graph.flops[op] + graph.bytes_moved[op] > 0]
     device = None
-    if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) >= LEAST:
+    # Fewest measured ops of different work that a device is fitted to
+    least = 4
+    if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) >= least:
         times = [seconds[graph.op_names[op]] for op in ops]
         device = fit_device(
             graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind

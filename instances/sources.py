@@ -152,10 +152,7 @@ def load(
                 f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'"
             )
         _refuse_graph_options(source, options)
-        if memory_limit is not None:
-            fields["capacity"] = np.array(device_limits(memory_limit, source.num_devices))
-        found = source.replace(**fields) if fields else source
-        return found if memory_limit is None or memory else _counting_peak(found)
+        return _changed(source, fields, memory_limit)
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
@@ -188,6 +185,16 @@ def limited(cluster: Cluster, limit: MemoryLimit) -> Cluster:
         replace(device, memory=size) for device, size in zip(cluster.devices, sizes, strict=True)
     )
     return replace(cluster, devices=tuple(devices))
+
+
+def _changed(
+    problem: PlacementProblem, fields: dict[str, Any], memory_limit: MemoryLimit | None
+) -> PlacementProblem:
+    """Return a problem with other fields and another limit on the memory of its devices."""
+    if memory_limit is not None:
+        fields["capacity"] = np.array(device_limits(memory_limit, problem.num_devices))
+    found = problem.replace(**fields) if fields else problem
+    return found if memory_limit is None or fields.get("memory") else _counting_peak(found)
 
 
 def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:

@@ -360,10 +360,6 @@ PRECISIONS = {"fp32": 4, "mixed 16-bit": 2}
 AS_GIVEN = "as given"
 """The precision of a graph that has its backward pass already: whatever its bytes say."""
 
-MAX_DERIVED_OPS = 20_000
-"""Larger graphs are not differentiated for the sake of a line: their activations are not
-counted."""
-
 
 @dataclass(frozen=True)
 class TrainingMemory:
@@ -427,8 +423,11 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
         return [TrainingMemory(AS_GIVEN, weights, gradients, states, saved_bytes(graph))]
     known = np.where(graph.parameters > 0, graph.parameters, -(-graph.resident // 4))
     count, resident = int(known.sum()), int(graph.resident.sum())
+    # Larger graphs are not differentiated for the sake of a line: their activations are not
+    # counted
+    max_derived_ops = 20_000
     saved = (
-        saved_bytes(training_graph(graph, optimizer)) if graph.num_ops <= MAX_DERIVED_OPS else None
+        saved_bytes(training_graph(graph, optimizer)) if graph.num_ops <= max_derived_ops else None
     )
     stored = (
         resident / count if count else 4.0

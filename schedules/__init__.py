@@ -148,6 +148,12 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
 )
 
+
+def all_specs() -> tuple[SolverSpec, ...]:
+    """Return the solvers of this room, as the registry asks for them."""
+    return SPECS
+
+
 _EXPORTS = {
     "Block": "problem",
     "JointResult": "joint",

@@ -32,16 +32,14 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import Repetend
 
 
-DISPATCHES_PER_SECOND = 10_000_000
-"""Greedy passes over one ready instance in a second: how many passes a time limit allows is
-counted, not measured."""
-
-
 def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
     """Return how many greedy passes over all instances take about `seconds`: each looks at all that
     are ready.
     """
-    return seconds * DISPATCHES_PER_SECOND / (len(problem.device) * micro_batches**2)
+    # Greedy passes over one ready instance in a second: how many passes a time limit allows is
+    # counted, not measured
+    dispatches_per_second = 10_000_000
+    return seconds * dispatches_per_second / (len(problem.device) * micro_batches**2)
 
 
 def complete(

@@ -50,9 +50,6 @@ PIPELINES = ("V", "wave", "X", "M", "K")
 SHAPES = (*PIPELINES, "T")
 """Shapes with stages, and with the one without."""
 
-MEMORY_SHARES = (1.0, 0.8, 0.6, 0.4)
-"""Shares of the memory that a cut may fill with weights: what remains is for activations."""
-
 
 @dataclass(frozen=True, eq=False)
 class Cut:
@@ -112,7 +109,9 @@ def cut_model(
             f"{room}"
         )
     found: InputError | None = None
-    for share in MEMORY_SHARES:
+    # Shares of the memory that a cut may fill with weights: what remains is for activations
+    memory_shares = (1.0, 0.8, 0.6, 0.4)
+    for share in memory_shares:
         try:
             cut = _CUTS[shape](graph, group, share, seconds)
             cut.problem(mode=mode, recompute=mode == "train")

@@ -351,29 +351,7 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
     recurrence bound).
     """
     b, size, period = problem.num_blocks, repetend.size, repetend.period
-    start = repetend.start.ravel()
-    span = np.tile(problem.span, size)
-    arcs: list[tuple[int, int, int, int]] = []  # (u, v, w, h): S_v >= S_u + w - P h
-    for q in range(size):
-        arcs += [
-            (q * b + u, q * b + v, int(problem.span[u]) + lag, 0) for u, v, lag in problem.edges
-        ]
-    for device in range(problem.num_devices):
-        here = [q * b + i for q in range(size) for i in problem.on_device[device]]
-        if not here:
-            continue
-        # In the steady state the instances of one window of P ticks, in order, follow each other
-        # for ever.
-        turn = {i: int(start[i] // period) for i in here}
-        here.sort(key=lambda i: (int(start[i] % period), i))
-        for i, j in itertools.pairwise([*here, here[0]]):
-            # S_j - P k_j >= S_i - P k_i + span_i inside a window, one P later around its end.
-            h = turn[i] - turn[j] + (1 if j == here[0] else 0)
-            arcs.append((i, j, int(span[i]), h))
-    source = np.array([u for u, _, _, _ in arcs])
-    target = np.array([v for _, v, _, _ in arcs])
-    weight = np.array([w for _, _, w, _ in arcs])
-    height = np.array([h for _, _, _, h in arcs])
+    source, target, weight, height = np.array(_arcs(problem, repetend)).T
 
     def potentials(candidate: int) -> Ints | None:
         value = np.zeros(b * size, np.int64)
@@ -386,8 +364,8 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
             value = reached
         return None
 
-    low, high = max(int(span.max()), int(problem.work.max()) * size), period
-    best = start
+    low, high = max(int(problem.span.max()), int(problem.work.max()) * size), period
+    best = repetend.start.ravel()
     while low < high:
         middle = (low + high) // 2
         found = potentials(middle)
@@ -398,3 +376,28 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
     if high == period:
         return repetend
     return Repetend(high, np.asarray(best).reshape(size, b))
+
+
+def _arcs(problem: PipelineProblem, repetend: Repetend) -> list[tuple[int, int, int, int]]:
+    """Return (u, v, w, h) with S_v >= S_u + w - P h: precedences, and the order on each device."""
+    b, size, period = problem.num_blocks, repetend.size, repetend.period
+    start = repetend.start.ravel()
+    span = np.tile(problem.span, size)
+    arcs = [
+        (q * b + u, q * b + v, int(problem.span[u]) + lag, 0)
+        for q in range(size)
+        for u, v, lag in problem.edges
+    ]
+    for device in range(problem.num_devices):
+        here = [q * b + i for q in range(size) for i in problem.on_device[device]]
+        if not here:
+            continue
+        # In the steady state the instances of one window of P ticks, in order, follow each other
+        # for ever.
+        turn = {i: int(start[i] // period) for i in here}
+        here.sort(key=lambda i: (int(start[i] % period), i))
+        for i, j in itertools.pairwise([*here, here[0]]):
+            # S_j - P k_j >= S_i - P k_i + span_i inside a window, one P later around its end.
+            h = turn[i] - turn[j] + (1 if j == here[0] else 0)
+            arcs.append((i, j, int(span[i]), h))
+    return arcs

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import itertools
 from math import comb, factorial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
@@ -62,9 +62,6 @@ second allowed."""
 
 MAX_PATTERNS = 4_000_000
 """Most local patterns ever listed."""
-
-MAX_BLOCKS = 10
-"""Most blocks on one device; their orders are listed."""
 
 UNBOUNDED = 1 << 60
 
@@ -89,23 +86,16 @@ class DeviceTree:
         self.blocks = [[q * b + i for q in range(size) for i in here] for here in problem.on_device]
         used = [d for d, here in enumerate(self.blocks) if here]
         one_device_each = bool((np.diff(problem.device_ptr) == 1).all())
-        few = max(len(here) for here in self.blocks) <= MAX_BLOCKS
+        # Most blocks on one device; their orders are listed
+        max_blocks = 10
+        few = max(len(here) for here in self.blocks) <= max_blocks
         self.applies = one_device_each and few and bool(problem.limited[used].all())
         if not self.applies:
             return
         self.home = np.tile(problem.device, size)
-        graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
-        graph.add_nodes_from(range(b * size))
-        self.part = np.zeros(b * size, np.int64)
-        for c, part in enumerate(nx.weakly_connected_components(graph)):
-            self.part[sorted(part)] = c
+        self.part = self._parts(b * size)
         self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
-        lines = nx.Graph(
-            (int(self.home[u]), int(self.home[v]))
-            for u, v, _ in self.edges
-            if self.home[u] != self.home[v]
-        )
-        lines.add_nodes_from(used)
+        lines = self._lines(used)
         self.applies = nx.is_forest(lines)
         if not self.applies:
             return
@@ -118,6 +108,22 @@ class DeviceTree:
         turns = [self._most_turns(d) for d in used]
         self.applies = all(turn is not None for turn in turns)
         self.turns = dict(zip(used, turns, strict=True))
+
+    def _parts(self, count: int) -> Ints:
+        """Number the parts of the blocks that edges connect: int64[count]."""
+        graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
+        graph.add_nodes_from(range(count))
+        number = np.zeros(count, np.int64)
+        for c, part in enumerate(nx.weakly_connected_components(graph)):
+            number[sorted(part)] = c
+        return number
+
+    def _lines(self, used: list[int]) -> Any:
+        """Return the graph of the devices whose blocks wait for each other."""
+        home = self.home.tolist()
+        lines = nx.Graph((home[u], home[v]) for u, v, _ in self.edges if home[u] != home[v])
+        lines.add_nodes_from(used)
+        return lines
 
     def _distances(self) -> Ints:
         """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""

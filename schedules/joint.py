@@ -14,6 +14,7 @@ all the work of a step, shared equally by all devices.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -256,15 +257,19 @@ def choose_pipeline(
             devices, devices=tuple(replace(x, memory=chosen.memory) for x in devices.devices)
         )
     search = _Search(model, devices, chosen, {} if cuts is None else cuts)
-    d = devices.num_devices
-    counts = (
-        [s for s in range(1, d + 1) if d % s == 0] if chosen.stages is None else list(chosen.stages)
-    )
-    for size in chosen.micro_batches if callable(model) or str(model).startswith("gen:") else [1]:
-        for shape in chosen.shapes:
-            for count in counts if shape == "V" else [s for s in counts if s > 1 and 4 * s >= d]:
-                search.add(shape, count, size)
+    scales = callable(model) or str(model).startswith("gen:")
+    for size, shape in itertools.product(chosen.micro_batches if scales else [1], chosen.shapes):
+        for count in _stage_counts(shape, devices.num_devices, chosen.stages):
+            search.add(shape, count, size)
     return search.run()
+
+
+def _stage_counts(shape: str, d: int, stages: Sequence[int] | None) -> list[int]:
+    """Return the numbers of stages to try for a shape: by default, those that divide the devices;
+    shapes but V need two and no more than four devices each.
+    """
+    counts = [s for s in range(1, d + 1) if d % s == 0] if stages is None else list(stages)
+    return counts if shape == "V" else [s for s in counts if s > 1 and 4 * s >= d]
 
 
 def _graph(model: Any, size: int) -> OpGraph:

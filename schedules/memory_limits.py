@@ -67,21 +67,22 @@ def smallest_excess(problem: PipelineProblem, seconds: float) -> int | None:
     need = int(np.maximum(problem.memory, 0).sum(axis=0).max())
     excess = model.new_int_var(-int(problem.capacity[problem.limited].max()), need, "excess")
     before: dict[tuple[int, int], Any] = {}
+
+    def comes_before(i: int, j: int) -> Any:
+        """Return the literal of block i standing before block j."""
+        if (i, j) not in before:
+            flag = model.new_bool_var(f"before{i}_{j}")
+            model.add(position[i] < position[j]).only_enforce_if(flag)
+            model.add(position[i] > position[j]).only_enforce_if(~flag)
+            before[i, j], before[j, i] = flag, ~flag
+        return before[i, j]
+
     for d in np.flatnonzero(problem.limited).tolist():
         changing = [i for i in problem.on_device[d] if problem.memory[i, d]]
         for c in changing:
             if problem.memory[c, d] < 0:
                 continue
-            terms = []
-            for i in changing:
-                if i == c:
-                    continue
-                if (i, c) not in before:
-                    flag = model.new_bool_var(f"before{i}_{c}")
-                    model.add(position[i] < position[c]).only_enforce_if(flag)
-                    model.add(position[i] > position[c]).only_enforce_if(~flag)
-                    before[i, c], before[c, i] = flag, ~flag
-                terms.append(int(problem.memory[i, d]) * before[i, c])
+            terms = [int(problem.memory[i, d]) * comes_before(i, c) for i in changing if i != c]
             model.add(sum(terms) + int(problem.memory[c, d]) <= int(problem.capacity[d]) + excess)
     model.minimize(excess)
     solver = cp_solver(workers=1, seconds=seconds)

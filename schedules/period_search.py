@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
 
-FIRST_ROUND_SECONDS = 2.0
-"""Most seconds for one period before others are tried; later rounds have 4 times as long each."""
-
 FIRST_ROUND_SHARE = 1 / 6
 """Most of the time left for one period in the first round."""
 
@@ -98,7 +95,10 @@ class PeriodSearch:
                 self._offer(
                     Repetend(other.period * (self.size // other.size), other.unroll(self.size))
                 )
-        first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.seconds_left)
+        # Most seconds for one period before others are tried; later rounds have 4 times as long
+        # each
+        first_round_seconds = 2.0
+        first = min(first_round_seconds, FIRST_ROUND_SHARE * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low

@@ -48,7 +48,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 KINDS = ("F", "B", "I", "W", "other")
@@ -366,38 +366,11 @@ class PipelineProblem(ArrayHolder):
         index = {block.name: i for i, block in enumerate(blocks)}
         d = len(device_names)
         memory = np.zeros((len(blocks), d), np.int64)
-        devices: list[list[int]] = []
         for i, block in enumerate(blocks):
-            for place in block.devices:
-                if not 0 <= place < d:
-                    raise InputError(
-                        f"block '{block.name}': unknown device {place}; the devices are "
-                        f"{', '.join(device_names)}"
-                    )
-            if block.memory and len(block.memory) != len(block.devices):
-                raise InputError(
-                    f"block '{block.name}': expected a memory delta for each of its "
-                    f"{len(block.devices)} device(s), received {len(block.memory)}"
-                )
+            _check_block(block, device_names, index)
             memory[i, list(block.devices)] = block.memory or 0
-            devices.append(sorted(block.devices))
-            for before, _ in block.after:
-                if before not in index:
-                    raise InputError(
-                        f"block '{block.name}': unknown predecessor '{before}'; "
-                        f"the blocks are {', '.join(list(index)[:12])}"
-                    )
-        device_ptr, device = csr(devices)
+        device_ptr, device = csr([sorted(block.devices) for block in blocks])
         pred_ptr, pred = csr([[index[before] for before, _ in block.after] for block in blocks])
-        limits = None
-        if capacity is not None:
-            limits = (
-                np.full(d, capacity)
-                if isinstance(capacity, int | np.integer)
-                else np.asarray(capacity)
-            )
-            if limits.shape != (d,):
-                raise InputError(f"capacity: expected 1 or {d} values, received {limits.size}")
         return cls(
             name=name,
             block_names=tuple(block.name for block in blocks),
@@ -409,7 +382,7 @@ class PipelineProblem(ArrayHolder):
             pred_ptr=pred_ptr,
             pred=pred,
             lag=np.array([lag for block in blocks for _, lag in block.after], np.int64),
-            capacity=limits,  # type: ignore[arg-type]
+            capacity=_limits(capacity, d),  # type: ignore[arg-type]
             micro_batches=micro_batches,
             stage=np.array([block.stage for block in blocks]),
             device_names=tuple(device_names),
@@ -507,18 +480,56 @@ class _Matching:
         reached, seen = deque([block]), {block}
         while reached:
             at = reached.popleft()
-            for source in self.spare:
-                if source not in self.ancestors[at]:
-                    continue
+            for source in [source for source in self.spare if source in self.ancestors[at]]:
                 if self.spare[source] > 0:
-                    path = [(source, at)]
-                    while at != block:
-                        path.append(came_from[at])
-                        at = came_from[at][1]
-                    return path
-                for other, units in self.flow[source].items():
-                    if units > 0 and other not in seen:
-                        seen.add(other)
-                        came_from[other] = (source, at)
-                        reached.append(other)
+                    return _way_back(came_from, (source, at), block)
+                served = [other for other, units in self.flow[source].items() if units > 0]
+                found = [other for other in served if other not in seen]
+                seen.update(found)
+                came_from.update((other, (source, at)) for other in found)
+                reached += found
         return None
+
+
+def _check_block(block: Block, device_names: Sequence[str], known: Collection[str]) -> None:
+    """Refuse a block on an unknown device, after an unknown block, or with memory for other
+    devices.
+    """
+    for place in block.devices:
+        if not 0 <= place < len(device_names):
+            raise InputError(
+                f"block '{block.name}': unknown device {place}; the devices are "
+                f"{', '.join(device_names)}"
+            )
+    if block.memory and len(block.memory) != len(block.devices):
+        raise InputError(
+            f"block '{block.name}': expected a memory delta for each of its "
+            f"{len(block.devices)} device(s), received {len(block.memory)}"
+        )
+    for before, _ in block.after:
+        if before not in known:
+            raise InputError(
+                f"block '{block.name}': unknown predecessor '{before}'; "
+                f"the blocks are {', '.join(list(known)[:12])}"
+            )
+
+
+def _limits(capacity: int | Sequence[int] | None, devices: int) -> Ints | None:
+    """Return the capacity of each device, from one for all or one for each."""
+    if capacity is None:
+        return None
+    one = isinstance(capacity, int | np.integer)
+    limits = np.full(devices, capacity) if one else np.asarray(capacity)
+    if limits.shape != (devices,):
+        raise InputError(f"capacity: expected 1 or {devices} values, received {limits.size}")
+    return limits
+
+
+def _way_back(
+    came_from: dict[int, tuple[int, int]], pair: tuple[int, int], block: int
+) -> list[tuple[int, int]]:
+    """Return the pairs from one to that whose second block is `block`."""
+    path = [pair]
+    while path[-1][1] != block:
+        path.append(came_from[path[-1][1]])
+    return path

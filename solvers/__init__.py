@@ -6,7 +6,24 @@ then.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from placeopt.solving.registry import SolverSpec
+
+
+def all_specs() -> tuple[SolverSpec, ...]:
+    """Return the solvers of all folders; each folder's `SPECS` lists its own."""
+    from placeopt.solvers.degree import SPECS as DEGREE
+    from placeopt.solvers.exact import SPECS as EXACT
+    from placeopt.solvers.heuristics import SPECS as HEURISTICS
+    from placeopt.solvers.planning import SPECS as PLANNING
+    from placeopt.solvers.policy import SPECS as POLICY
+    from placeopt.solvers.search import SPECS as SEARCH
+    from placeopt.solvers.sharding import SPECS as SHARDING
+    from placeopt.solvers.splits import SPECS as SPLITS
+
+    return (*HEURISTICS, *EXACT, *SPLITS, *SEARCH, *POLICY, *DEGREE, *SHARDING, *PLANNING)
 
 
 def __getattr__(name: str) -> Any:

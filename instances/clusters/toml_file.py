@@ -67,9 +67,6 @@ between = ["A100-*", "A100-*"]
 link = "nvlink"
 """
 
-MAX_COVER = 64
-"""How often the connections may cover all pairs of devices."""
-
 _CLUSTER_KEYS = ("name", "contention", "devices", "links", "connections")
 _DEVICE_KEYS = (
     "kind",
@@ -135,6 +132,8 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
     k = len(names)
     link_class = np.full((k, k), -1, np.int64)
     covered = 0
+    # How often the connections may cover all pairs of devices
+    max_cover = 64
     for row in rows:
         ends, link = row.only(_CONNECTION_KEYS).texts("between"), row.text("link")
         if len(ends) != 2:
@@ -148,9 +147,9 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
             links[link] = LINKS[link]
         first, second = (np.flatnonzero([fnmatchcase(name, end) for name in names]) for end in ends)
         covered += len(first) * len(second)
-        if covered > MAX_COVER * k * k:
+        if covered > max_cover * k * k:
             raise InputError(
-                f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write "
+                f"{row.where}: the connections cover all pairs more than {max_cover} times; write "
                 "fewer"
             )
         pairs = len(first) * len(second) - len(np.intersect1d(first, second))

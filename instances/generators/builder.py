@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 MAX_BUILT = 300_000
-MAX_LINKS = 3_000_000
-"""Most ops of a graph that is written down op by op, and most outputs and inputs of them all:
-seconds, not minutes."""
+"""Most ops of a graph that is written down op by op: seconds, not minutes."""
 
 
 class Tensor(NamedTuple):
@@ -122,7 +120,9 @@ class GraphBuilder:
         op = len(self._op_names)
         self._links += len(inputs) + len(shapes)
         check_count(self.name, op + 1, MAX_BUILT)
-        check_count(self.name, self._links, MAX_LINKS, "tensors and inputs of ops")
+        # Most outputs and inputs of all ops: seconds, not minutes
+        max_links = 3_000_000
+        check_count(self.name, self._links, max_links, "tensors and inputs of ops")
         self._op_names.append(f"{path}_{seen}" if seen else path)
         read = 0
         for tensor in inputs:

@@ -249,39 +249,51 @@ def gnmt(
     ----------
     layers : layers of the encoder, and as many of the decoder; at least 2.
     """
-    fine = detail == "fine"
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("encoder"):
         xs = _embed(b, vocab, hidden, batch, source, "embedding")
-        ahead = Lstm(b, hidden, hidden, fine, "lstm0_forward").run(xs)
-        back = Lstm(b, hidden, hidden, fine, "lstm0_backward").run(xs, reverse=True)
-        with b.layer("bidirectional"):
-            xs = [b.concat(pair, 1) for pair in zip(ahead, back, strict=True)]
-        for layer in range(1, layers):
-            outputs = Lstm(b, xs[0].shape[1], hidden, fine, f"lstm{layer}").run(xs)
-            if layer >= 2:
-                with b.layer(f"residual{layer}"):
-                    outputs = [b.add(y, x) for y, x in zip(outputs, xs, strict=True)]
-            xs = outputs
+        xs = _encoded(b, xs, layers, hidden, detail == "fine")
     with b.layer("decoder"):
         attention = Attention(b, xs, hidden)
         words = _embed(b, vocab, hidden, batch, target, "embedding")
-        cells = [Lstm(b, 2 * hidden, hidden, fine, f"lstm{layer}") for layer in range(layers)]
-        softmax = Softmax(b, hidden, vocab)
-        states = [State() for _ in range(layers)]
-        context: Tensor | None = None
-        for time, word in enumerate(words):
-            x = word
-            for layer, cell in enumerate(cells):
-                joined = (
-                    x
-                    if context is None
-                    else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
-                )
-                states[layer] = cell.step(joined, states[layer], time)
-                y = states[layer].hidden or x
-                x = b.add(y, x, name=f"lstm{layer}/residual{time}") if layer >= 2 else y
-                if layer == 0:
-                    context = attention.step(x, time)
-            softmax.step(x, time)
+        cells = [
+            Lstm(b, 2 * hidden, hidden, detail == "fine", f"lstm{layer}") for layer in range(layers)
+        ]
+        _decode(b, cells, attention, Softmax(b, hidden, vocab), words)
     return b.build()
+
+
+def _encoded(
+    b: GraphBuilder, xs: list[Tensor], layers: int, hidden: int, fine: bool
+) -> list[Tensor]:
+    """Return what GNMT's encoder makes of a sequence."""
+    ahead = Lstm(b, hidden, hidden, fine, "lstm0_forward").run(xs)
+    back = Lstm(b, hidden, hidden, fine, "lstm0_backward").run(xs, reverse=True)
+    with b.layer("bidirectional"):
+        xs = [b.concat(pair, 1) for pair in zip(ahead, back, strict=True)]
+    for layer in range(1, layers):
+        outputs = Lstm(b, xs[0].shape[1], hidden, fine, f"lstm{layer}").run(xs)
+        if layer >= 2:
+            with b.layer(f"residual{layer}"):
+                outputs = [b.add(y, x) for y, x in zip(outputs, xs, strict=True)]
+        xs = outputs
+    return xs
+
+
+def _decode(
+    b: GraphBuilder, cells: list[Lstm], attention: Attention, softmax: Softmax, words: list[Tensor]
+) -> None:
+    """Add GNMT's decoder: one step of all cells for each word."""
+    states = [State() for _ in cells]
+    context: Tensor | None = None
+    for time, x in enumerate(words):
+        for layer, cell in enumerate(cells):
+            joined = (
+                x if context is None else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
+            )
+            states[layer] = cell.step(joined, states[layer], time)
+            y = states[layer].hidden or x
+            x = b.add(y, x, name=f"lstm{layer}/residual{time}") if layer >= 2 else y
+            if layer == 0:
+                context = attention.step(x, time)
+        softmax.step(x, time)

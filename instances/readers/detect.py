@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PREFIX_BYTES = 65536
-
 NUMBERS = re.compile(r"[0-9\s,]*$")
 _DOT_HEAD = re.compile(r"(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I)
 
@@ -52,9 +50,10 @@ def detect(path: Path) -> str:
 
 
 def _by_content(path: Path) -> str:
+    prefix_bytes = 65536
     try:
         with path.open("rb") as stream:
-            prefix = stream.read(PREFIX_BYTES)
+            prefix = stream.read(prefix_bytes)
             size = path.stat().st_size
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}") from error

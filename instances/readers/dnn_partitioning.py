@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-COST_TOLERANCE = 1e-6
-"""Out-edges of a node must have equal costs, up to this relative or absolute difference."""
-
-
 def read(
     path: Path, *, cost_scale: str | float = "file", tick_seconds: float = 1e-9, max_bytes: int
 ) -> tuple[OpGraph, Cluster]:
@@ -121,6 +117,8 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
     counts.
     """
     first: dict[int, tuple[float, int]] = {}
+    # Out-edges of a node must have equal costs, up to this relative or absolute difference
+    cost_tolerance = 1e-6
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"
         source = whole(entry(edge, "sourceId", where), where, "sourceId", least=-(2**62))
@@ -129,7 +127,7 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
         cost, size = first.setdefault(
             source, (value, int(number(edge.get("size", 0), where, "size") + 0.5))
         )
-        if abs(cost - value) > COST_TOLERANCE * max(1.0, abs(cost)):
+        if abs(cost - value) > cost_tolerance * max(1.0, abs(cost)):
             raise InputError(
                 f"{where}: the out-edges of node {source} must have equal costs (up to 1e-6), "
                 f"received {value} after {cost}"
@@ -224,21 +222,23 @@ def read_split(
         )
     device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data
-    for key, kind in HOLDERS:
+    holders = [
+        (key, kind, index, holder)
+        for key, kind in HOLDERS
+        for index, holder in enumerate(rows(data, key, where))
+    ]
+    for key, kind, index, holder in holders:
         own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
-        for index, holder in enumerate(rows(data, key, where)):
-            for op in _ops(holder, op_of, f"{where}: {key}[{index}]"):
-                if index >= len(own):
-                    raise InputError(
-                        f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes "
-                        "in problem "
-                        f"'{problem.name}'"
-                    )
-                if device[op] >= 0:
-                    raise InputError(
-                        f"{where}: op '{problem.op_names[op]}' is placed twice; keep one"
-                    )
-                device[op] = own[index]
+        ops = _ops(holder, op_of, f"{where}: {key}[{index}]")
+        if ops and index >= len(own):
+            raise InputError(
+                f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes in "
+                f"problem '{problem.name}'"
+            )
+        for op in ops:
+            if device[op] >= 0:
+                raise InputError(f"{where}: op '{problem.op_names[op]}' is placed twice; keep one")
+            device[op] = own[index]
     if (device < 0).any():
         raise InputError(
             f"{where}: op '{problem.op_names[int((device < 0).argmax())]}' has no device"

@@ -35,12 +35,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-MAX_DEPTH = 50
-"""Deepest nesting of subgraphs."""
-
-MAX_PRODUCT_EDGES = 500_000
-"""Most edges between groups of nodes, of which two stand for their product."""
-
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|//[^\n]*|/\*.*?\*/|^\#[^\n]*)
       |(?P<quoted>"[^"\\]*(?:\\.[^"\\]*)*")
@@ -184,9 +178,11 @@ class _Parser:
         """Parse `{ ... }` and return its nodes; defaults set inside stay inside."""
         self.take("{")
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        # Deepest nesting of subgraphs
+        max_depth = 50
+        if self.depth > max_depth:
             raise InputError(
-                f"line {self.line(self.now.offset)}: subgraphs nested more than {MAX_DEPTH} deep"
+                f"line {self.line(self.now.offset)}: subgraphs nested more than {max_depth} deep"
             )
         members: dict[str, None] = {}
         while self.now.kind != "}":
@@ -242,13 +238,20 @@ class _Parser:
             return
         attributes, line = {**edge, **found}, self.line(start)
         for sources, targets in itertools.pairwise(groups):
-            product = len(sources) * len(targets)
-            self.products += product if product > 1 else 0
-            if self.products > MAX_PRODUCT_EDGES:
-                raise InputError(
-                    f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes"
-                )
-            self.edges += [(u, v, attributes, line) for u in sources for v in targets]
+            self.connect(sources, targets, attributes, line)
+
+    def connect(
+        self, sources: list[str], targets: list[str], attributes: dict[str, str], line: int
+    ) -> None:
+        product = len(sources) * len(targets)
+        self.products += product if product > 1 else 0
+        # Most edges between groups of nodes, of which two stand for their product
+        max_product_edges = 500_000
+        if self.products > max_product_edges:
+            raise InputError(
+                f"line {line}: more than {max_product_edges} edges between groups of nodes"
+            )
+        self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
     def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
         """Parse a node (its port is dropped) or a subgraph; return its nodes and the name."""

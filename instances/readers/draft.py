@@ -44,9 +44,6 @@ DEFAULTS: dict[str, Any] = {
     "unshaped": False,
 }
 
-MAX_KINDS = 1000
-"""Most kinds of device with measured times."""
-
 Place = str | int
 """Where something stands in a file: a text, or the number of a line."""
 
@@ -111,11 +108,13 @@ class Draft:
         for column, value in fields.items():
             if value != DEFAULTS[column]:
                 self._columns[column][op] = value
+        # Most kinds of device with measured times
+        max_kinds = 1000
         for kind, ticks in (times or {}).items():
             if kind not in self._times:
-                if len(self._times) == MAX_KINDS:
+                if len(self._times) == max_kinds:
                     raise InputError(
-                        f"{place(where)}: more than {MAX_KINDS} kinds of device have times"
+                        f"{place(where)}: more than {max_kinds} kinds of device have times"
                     )
                 self._times[kind] = (array("q"), array("q"))
             ops, values = self._times[kind]
@@ -375,21 +374,18 @@ def number(value: Any, where: Place, what: str) -> float:
 
 def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
     """Return a whole number >= `least` given as a number (3 or 3.0) or as text."""
-    if type(value) is int:
-        result = value
-    else:
-        try:
-            if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-                result = int(value)
-            else:
-                as_float = _real(value)
-                result = int(as_float)
-                if result != as_float:
-                    raise ValueError
-        except (ValueError, OverflowError):
-            raise InputError(
-                f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
-            ) from None
+    try:
+        if type(value) is int or (isinstance(value, str) and _WHOLE.fullmatch(value.strip())):
+            result = int(value)
+        else:
+            as_float = _real(value)
+            result = int(as_float)
+            if result != as_float:
+                raise ValueError
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{place(where)}: {what}: expected a whole number, received {value!r:.40}"
+        ) from None
     if not least <= result < MAX_SUM:
         raise InputError(
             f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received "

@@ -132,8 +132,7 @@ def parse_line(line: str, number: int) -> list[str]:
     InputError
         If the line has another form.
     """
-    if "#" in line:
-        line = line.partition("#")[0]
+    line = line.partition("#")[0]
     cells = line.split()
     if len(cells) in (2, 3) and not any(mark in line for mark in (":", ",", "{", "->")):
         return cells  # nearly every line of a large file
@@ -144,11 +143,8 @@ def parse_line(line: str, number: int) -> list[str]:
     name, colon, time = text.rpartition(":")
     if colon and not brace and len(name.split()) == len(time.split()) == 1:
         return [name.strip(), f":{time.strip()}"]
-    if "->" in text:
-        source, _, text = text.partition("->")
-        cells = [source, *text.strip().split(",")]
-    else:
-        cells = text.rstrip().split(",")
+    source, arrow, rest = text.partition("->")
+    cells = [source, *rest.strip().split(",")] if arrow else text.rstrip().split(",")
     empty = any(not cell.strip() for cell in cells)
     cells = [part for cell in cells for part in cell.split()]
     if brace:
@@ -157,7 +153,7 @@ def parse_line(line: str, number: int) -> list[str]:
             raise InputError(
                 f"line {number}: expected one 'weight' in {{...}}, received {line[:60]!r}"
             )
-        cells += [weights[0].strip()] if weights else []
+        cells += map(str.strip, weights)
     if empty or len(cells) not in (2, 3):
         raise InputError(
             f"line {number}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}"

@@ -20,9 +20,6 @@ from typing import Any
 from placeopt.model.errors import InputError, MissingExtraError, nearest
 from placeopt.model.files import one_line, regular_file
 
-KEEP_BYTES = 65536
-"""Tensors up to this size keep their content: shapes and axes are computed from small ones."""
-
 MAX_STRUCTURE = 512 * 2**20
 """Most bytes of a model without its large tensors."""
 
@@ -103,6 +100,8 @@ class _Stripper:
         nested = _NESTED.get(kind, {})
         drop = kind == "tensor"
         parts: list[bytes] = []
+        # Tensors up to this size keep their content: shapes and axes are computed from small ones
+        keep_bytes = 65536
         while at < end:
             start = at
             tag, at = self.varint(at, end)
@@ -118,7 +117,7 @@ class _Stripper:
                         f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
                         f"{end - at} are left"
                     )
-                if length > KEEP_BYTES and number in nested:
+                if length > keep_bytes and number in nested:
                     body = self.strip(at, at + length, nested[number], depth + 1)
                     parts += [_varint(tag), _varint(len(body)), body]
                     at += length

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-MAX_EXPANDED = 20_000
-"""Most ops that the calls of a model's own functions may expand to."""
-
 
 def read(
     path: Path,
@@ -162,6 +159,9 @@ def _refuse_expansion(proto: Any) -> None:
     bodies = {(f.domain, f.name): list(_all_nodes(f.node)) for f in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
 
+    # Most ops that the calls of a model's own functions may expand to
+    max_expanded = 20_000
+
     def size(nodes: list[Any], depth: int) -> int:
         total = 0
         for node in nodes:
@@ -174,8 +174,8 @@ def _refuse_expansion(proto: Any) -> None:
                     )
                 sizes[key] = size(bodies[key], depth + 1)
             total += sizes.get(key, 1)
-            if total > MAX_EXPANDED:
-                raise InputError(f"functions of the model expand to more than {MAX_EXPANDED} ops")
+            if total > max_expanded:
+                raise InputError(f"functions of the model expand to more than {max_expanded} ops")
         return total
 
     size(list(_all_nodes(proto.graph.node)), 0)

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-MAX_ROUNDS = 30
-
-
 @dataclass
 class Inferred:
     """What is known about the values of a model.
@@ -67,7 +64,8 @@ def infer(model: Any) -> Inferred:
     found = Inferred()
     _import_domains(onnx, work)
     known = found.known = _hide_contents(work)
-    for _ in range(MAX_ROUNDS):
+    max_rounds = 30
+    for _ in range(max_rounds):
         inferred = _run(onnx, work)
         found.shapes = dict(_collect(inferred.graph))
         found.shapes.update(

@@ -6,12 +6,13 @@ not touched.
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
-from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.model_ir import Model, Node, Value
 from placeopt.instances.readers.torch_export import add_bodies, finish_exported
 from placeopt.instances.readers.torch_ops import OPS, Ref, base_name, make_node, module_path
 from placeopt.model.errors import InputError
@@ -22,13 +23,9 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-MAX_ENTRIES = 200_000
-"""Most files in an archive."""
-
-MAX_RATIO = 16
 MIN_UNPACKED = 8 * 2**20
-"""A program may unpack to this many bytes, or to so many times the size of the archive where that
-is more."""
+"""A program may unpack to this many bytes, or to `max_ratio` times the size of the archive where
+that is more."""
 
 DTYPES = {int(number): name for number, name in OPS["dtypes"].items()}
 """Element types by their number in the schema of torch.export."""
@@ -59,11 +56,15 @@ def read(
 
 def _program(path: Path, max_bytes: int) -> str:
     """Unpack the JSON of the program, refusing what is larger than `max_bytes` when unpacked."""
+    # Most files in an archive
+    max_entries = 200_000
+    # A program may unpack to so many times the size of the archive, or to MIN_UNPACKED bytes
+    max_ratio = 16
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            if len(entries) > MAX_ENTRIES:
-                raise InputError(f"more than {MAX_ENTRIES} files in the archive")
+            if len(entries) > max_entries:
+                raise InputError(f"more than {max_entries} files in the archive")
             models = [
                 x for x in entries if "models/" in x.filename and x.filename.endswith(".json")
             ]
@@ -74,7 +75,7 @@ def _program(path: Path, max_bytes: int) -> str:
                 raise InputError(
                     "a zip archive, but not of torch.export: it holds no models/*.json"
                 )
-            most = min(max_bytes, max(MIN_UNPACKED, MAX_RATIO * path.stat().st_size))
+            most = min(max_bytes, max(MIN_UNPACKED, max_ratio * path.stat().st_size))
             with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
                 data = stream.read(
                     most + 1
@@ -98,34 +99,40 @@ def _program(path: Path, max_bytes: int) -> str:
 
 def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | None) -> Model:
     values = {key: _value(meta) for key, meta in graph["tensor_values"].items()}
-    for spec in specs:
-        for kind in ("parameter", "buffer", "tensor_constant"):
-            if kind in spec and spec[kind]["arg"]["name"] in values:
-                value = values[spec[kind]["arg"]["name"]]
-                value.constant, value.learned = True, kind == "parameter"
+    for spec, kind in itertools.product(specs, ("parameter", "buffer", "tensor_constant")):
+        value = values.get(spec[kind]["arg"]["name"]) if kind in spec else None
+        if value is not None:
+            value.constant, value.learned = True, kind == "parameter"
     nodes = []
     for call in graph["nodes"]:
         outputs = [str(x) for item in call["outputs"] for x in _outputs(item)]
-        if not outputs:
-            continue
-        for key in outputs:
-            if key not in values:
-                raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
-        args = [
-            _translate(x["arg"]["as_graph"]["graph"], [], "", turns)
-            if "as_graph" in x["arg"]
-            else _argument(x["arg"])
-            for x in call["inputs"]
-        ]
-        stack = (call.get("metadata") or {}).get("nn_module_stack", "")
-        last = stack.split(";")[-1].split(",")
-        layer = module_path(last[1] if len(last) > 2 else "")
-        target = str(call["target"])
-        title = outputs[0] if len(outputs) == 1 else base_name(target)
-        nodes.append(make_node(title, target, args, {}, outputs, layer))
-        add_bodies(nodes[-1], args, values, turns)
+        if outputs:
+            nodes.append(_node(call, outputs, values, turns))
     results = [str(x) for item in graph["outputs"] for x in _outputs(item)]
     return Model(name, nodes, values, results)
+
+
+def _node(
+    call: dict[str, Any], outputs: list[str], values: dict[str, Value], turns: int | None
+) -> Node:
+    """Translate a call, and the graphs among its arguments."""
+    for key in outputs:
+        if key not in values:
+            raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
+    args = [
+        _translate(x["arg"]["as_graph"]["graph"], [], "", turns)
+        if "as_graph" in x["arg"]
+        else _argument(x["arg"])
+        for x in call["inputs"]
+    ]
+    stack = (call.get("metadata") or {}).get("nn_module_stack", "")
+    last = stack.split(";")[-1].split(",")
+    layer = module_path(last[1] if len(last) > 2 else "")
+    target = str(call["target"])
+    title = outputs[0] if len(outputs) == 1 else base_name(target)
+    node = make_node(title, target, args, {}, outputs, layer)
+    add_bodies(node, args, values, turns)
+    return node
 
 
 def _value(meta: dict[str, Any]) -> Value:

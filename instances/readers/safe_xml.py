@@ -16,7 +16,6 @@ from placeopt.model.files import read_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAX_DEPTH = 64
 MAX_ELEMENTS = 4_000_000
 
 
@@ -71,8 +70,9 @@ class _Builder:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.depth += 1
         self.count += 1
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"XML nested more than {MAX_DEPTH} deep at element <{tag[:40]}>")
+        max_depth = 64
+        if self.depth > max_depth:
+            raise InputError(f"XML nested more than {max_depth} deep at element <{tag[:40]}>")
         if self.count > MAX_ELEMENTS:
             raise InputError(f"more than {MAX_ELEMENTS} XML elements")
         self.tree.start(tag.rsplit("}", 1)[-1], attributes)

@@ -54,10 +54,11 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
         at += 1
         pairs = cells[3:]
         if not pairs and fan_in:  # the pairs follow, one a line
-            for place, pair in lines[at : at + fan_in]:
-                if len(pair) != 2:
-                    raise _expected("predecessor cost", place, pair)
-                pairs += pair
+            following = lines[at : at + fan_in]
+            wrong = next((line for line in following if len(line[1]) != 2), None)
+            if wrong is not None:
+                raise _expected("predecessor cost", *wrong)
+            pairs = [cell for _, pair in following for cell in pair]
             at += fan_in
         _add_predecessors(draft, task, where, pairs, fan_in)
     if len(draft.names) not in (count, count + 2):

@@ -66,7 +66,7 @@ def read_trace(path: str | Path) -> Trace:
     where = f"trace '{path}'"
     data = _parse(read_text(path, max_bytes=MAX_BYTES, what="trace"), where)
     for name in FORMATS:
-        module = importlib.import_module(f"placeopt.instances.traces.{name}")
+        module = importlib.import_module(f".{name}", __package__)
         if not module.recognises(data):
             continue
         try:

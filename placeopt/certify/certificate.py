@@ -142,27 +142,7 @@ class Certificate(Shown):
                 f"{data.get('version')!r:.20}: "
                 "write it again with placeopt verify --out FILE"
             )
-        values: dict[str, Any] = {}
-        for key, kinds in _FIELDS.items():
-            if key not in data:
-                raise InputError(f"{where}: the field '{key}' is missing")
-            if not isinstance(data[key], kinds) or (
-                isinstance(data[key], bool) and bool not in kinds
-            ):
-                raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
-            values[key] = data[key]
-        unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
-        if unknown:
-            raise InputError(f"{where}: unknown field '{min(unknown):.40}'")
-        for key in _EXACT.intersection(data):
-            if not isinstance(data[key], str) or not re.fullmatch(
-                r"[0-9]{1,19}/[1-9][0-9]{0,18}", data[key]
-            ):
-                raise InputError(
-                    f"{where}: field '{key}': expected a fraction such as 16/3, received "
-                    f"{data[key]!r:.40}"
-                )
-            values[key.removesuffix("_exact")] = Fraction(data[key])
+        values = _fields(data, where) | _fractions(data, where)
         for key in ("value", "lower_bound", "better"):
             if isinstance(values[key], float):
                 raise InputError(
@@ -272,3 +252,29 @@ def _plain(value: Any) -> Any:
 
 
 __all__ = ["Certificate", "alterations", "names_hash", "solution_hash", "versions"]
+
+
+def _fields(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the declared fields of a certificate, each of its type; no other is there."""
+    for key, kinds in _FIELDS.items():
+        if key not in data:
+            raise InputError(f"{where}: the field '{key}' is missing")
+        if not isinstance(data[key], kinds) or (isinstance(data[key], bool) and bool not in kinds):
+            raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
+    unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
+    if unknown:
+        raise InputError(f"{where}: unknown field '{min(unknown):.40}'")
+    return {key: data[key] for key in _FIELDS}
+
+
+def _fractions(data: Mapping[str, Any], where: str) -> dict[str, Fraction]:
+    """Return the exact values of a certificate, by the fields whose place they take."""
+    found = {}
+    for key in _EXACT.intersection(data):
+        text = data[key]
+        if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+            raise InputError(
+                f"{where}: field '{key}': expected a fraction such as 16/3, received {text!r:.40}"
+            )
+        found[key.removesuffix("_exact")] = Fraction(text)
+    return found

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 INTERPRETED_SECONDS = 0.5
 """Time of each heuristic that is interpreted; a sweep gives what it has found by then."""
 
-INTERPRETED = 2000
-"""Ops times devices up to which bounds and single schedules may be interpreted while their kernels
-are compiled."""
-
 
 @dataclass(frozen=True)
 class SolverFailure:
@@ -172,6 +168,30 @@ def compare(
     meanwhile : called while other processes compile kernels.
     """
     problem = comparison.problem
+
+    def run_all() -> None:
+        if bound_seconds is not None:
+            announce("lower bound")
+            comparison.report = bound(problem, seconds=bound_seconds)
+        for name, solver in solvers:
+            announce(name)
+            alone = len(solvers) == 1
+            result = _run_one(
+                comparison, name, solver, budget, seed, initial, on_progress, alone=alone
+            )
+            if result is None:
+                continue
+            comparison.results.append(result)
+            keep(result)
+            failed = any(f.solver == name for f in comparison.failures)
+            if result.stop_reason == "interrupted" and not failed:
+                comparison.interrupted = True
+                return
+        comparison.alone = plainest_value(comparison)
+        proved = any(result.lower_bound for result in comparison.results)
+        if comparison.report is None and not proved:  # whoever was to prove one has failed
+            comparison.report = bound(problem, seconds=0.0)
+
     try:
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
@@ -179,38 +199,7 @@ def compare(
         with early_start(
             groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)
         ):
-            if bound_seconds is not None:
-                announce("lower bound")
-                comparison.report = bound(problem, seconds=bound_seconds)
-            for name, solver in solvers:
-                announce(name)
-                result = _run_one(
-                    comparison,
-                    name,
-                    solver,
-                    budget,
-                    seed,
-                    initial,
-                    on_progress,
-                    alone=len(solvers) == 1,
-                )
-                if result is None:
-                    continue
-                comparison.results.append(result)
-                keep(result)
-                if result.stop_reason == "interrupted" and not any(
-                    f.solver == name for f in comparison.failures
-                ):
-                    comparison.interrupted = True
-                    break
-            if not comparison.interrupted:
-                comparison.alone = plainest_value(comparison)
-                if comparison.report is None and not any(
-                    result.lower_bound for result in comparison.results
-                ):
-                    comparison.report = bound(
-                        problem, seconds=0.0
-                    )  # whoever was to prove bounds has failed
+            run_all()
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = comparison.results or comparison.first
@@ -225,8 +214,11 @@ def _kernels_at_once(
     All for an evaluation budget, whose answer must not depend on what is compiled, and for problems
     of some size.
     """
-    size = getattr(problem, "num_ops", INTERPRETED) * getattr(problem, "num_devices", INTERPRETED)
-    if budget.evaluations is not None or size > INTERPRETED:
+    # Ops times devices up to which bounds and single schedules may be interpreted while their
+    # kernels are compiled
+    interpreted = 2000
+    size = getattr(problem, "num_ops", interpreted) * getattr(problem, "num_devices", interpreted)
+    if budget.evaluations is not None or size > interpreted:
         return None
     needed: list[str] = []
     for _, solver in solvers:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 DEFAULT_CLUSTER = "4xA100"
-SLOW_BOUND_OPS = 5_000
-"""Graphs beyond this many ops get only the bounds that take milliseconds, so that info stays
-instant."""
 
 
 def info_command(
@@ -78,7 +75,10 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
     """Return work, critical path, ratios and bounds of a graph on its cluster."""
     from placeopt.solving.bound import bound
 
-    quick = ("critical-path", "load") if problem.num_ops > SLOW_BOUND_OPS else None
+    # Graphs beyond this many ops get only the bounds that take milliseconds, so that info stays
+    # instant
+    slow_bound_ops = 5_000
+    quick = ("critical-path", "load") if problem.num_ops > slow_bound_ops else None
     report = bound(problem, seconds=0.0, methods=quick)
     work = int(problem.min_compute.sum())
     path = report.bounds.get("critical-path", 0)

@@ -27,8 +27,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-GRACE = 1.5
-"""Seconds that the main thread has to react."""
+from placeopt.model.threads import start_thread
 
 RESCUE = 1.2
 """Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that
@@ -107,7 +106,7 @@ def signals_handled() -> Iterator[None]:
     old = {number: signal.signal(number, _raise) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     over = threading.Event()
-    threading.Thread(target=_watch, args=(reader, over), name=WATCHER, daemon=True).start()
+    start_thread(_watch, reader, over, name=WATCHER)
     try:
         yield
     finally:
@@ -204,7 +203,9 @@ def _watch(reader: int, over: threading.Event) -> None:
         pipe.close()
         return
     number = int(data[0])
-    end = time.monotonic() + GRACE
+    # Seconds that the main thread has to react
+    grace = 1.5
+    end = time.monotonic() + grace
     while time.monotonic() < end and not _SignalState.reacting and not over.wait(0.05):
         if _SignalState.noted:
             _resend(signal.Signals(number))

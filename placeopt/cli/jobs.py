@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode, Summary
 
-BOUND_EPISODES = 20
-"""Streams that --bound looks at; each takes about a second."""
-
 
 def jobs_command(
     stream: Annotated[
@@ -96,17 +93,20 @@ def jobs_command(
             if interrupt.claim_output() or not interrupt.received():
                 common.print_json(data) if json else _print(problem, data, files)
 
+    def compare() -> None:
+        with common.progress(json) as (announce, show):
+            report = common.progress_callback(problem, show)
+            for name in names:
+                announce(name)
+                found.add(name, seconds, show, report)
+            if bound:
+                announce("bound")
+                found.bound(show)
+
     interrupted = False
     with interrupt.rescued_by(tell):
         try:
-            with common.progress(json) as (announce, show):
-                report = common.progress_callback(problem, show)
-                for name in names:
-                    announce(name)
-                    found.add(name, seconds, show, report)
-                if bound:
-                    announce("bound")
-                    found.bound(show)
+            compare()
         except KeyboardInterrupt:
             interrupted = True
         tell()
@@ -166,7 +166,9 @@ class _PolicyComparison:
         """Bound the jobs that any policy blocks on the first streams."""
         from placeopt.streams.bound import offline_bound
 
-        for stream in self.streams[:BOUND_EPISODES]:
+        # Streams that --bound looks at; each takes about a second
+        bound_episodes = 20
+        for stream in self.streams[:bound_episodes]:
             self.bounds.append(offline_bound(stream))
             show(f"{len(self.bounds)} episodes")
 

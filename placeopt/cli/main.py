@@ -75,7 +75,7 @@ def _root(
 def _command(name: str) -> Any:
     """Return the function of a command, whose module is imported now."""
     word = name.replace("-", "_")
-    module = importlib.import_module(f"placeopt.cli.{BESIDE.get(name, word)}")
+    module = importlib.import_module(f".{BESIDE.get(name, word)}", __package__)
     return getattr(module, f"{word}_command")
 
 
@@ -101,9 +101,9 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
             sys.stdout.flush()
+            if interrupt.received() and interrupt.claim_output():
+                print("placeopt: error: interrupted", file=sys.stderr)
             if interrupt.received():  # typer turns KeyboardInterrupt into a code of its own
-                if interrupt.claim_output():
-                    print("placeopt: error: interrupted", file=sys.stderr)
                 code = interrupt.exit_code()
         except KeyboardInterrupt:
             _fail("interrupted", interrupt.exit_code())

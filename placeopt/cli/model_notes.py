@@ -33,8 +33,6 @@ WEIGHTED = frozenset(
 )
 """Types of ops, in small letters, whose weights models tie."""
 
-SHOWN = 4
-
 
 def is_own_model(source: str) -> bool:
     """Whether a source is a model of the user's own: a module, or a file of a framework."""
@@ -194,7 +192,8 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
 
 
 def _first_names(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    shown = 4
+    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
 
 
 HELP = "raise --memory-limit, add devices, or use smaller inputs"

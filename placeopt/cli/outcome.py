@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from placeopt.cli.model_notes import link_note, memory_note, over_limit, why_non
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
+from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SolveReport:
     def preload_plotting(self) -> None:
         """Load what draws the pictures while a search runs, not after it."""
         if self.folder is not None:
-            threading.Thread(target=_load_pictures, daemon=True).start()
+            start_thread(_load_pictures)
 
     def save_result(self, result: Result[Any]) -> None:
         """Save a result as soon as there is one; a full disk does not end the search."""
@@ -289,9 +289,6 @@ def _alone(comparison: SolverComparison, winner: Result[Any]) -> str:
     return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"
 
 
-LARGEST = 2000
-"""Ops above which interpreted heuristics would not be quick."""
-
 PATIENCE = 5.0
 """Seconds after which no other heuristic begins."""
 
@@ -303,7 +300,9 @@ def first_table(
     error stream.
     """
     problem, end = comparison.problem, time.monotonic() + PATIENCE
-    if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
+    # Ops above which interpreted heuristics would not be quick
+    largest = 2000
+    if getattr(problem, "num_ops", largest + 1) > largest:
         return
     for _, solver in solvers:
         if not interpretable(solver, problem) or time.monotonic() > end:

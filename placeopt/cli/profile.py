@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from placeopt.instances.op_cost_file import OpCosts
     from placeopt.model.graph import OpGraph
 
-SHOWN = 12
-"""Ops that the table has."""
-
 
 def profile_command(
     model: Annotated[
@@ -141,7 +138,9 @@ def _print_costs(graph: OpGraph, costs: OpCosts) -> None:
     total = sum(costs.seconds.values())
     view = Table("op", "type", "time", "share", "known", box=None, pad_edge=False)
     kinds = dict(zip(graph.op_names, graph.op_types, strict=True))
-    for name in sorted(costs.seconds, key=lambda name: -costs.seconds[name])[:SHOWN]:
+    # Ops that the table has
+    shown = 12
+    for name in sorted(costs.seconds, key=lambda name: -costs.seconds[name])[:shown]:
         seconds = costs.seconds[name]
         view.add_row(
             name,

@@ -47,11 +47,6 @@ if TYPE_CHECKING:
     from placeopt.solving.solver import OnProgress
 
 
-LARGER_SECONDS = 5.0
-"""Most seconds for patterns of one micro-batch more, where the best pattern found may not be the
-best of all."""
-
-
 @dataclass(frozen=True)
 class _SourceOptions:
     """How a source is read and cut, as the command line says it."""
@@ -179,19 +174,7 @@ def schedule_command(
     --micro-batches 16`
     """
     folder = common.out_folder(out)
-    if memory_limit is not None:
-        parse_bytes(memory_limit, "--memory-limit")  # with a unit
-    if memory_limit is not None and cluster is None:
-        raise InputError(
-            f"--memory-limit is for models with --cluster; '{source}' has units of its own: "
-            "--capacity 4"
-        )
-    if capacity is not None and cluster is not None:
-        raise InputError(
-            f"--capacity is for shapes and tables, which have units of their own; '{source}' on a "
-            "cluster takes --memory-limit 16GiB"
-        )
-    memory = capacity if cluster is None else memory_limit
+    memory = _memory(source, cluster, capacity, memory_limit)
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
     given = _SourceOptions(
         source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs
@@ -221,16 +204,8 @@ def schedule_command(
             shown.problem, transfers
         )  # refuses a word that it does not know before anything runs
     known = None if initial is None else _initial(initial)
-    settings = common.options(option)
     names = _words(solver) or ["repetend"]
-    if settings and len(names) > 1:
-        raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
-    solvers = [
-        make_solver(
-            name, "pipeline", **({"size": repetend_size} if name == "repetend" else {}) | settings
-        )
-        for name in names
-    ]
+    solvers = _solvers(names, repetend_size, common.options(option))
     with common.search_progress(shown.problem, json) as (announce, show):
         outcomes = _run_all(shown.problem, solvers, seconds, seed, known, announce, show)
     best = _best(shown.problem, names, outcomes)
@@ -251,6 +226,33 @@ def schedule_command(
     if shown.model is not None and isinstance(winner, Result) and winner.solution is not None:
         print_memory(shown, winner.solution)
     print_files(files, skipped)
+
+
+def _memory(
+    source: str, cluster: str | None, capacity: str | None, memory_limit: str | None
+) -> str | None:
+    """Return the limit on memory: --capacity of a shape or a table, --memory-limit of a model."""
+    if memory_limit is not None:
+        parse_bytes(memory_limit, "--memory-limit")  # with a unit
+    if memory_limit is not None and cluster is None:
+        raise InputError(
+            f"--memory-limit is for models with --cluster; '{source}' has units of its own: "
+            "--capacity 4"
+        )
+    if capacity is not None and cluster is not None:
+        raise InputError(
+            f"--capacity is for shapes and tables, which have units of their own; '{source}' on a "
+            "cluster takes --memory-limit 16GiB"
+        )
+    return capacity if cluster is None else memory_limit
+
+
+def _solvers(names: list[str], repetend_size: int, settings: dict[str, Any]) -> list[Any]:
+    """Return the solvers of these names, with the options of the command line."""
+    if settings and len(names) > 1:
+        raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
+    sizes = {"repetend": {"size": repetend_size}}
+    return [make_solver(name, "pipeline", **sizes.get(name, {}) | settings) for name in names]
 
 
 def shapes_command(
@@ -484,7 +486,10 @@ def _try_larger(
         return
     if interrupt.received():
         return
-    size, limit = outcome.solution.pattern.size + 1, min(LARGER_SECONDS, seconds)
+    # Most seconds for patterns of one micro-batch more, where the best pattern found may not be
+    # the best of all
+    larger_seconds = 5.0
+    size, limit = outcome.solution.pattern.size + 1, min(larger_seconds, seconds)
     started = time.perf_counter()
     other = schedule_result(problem, "repetend", size=size, seconds=limit, seed=seed)
     period = None if other.solution is None else float(other.solution.period)
@@ -575,10 +580,6 @@ def _choose(
     print_files(files, skipped)
 
 
-NO_UNIT = 1e-9
-"""The tick of a block table that names none: such times are shown as ticks."""
-
-
 @dataclass(frozen=True)
 class ScheduledSource:
     """What a report is about.
@@ -596,7 +597,9 @@ class ScheduledSource:
     @property
     def timed(self) -> bool:
         """Whether a tick is a time."""
-        return self.model is not None or self.problem.tick_seconds != NO_UNIT
+        # The tick of a block table that names none: such times are shown as ticks
+        no_unit = 1e-9
+        return self.model is not None or self.problem.tick_seconds != no_unit
 
     def heading(self, word: str) -> str:
         """Return the heading of a column of times."""
@@ -877,28 +880,9 @@ def print_schedules(
         if outcome.solution is None:
             lines.append(f"{name} found none: {data['message'] or data['stop_reason']}")
             continue
-        found, wall = outcome.solution, outcome.solution.bubble_wall
-        proof = (
-            "proved"
-            if found.makespan <= found.makespan_bound
-            else f">= {shown.time(found.makespan_bound)}"
-        )
-        size = (
-            ""
-            if data["period_bound_holds_for"] == "every K"
-            else f" ({data['period_bound_holds_for']})"
-        )
-        table.add_row(
-            f"{data['solver']} *" if i == best and len(outcomes) > 1 else data["solver"],
-            shown.time(data["period"]),
-            f"{shown.time(data['period_bound'])}{size}",
-            data["period_status"],
-            f"{shown.time(found.makespan)} ({proof})",
-            f"{found.bubble_period:.1%}",
-            f"{sum(wall) / len(wall):.1%}",
-            shown.memory(found.peak_memory),
-            f"{outcome.runtime:.2f} s",
-        )
+        star = " *" if i == best and len(outcomes) > 1 else ""
+        cells = _row(shown, outcome.solution, data)
+        table.add_row(f"{data['solver']}{star}", *cells, f"{outcome.runtime:.2f} s")
         lines += [f"{name}: {outcome.message}"] if outcome.message else []
         lines += [f"{name}: {larger_text(shown, data)}"] if "larger_pattern" in data else []
         lines += (
@@ -907,6 +891,23 @@ def print_schedules(
     console.print(table)
     for line in lines:
         console.print(line, markup=False)
+
+
+def _row(shown: ScheduledSource, found: PipelineSchedule, data: dict[str, Any]) -> tuple[str, ...]:
+    """Return what the table says of a schedule, between the solver's name and its time."""
+    wall = found.bubble_wall
+    proved = found.makespan <= found.makespan_bound
+    proof = "proved" if proved else f">= {shown.time(found.makespan_bound)}"
+    size = data["period_bound_holds_for"]
+    return (
+        shown.time(data["period"]),
+        shown.time(data["period_bound"]) + ("" if size == "every K" else f" ({size})"),
+        data["period_status"],
+        f"{shown.time(found.makespan)} ({proof})",
+        f"{found.bubble_period:.1%}",
+        f"{sum(wall) / len(wall):.1%}",
+        shown.memory(found.peak_memory),
+    )
 
 
 def larger_text(shown: ScheduledSource, data: dict[str, Any]) -> str:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CLUSTER = "8xA100"
 
-MOST_ROWS = 40
-"""Most rows on the screen; `--out` writes all of them."""
-
 
 def shard_command(
     source: common.Source,
@@ -98,15 +95,15 @@ def shard_command(
     with common.search_progress(model.problem, json) as (announce, show):
         announce("sharding")
         result = solve(model.problem, seconds=seconds, seed=seed, on_progress=show)
-    rows = [] if result.solution is None else layout_rows(model, result.solution)
-    layouts = None
+    rows, layouts = [], None
     if result.solution is not None:
+        rows = layout_rows(model, result.solution)
         layouts = _parameters(source, model, result.solution, program)
-    if to is not None and layouts is None and result.solution is not None:
-        raise InputError(
-            f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive or an "
-            "ONNX file"
-        )
+        if to is not None and layouts is None:
+            raise InputError(
+                f"--to {to}: '{source}' names no parameters; give a torch module, a .pt2 archive "
+                "or an ONNX file"
+            )
     data = _summary(model, result, megatron_layout(model), rows)
     data["parameters"] = [row.row() for row in layouts or ()]
     if result.solution is not None:
@@ -264,7 +261,9 @@ def _table(data: dict[str, Any]) -> Any:
     from rich.table import Table
 
     view = Table("", "layouts", "torch placements", "jax", "per device", box=None, pad_edge=False)
-    for row in summarised(data["parameters"] or data["table"], MOST_ROWS):
+    # Most rows on the screen; `--out` writes all of them
+    most_rows = 40
+    for row in summarised(data["parameters"] or data["table"], most_rows):
         view.add_row(
             *(str(row[key]).replace("[", "\\[") for key in ("name", "count", "torch", "jax")),
             common.bytes_text(row["bytes"]),

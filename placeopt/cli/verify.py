@@ -14,8 +14,6 @@ from placeopt.cli.problem import ProblemOptions, takes_problem
 if TYPE_CHECKING:
     from placeopt.certify.certificate import Certificate
 
-MAX_LINES = 20
-
 
 @takes_problem
 def verify_command(
@@ -151,7 +149,8 @@ def _print(problem: Any, certificate: Certificate) -> None:
         )
         return
     say(f"not valid: {len(certificate.violations)} violation(s)")
-    for line in certificate.violations[:MAX_LINES]:
+    max_lines = 20
+    for line in certificate.violations[:max_lines]:
         say(f"  {line}", markup=False)
-    if len(certificate.violations) > MAX_LINES:
-        say(f"  ... and {len(certificate.violations) - MAX_LINES} more")
+    if len(certificate.violations) > max_lines:
+        say(f"  ... and {len(certificate.violations) - max_lines} more")

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from placeopt.experiments.study import Cell
 
-MAX_TRACE = 60
-
 RESULT_FIELDS = (
     "problem",
     "status",
@@ -260,10 +258,11 @@ def commit() -> str:
 
 def thin(trace: list[Any]) -> list[Any]:
     """Keep at most 60 points of a trace, the first and the last among them."""
-    if len(trace) <= MAX_TRACE:
+    max_trace = 60
+    if len(trace) <= max_trace:
         return trace
-    step = (len(trace) - 1) / (MAX_TRACE - 1)
-    return [trace[round(i * step)] for i in range(MAX_TRACE)]
+    step = (len(trace) - 1) / (max_trace - 1)
+    return [trace[round(i * step)] for i in range(max_trace)]
 
 
 def pack_placement(placement: Any) -> str:

@@ -314,7 +314,6 @@ def _write_parquet(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     return path
 
 
-MAX_PANELS = 12
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.4)))
 
 
@@ -379,7 +378,8 @@ def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -
     trace.
     """
     curves = analysis.convergence(rows)
-    names = [name for name in curves if curves[name]][:MAX_PANELS]
+    max_panels = 12
+    names = [name for name in curves if curves[name]][:max_panels]
     if not names:
         return None
     columns = min(3, len(names))

@@ -30,6 +30,7 @@ from placeopt.experiments.cell import failure, prepare, run_cell
 from placeopt.experiments.store import RunStore, contradiction, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
+from placeopt.model.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,12 +231,12 @@ def run_study(
         if reporter is not None:
             reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
+        finished = reporter.finished if reporter is not None else lambda *_: None
         try:
             for row in _execute(todo, folder, jobs, backend, address):
                 store.append(row)
                 summary.count(row)
-                if reporter is not None:
-                    reporter.finished(summary, row)
+                finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())
@@ -463,7 +464,7 @@ def _main() -> None:
     os.dup2(2, 1)  # what a solver prints is no row
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
     cell = pickle.loads(sys.stdin.buffer.read(size))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start_thread(_end_with_parent)
     row = run_cell(cell)
     with os.fdopen(output, "wb") as stream:
         stream.write(json.dumps(row).encode())

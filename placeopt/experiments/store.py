@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     Number = int | float | Fraction
 
 
-ROUNDING = 1e-9
-"""Relative error that two numbers may differ by where one of them was rounded to a float."""
-
-
 CLAIMS = (
     "problem_hash",
     "objective",
@@ -112,8 +108,10 @@ def is_above(a: Number, b: Number) -> bool:
     """Whether a number is above another one, by more than rounding where one is a float; numbers
     that are none are.
     """
+    # Relative error that two numbers may differ by where one of them was rounded to a float
+    rounding = 1e-9
     if isinstance(a, float) or isinstance(b, float):
-        return not float(a) <= float(b) + ROUNDING * max(1.0, abs(float(a)), abs(float(b)))
+        return not float(a) <= float(b) + rounding * max(1.0, abs(float(a)), abs(float(b)))
     return a > b
 
 

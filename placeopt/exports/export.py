@@ -130,7 +130,7 @@ class Target:
                 "model=...)"
             )
         make: Callable[[Job], Exported] = importlib.import_module(
-            f"placeopt.exports.{self.module}"
+            f".{self.module}", __package__
         ).export
         return make(job)
 

@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.stages import Stage
 
-BACKWARD_RATIO = 2
-"""Time of a backward pass over its forward pass, where the problem has none."""
-
 CODE = '''
 
 RANK_OF_STAGE = {ranks!r}
@@ -259,6 +256,8 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
     order = sorted(range(len(pieces)), key=lambda i: rank[i])
     used = sorted({piece.place for piece in pieces})
     blocks = []
+    # Time of a backward pass over its forward pass, where the problem has none
+    backward_ratio = 2
     for s, i in enumerate(order):
         ticks = int(problem.compute[pieces[i].ops, pieces[i].place].sum())
         after = [(f"F{order.index(u)}", lag) for (u, v), lag in sorted(edges.items()) if v == i]
@@ -267,7 +266,7 @@ def _pipeline(problem: PlacementProblem, device: Ints, parts: Ints) -> PipelineP
         blocks.append(Block(f"F{s}", "F", where, max(1, ticks), (1,), tuple(after), s))
         blocks.append(
             Block(
-                f"B{s}", "B", where, max(1, BACKWARD_RATIO * ticks), (-1,), (*back, (f"F{s}", 0)), s
+                f"B{s}", "B", where, max(1, backward_ratio * ticks), (-1,), (*back, (f"F{s}", 0)), s
             )
         )
     names = tuple(problem.device_names[d] for d in used)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-FROZEN = tuple(f"placeopt.model.{name}" for name in ("random_bits", "heaps", "union_find"))
+FROZEN = tuple(f"{__package__}.{name}" for name in ("random_bits", "heaps", "union_find"))
 """Modules whose kernels never change, so that whatever way a kernel is compiled it may call
 them."""
 

@@ -102,18 +102,16 @@ def _by_device_set(problem: PlacementProblem, allowed: Flags) -> str:
     return ""
 
 
-COUNTED_SIZES = 64
-"""Sizes whose larger ops are counted, spread over the different ones."""
-
-
 def _by_count(problem: PlacementProblem) -> str:
     """Of the ops of at least some size, the devices must hold all, each at most as many as fit of
     the smallest.
     """
     sizes = np.sort(problem.units.bytes[problem.units.bytes > 0])
     starts = np.unique(np.searchsorted(sizes, np.unique(sizes)))
+    # Sizes whose larger ops are counted, spread over the different ones
+    counted_sizes = 64
     for start in starts[
-        np.unique(np.linspace(0, len(starts) - 1, min(len(starts), COUNTED_SIZES)).astype(np.int64))
+        np.unique(np.linspace(0, len(starts) - 1, min(len(starts), counted_sizes)).astype(np.int64))
     ]:
         together = np.cumsum(sizes[start:])
         fit = int(np.searchsorted(together, problem.capacity, side="right").sum())

@@ -27,9 +27,7 @@ MAX_BYTES = 128 * 2**20
 bytes)."""
 
 MAX_TOML_BYTES = 2**20
-MAX_TOML_PARTS = 1000
-"""Most bytes of a TOML file, and most nested or dotted parts of a line: the parser is slow and
-deep."""
+"""Most bytes of a TOML file: the parser is slow."""
 
 
 @contextlib.contextmanager
@@ -166,10 +164,12 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     The parser recurses into nested values and walks dotted keys part by part, so lines of thousands
     of either are refused first.
     """
+    # Most nested or dotted parts of a line: the parser is deep
+    max_toml_parts = 1000
     for number, line in enumerate(text.splitlines(), start=1):
-        if max(line.count("."), line.count("["), line.count("{")) > MAX_TOML_PARTS:
+        if max(line.count("."), line.count("["), line.count("{")) > max_toml_parts:
             raise InputError(
-                f"{where}: line {number}: more than {MAX_TOML_PARTS} nested or dotted parts"
+                f"{where}: line {number}: more than {max_toml_parts} nested or dotted parts"
             )
     try:
         return tomllib.loads(text)

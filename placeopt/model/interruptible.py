@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from placeopt.model.threads import BackgroundCall
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,26 +28,15 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
-    answer: list[T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answer.append(function())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="placeopt-call", daemon=True)
+    call = BackgroundCall(function)
     try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.5)
+        call.begin("placeopt-call")
+        while not call.ended(0.5):
+            pass
     except BaseException:  # whatever the handler of a signal raises: KeyboardInterrupt for SIGINT
         for _ in range(20):
-            if stop is not None and thread.is_alive():
+            if stop is not None and not call.ended():
                 stop()  # again and again: the call may not have begun when it is first told to stop
-                thread.join(timeout=0.05)
+                call.ended(0.05)
         raise
-    if failure:
-        raise failure[0]
-    return answer[0]
+    return call.result()

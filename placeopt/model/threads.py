@@ -1,22 +1,24 @@
-"""Threads that share work among the cores: how many, and how slices of a batch are handed to
-them.
+"""Threads: the one place that makes them. How many there are, a call beside the caller's own work,
+several at once, and a function called on many items.
+
+Nothing heavy is imported here: the handler of signals starts its thread before anything else.
 """
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import ThreadPoolExecutor
 
-LEAST_WORK = 40_000
-"""Steps (about a millisecond) below which handing work to threads costs more than it saves."""
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def num_threads() -> int:
@@ -25,6 +27,83 @@ def num_threads() -> int:
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def start_thread(
+    function: Callable[..., object], *args: Any, name: str = "placeopt", daemon: bool = True
+) -> threading.Thread:
+    """Call `function(*args)` on a thread of its own, from now on.
+
+    Parameters
+    ----------
+    daemon : the end of the process does not wait for the call.
+    """
+    thread = threading.Thread(target=function, args=args, name=name, daemon=daemon)
+    thread.start()
+    return thread
+
+
+class BackgroundCall(Generic[T]):
+    """`function()` on a daemon thread, once `begin` is called."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function, self._over = function, threading.Event()
+        self._answer: list[T] = []
+        self._failure: list[BaseException] = []
+
+    def begin(self, name: str) -> None:
+        """Begin the call; `name` is the thread's."""
+        start_thread(self._run, name=name)
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._function())
+        except BaseException as error:  # told to whoever asks for the result
+            self._failure.append(error)
+        finally:
+            self._over.set()
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        """Wait for the end, at most so long; return whether the call has ended, well or not."""
+        return self._over.wait(seconds)
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised; only after its end."""
+        if self._failure:
+            raise self._failure[0]
+        return self._answer[0]
+
+
+def call_together(calls: Iterable[Callable[[], object]], daemon: bool = True) -> None:
+    """Make all calls at the same time, each on a thread of its own, and wait for all.
+
+    What a call raises is not raised here; calls that may fail keep their errors.
+    """
+    for thread in [start_thread(call, daemon=daemon) for call in calls]:
+        thread.join()
+
+
+def map_threads(
+    function: Callable[[S], T], items: Iterable[S], workers: int, name: str = "placeopt"
+) -> Iterator[T]:
+    """Yield `function(item)` of all items, in their order, computed by `workers` threads.
+
+    When an item fails, or whoever takes the results stops, items that have not begun are dropped
+    and the others are waited for. `function` must not call `map_threads` by the same name: the
+    threads of a name are kept, and would wait for each other.
+    """
+    from concurrent.futures import wait
+
+    pool = _pool(workers, name)
+    futures = deque(pool.submit(function, item) for item in items)
+    try:
+        while futures:
+            yield futures[0].result()
+            futures.popleft()
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def parallel_slices(
@@ -37,11 +116,14 @@ def parallel_slices(
     that the outcome does not depend on the number of threads.
     """
     workers = num_threads() if threads is None else max(1, threads)
-    if workers == 1 or count < 2 or work < LEAST_WORK:
+    # Steps (about a millisecond) below which handing work to threads costs more than it saves
+    least_work = 40_000
+    if workers == 1 or count < 2 or work < least_work:
         run(slice(0, count))
         return
-    edges = np.linspace(0, count, min(count, 4 * workers) + 1).astype(int).tolist()
-    list(_pool(workers).map(run, [slice(a, b) for a, b in pairwise(edges)]))
+    parts = min(count, 4 * workers)
+    edges = [count * i // parts for i in range(parts + 1)]
+    deque(map_threads(run, [slice(a, b) for a, b in pairwise(edges)], workers), maxlen=0)
 
 
 @contextmanager
@@ -57,11 +139,13 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools: dict[tuple[int, int, str], ThreadPoolExecutor] = {}
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
-    key = (os.getpid(), workers)  # a forked child must not use its parent's threads
+def _pool(workers: int, name: str) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    key = (os.getpid(), workers, name)  # a forked child must not use its parent's threads
     if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(workers, thread_name_prefix="placeopt")
+        _pools[key] = ThreadPoolExecutor(workers, thread_name_prefix=name)
     return _pools[key]

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
     from placeopt.runtime.simulation import Timeline
 
-MAX_LEGEND = 11
-MAX_LABELLED = 260
-MAX_TRANSFER_LANES = 3
-
 
 def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, title: str = "") -> Any:
     """Return a matplotlib figure of the schedule.
@@ -83,6 +79,7 @@ def _draw(
     """Draw the devices of one execution, on an axis of time that ends at `end`."""
     problem = evaluation.problem
     k, n = problem.num_devices, problem.num_ops
+    max_labelled = 260
     for d in range(k):
         ops = np.flatnonzero(evaluation.placement.device == d)
         spans = (
@@ -94,21 +91,21 @@ def _draw(
             (d + 0.02, 0.56),
             facecolors=[colours.get(problem.op_types[v], GREY) for v in ops],
             edgecolors="white",
-            linewidths=0.4 if n <= MAX_LABELLED else 0.12 if n <= 3000 else 0.0,
+            linewidths=0.4 if n <= max_labelled else 0.12 if n <= 3000 else 0.0,
         )
-        if n <= MAX_LABELLED:
-            for v, (begin, width) in zip(ops.tolist(), spans.tolist(), strict=True):
-                name = problem.op_names[v].rsplit("/", 1)[-1]
-                if width > end * 0.0072 * len(name) and len(name) <= 18:
-                    axes.text(
-                        begin + width / 2,
-                        d + 0.3,
-                        name,
-                        ha="center",
-                        va="center",
-                        fontsize=6,
-                        color="white",
-                    )
+        labelled = zip(ops.tolist(), spans.tolist(), strict=True) if n <= max_labelled else ()
+        for v, (begin, width) in labelled:
+            name = problem.op_names[v].rsplit("/", 1)[-1]
+            if width > end * 0.0072 * len(name) and len(name) <= 18:
+                axes.text(
+                    begin + width / 2,
+                    d + 0.3,
+                    name,
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color="white",
+                )
         _draw_arrivals(axes, evaluation, d, scale)
         busy = evaluation.busy[d] / max(1, evaluation.makespan)
         axes.text(
@@ -132,7 +129,8 @@ def colour_of_types(runs: Sequence[Evaluation | Timeline]) -> dict[str, str]:
     """
     ticks = _ticks_of_types(runs)
     own = {name: ATTENTION for name in ticks if is_attention(name)}
-    others = [name for name in ticks if name not in own][: MAX_LEGEND - bool(own)]
+    max_legend = 11
+    others = [name for name in ticks if name not in own][: max_legend - bool(own)]
     return own | dict(zip(others, COLOURS, strict=False))
 
 
@@ -159,7 +157,8 @@ def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, sc
     if not len(rows):
         return
     lanes = pack_lanes(rows[:, 2], rows[:, 3])
-    count = min(MAX_TRANSFER_LANES, int(lanes.max()) + 1)
+    max_transfer_lanes = 3
+    count = min(max_transfer_lanes, int(lanes.max()) + 1)
     height = 0.24 / count
     for lane in range(count):
         here = rows[lanes % count == lane]

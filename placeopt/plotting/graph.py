@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.graph import OpGraph
 
-MAX_DRAWN = 150
-
 
 def levels(graph: OpGraph) -> Ints:
     """Return the number of edges on the longest path from a source to each op, shape (num_ops,)."""
@@ -60,7 +58,8 @@ def graph_figure(graph: OpGraph) -> Any:
     ops.
     """
     level = levels(graph)
-    if graph.num_ops > MAX_DRAWN:
+    max_drawn = 150
+    if graph.num_ops > max_drawn:
         return _profile(graph, level)
     figure = new_figure(
         min(24.0, 2.5 + 0.55 * (int(level.max()) + 1)), 2.0 + 0.42 * int(np.bincount(level).max())

@@ -4,6 +4,7 @@ memory over time.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,10 +51,6 @@ limits."""
 
 FONTS, INCHES_PER_DIGIT_AND_POINT, CELL_MARGIN = (6.5, 5.0), 0.0088, 0.02
 """Sizes in points of the numbers in cells: the first that fits, none where neither does."""
-
-NEAR_CAPACITY = 1.6
-"""A capacity is drawn up to so many times the most memory held; a line far above would press the
-curves flat."""
 
 LEAST_TIMED_SECONDS, LEAST_BYTES = 1e-6, 4096
 """Schedules shorter than this have ticks without a unit, memory below this has units of its own
@@ -164,43 +161,34 @@ def _draw_cells(
     for i in range(problem.num_blocks):
         kind, span = problem.kind[i], int(problem.span[i])
         room = span * inches_per_tick - CELL_MARGIN
-        for j in range(schedule.micro_batches):
-            start = int(schedule.start[j, i])
-            if start >= end:
-                continue
-            for d in problem.devices_of(i).tolist():
-                top = d - BAND / 2 + lane_of[kind] * height
-                axis.add_patch(
-                    Rectangle(
-                        (start, top),
-                        span,
-                        height,
-                        facecolor=COLOURS[kind],
-                        edgecolor="#404040",
-                        linewidth=0.4,
-                        gid="cell",
-                        zorder=2,
-                    )
+        begun = np.flatnonzero(schedule.start[:, i] < end).tolist()
+        for j, d in itertools.product(begun, problem.devices_of(i).tolist()):
+            start, top = int(schedule.start[j, i]), d - BAND / 2 + lane_of[kind] * height
+            axis.add_patch(
+                Rectangle(
+                    (start, top),
+                    span,
+                    height,
+                    facecolor=COLOURS[kind],
+                    edgecolor="#404040",
+                    linewidth=0.4,
+                    gid="cell",
+                    zorder=2,
                 )
-                font = next(
-                    (
-                        size
-                        for size in FONTS
-                        if room >= INCHES_PER_DIGIT_AND_POINT * size * len(str(j))
-                    ),
-                    None,
+            )
+            inches = INCHES_PER_DIGIT_AND_POINT * len(str(j))
+            font = next((size for size in FONTS if room >= inches * size), None)
+            if font is not None:
+                axis.text(
+                    start + span / 2,
+                    top + height / 2,
+                    str(j),
+                    ha="center",
+                    va="center",
+                    fontsize=font,
+                    clip_on=True,
+                    zorder=3,
                 )
-                if font is not None:
-                    axis.text(
-                        start + span / 2,
-                        top + height / 2,
-                        str(j),
-                        ha="center",
-                        va="center",
-                        fontsize=font,
-                        clip_on=True,
-                        zorder=3,
-                    )
 
 
 def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
@@ -359,7 +347,10 @@ def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
         held = np.concatenate(([0], profile[:, 1], profile[-1:, 1])) / size
         axis.step(times, held, where="post", linewidth=1.2, label=f"{name}: {held.max():.3g}")
     limits = sorted({int(c) for c in problem.capacity if c < UNLIMITED})
-    near = [limit for limit in limits if limit <= NEAR_CAPACITY * most]
+    # A capacity is drawn up to so many times the most memory held; a line far above would press
+    # the curves flat
+    near_capacity = 1.6
+    near = [limit for limit in limits if limit <= near_capacity * most]
     for limit in near:
         axis.axhline(limit / size, color=FRAME, linestyle="--", linewidth=0.9)
     far = _far_text(schedule, [x for x in limits if x not in near])

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 COLOURS = {"F": "#4878a8", "B": "#a8c4dd", "W": "#d8c27a"}
 LABELS = {"F": "forward", "B": "backward", "W": "gradients of weights"}
 MEMORY_COLOUR = "#7a9a5a"
-MOST_PASSES = 4000
 
 
 def plan_figure(planned: Planned) -> Any:
@@ -39,7 +38,8 @@ def plan_figure(planned: Planned) -> Any:
     unit, size = time_unit(end, tick)
     work = sum(one.end - one.start for one in passes)
     bubble = 1 - work / max(1, count * end)
-    for one in passes[:MOST_PASSES]:
+    most_passes = 4000
+    for one in passes[:most_passes]:
         colour = COLOURS[one.kind]
         time.barh(
             one.device,

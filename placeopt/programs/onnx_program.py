@@ -231,11 +231,11 @@ def _sorted(graph: Any) -> list[Any]:
                     for name in reads(graph.node[i])
                     if name in made and state[made[name]] == 0
                 ]
-            else:
-                stack.pop()
-                if state[i] == 1:
-                    state[i] = 2
-                    order.append(i)
+                continue
+            stack.pop()
+            if state[i] == 1:
+                state[i] = 2
+                order.append(i)
     return [graph.node[i] for i in order]
 
 

@@ -117,14 +117,8 @@ class _Run:
 
     def _work(self, device: str) -> None:
         """Run the parts of a device until nothing is left."""
-        queue = self.ready[device]
         try:
-            while True:
-                with self.changed:
-                    self.changed.wait_for(lambda: queue or self.error or not self.left)
-                    if self.error or not queue:
-                        return
-                    i = heapq.heappop(queue)
+            while (i := self._next(self.ready[device])) is not None:
                 part = self.runner.parts[i]
                 feeds = {name: self.values[name] for name in part["inputs"]}
                 start = time.perf_counter() - self.began
@@ -136,15 +130,20 @@ class _Run:
                 self.error = self.error or error
                 self.changed.notify_all()
 
+    def _next(self, queue: list[int]) -> int | None:
+        """Wait for the first part of a queue; None when the run is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: queue or self.error or not self.left)
+            return heapq.heappop(queue) if queue and not self.error else None
+
     def _deliver(self, names: list[str], values: list[Any]) -> None:
         with self.changed:
             self.left -= 1
-            for name, value in zip(names, values, strict=True):
-                self.values[name] = value
-                for j in self.readers.get(name, ()):
-                    self.waiting[j] -= 1
-                    if not self.waiting[j]:
-                        heapq.heappush(self.ready[self.runner.parts[j]["device"]], j)
+            self.values.update(zip(names, values, strict=True))
+            for j in [j for name in names for j in self.readers.get(name, ())]:
+                self.waiting[j] -= 1
+                if not self.waiting[j]:
+                    heapq.heappush(self.ready[self.runner.parts[j]["device"]], j)
             self.changed.notify_all()
 
 

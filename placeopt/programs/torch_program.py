@@ -166,10 +166,7 @@ def _inline_regions(module: Any) -> None:
         for node, (nested, given, grad) in regions:
             results = _inline(module, node, nested, given)
             if not grad:
-                with graph.inserting_before(node):
-                    results = [
-                        _detached(graph, node, x) if hasattr(x, "op") else x for x in results
-                    ]
+                results = [_detached(graph, node, x) if hasattr(x, "op") else x for x in results]
             for reader in list(node.users):
                 reader.replace_all_uses_with(results[reader.args[1]])
                 graph.erase_node(reader)
@@ -217,7 +214,8 @@ def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any,
 def _detached(graph: Any, region: Any, result: Any) -> Any:
     import torch
 
-    made = graph.call_function(torch.ops.aten.detach.default, (result,))
+    with graph.inserting_before(region):
+        made = graph.call_function(torch.ops.aten.detach.default, (result,))
     made.meta = {**result.meta, "nn_module_stack": region.meta.get("nn_module_stack")}
     return made
 

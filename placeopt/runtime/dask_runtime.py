@@ -63,8 +63,6 @@ SETTINGS = {
 }
 """Dask's settings for a cluster that only does what the placement says."""
 
-POLL_SECONDS = 0.5
-RESTART_SECONDS = 60.0
 ARRIVAL_PRIORITY = 2**40  # tasks that do nothing never wait behind an op
 _runs = itertools.count()
 
@@ -162,7 +160,7 @@ class DaskRuntime:
                     n_workers=self.num_devices,
                     threads_per_worker=1,
                     processes=True,
-                    preload=["placeopt.runtime.dask_worker"],
+                    preload=[dask_worker.__name__],
                     dashboard_address=":0",
                     memory_limit=0,
                     silence_logs=50,
@@ -247,8 +245,9 @@ class DaskRuntime:
             self._installed = frozenset()
 
     def _with_retries(self, placement: Placement, check: bool) -> tuple[Floats, Floats, float]:
+        restart_seconds = 60.0
         for attempt in range(self.retries + 1):
-            addresses = self._wait_for_workers(RESTART_SECONDS)
+            addresses = self._wait_for_workers(restart_seconds)
             try:
                 return self._execute(placement, addresses, check)
             except _WorkerLostError as error:
@@ -315,9 +314,10 @@ class DaskRuntime:
 
         end = time.monotonic() + self.timeout
         todo = list(futures.values())
+        poll_seconds = 0.5
         while todo:
             with contextlib.suppress(TimeoutError), self._client.as_current():
-                wait(todo, timeout=POLL_SECONDS)
+                wait(todo, timeout=poll_seconds)
             failed = next(
                 (future for future in todo if future.status in ("error", "cancelled", "lost")), None
             )

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.threads import start_thread
 from placeopt.runtime.serial_runtime import make_constants
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ _records: dict[str, list[tuple[int, int, int]]] = {}
 
 
 _polite = threading.local()
-COMPUTE_NICENESS = 5
-
-
-PARENT_SECONDS = 0.5
 
 
 def dask_setup(worker: Any) -> None:
@@ -42,14 +39,13 @@ def dask_setup(worker: Any) -> None:
     minutes.
     """
     if multiprocessing.parent_process() is not None:
-        threading.Thread(
-            target=_end_with, args=(os.getppid(),), name="placeopt-parent", daemon=True
-        ).start()
+        start_thread(_end_with, os.getppid(), name="placeopt-parent")
 
 
 def _end_with(parent: int) -> None:
+    parent_seconds = 0.5
     while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
+        time.sleep(parent_seconds)
     os._exit(1)
 
 
@@ -69,9 +65,10 @@ def step_back() -> None:
     """Let this thread, which computes, give way to the one that talks to the engine, as hardware
     queues would.
     """
+    compute_niceness = 5
     if sys.platform == "linux" and not getattr(_polite, "done", False):
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), compute_niceness)
         _polite.done = True
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.runtime.steps import Rule
 
-MAX_FLOPS = 1e14
 MAX_BYTES = 1 << 36
 
 
@@ -66,11 +65,12 @@ def _calibrated(table: OpTable, index: int, flops_per_second: float) -> Rule:
     if not flops and not moved:  # all that is known is a time
         known = [ticks for ticks in graph.measured[index].tolist() if ticks >= 0]
         flops = round(max(known, default=0) * graph.tick_seconds * flops_per_second)
-    if flops > MAX_FLOPS or moved > MAX_BYTES:
+    max_flops = 1e14
+    if flops > max_flops or moved > MAX_BYTES:
         raise InputError(
             f"graph '{graph.name}': op '{graph.op_names[index]}' has {flops:.3g} flops and moves "
             f"{moved:.3g} bytes, "
-            f"too much to be executed here (at most {MAX_FLOPS:.0e} and {MAX_BYTES:.0e}); use a "
+            f"too much to be executed here (at most {max_flops:.0e} and {MAX_BYTES:.0e}); use a "
             "smaller graph"
         )
     outputs = tuple(table.result(tensor) for tensor in table.outputs[index])

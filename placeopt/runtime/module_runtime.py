@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.programs.torch_program import TorchProgram
 
-TOLERANCE = 1e-4
-"""Largest difference from the unsplit module, over the largest value."""
-
 
 @dataclass
 class ModuleRuntime(NamedDevices):
@@ -86,6 +83,8 @@ class ModuleRuntime(NamedDevices):
             expected = pytree.tree_leaves(
                 self.program.graph_module(*example.inputs, **example.kwargs)
             )
+        # Largest difference from the unsplit module, over the largest value
+        tolerance = 1e-4
         for node, right in zip(tasks.results, expected, strict=True):
             if node not in tasks.tensor or not isinstance(right, torch.Tensor):
                 continue
@@ -93,7 +92,7 @@ class ModuleRuntime(NamedDevices):
             right = right.cpu()
             size = float(right.abs().max()) if right.numel() else 0.0
             off = float((found.double() - right.double()).abs().max()) if right.numel() else 0.0
-            if found.shape != right.shape or not off <= TOLERANCE * max(size, 1e-12):
+            if found.shape != right.shape or not off <= tolerance * max(size, 1e-12):
                 raise ExecutionError(
                     f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
                     f"where values reach {size:.3g}"
@@ -222,23 +221,19 @@ class ModuleWork:
             {} for _ in names
         ]  # by device: inputs, weights, what depends on them alone
         program = tasks.program
-        placeholders = [
-            node for node in program.graph_module.graph.nodes if node.op == "placeholder"
-        ]
         leaves = pytree.tree_leaves(
             (program.example.inputs, program.example.kwargs), is_leaf=lambda x: x is None
         )
-        used = {int(d) for d in placement.device.tolist()}
+        nodes = program.graph_module.graph.nodes
+        inputs = [node for node in nodes if node.op == "placeholder"]
+        values = dict(zip(inputs, leaves, strict=True))
+        for node in nodes:
+            if node.op == "get_attr":
+                values[node] = attribute(program.graph_module, node.target)
         with torch.no_grad():
-            for d in used:
+            for d in set(placement.device.tolist()):
                 where, given = self.devices[d], self.given[d]
-                given |= {
-                    node: _to(value, where)
-                    for node, value in zip(placeholders, leaves, strict=True)
-                }
-                for node in program.graph_module.graph.nodes:
-                    if node.op == "get_attr":
-                        given[node] = _to(attribute(program.graph_module, node.target), where)
+                given |= {node: _to(value, where) for node, value in values.items()}
                 for node in tasks.fixed:
                     given[node] = self._call(node, given, where)
 

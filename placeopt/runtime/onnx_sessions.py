@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.programs.onnx_program import OnnxProgram
 
-TOLERANCE = 1e-3
-"""Largest difference from the whole model, over the largest value: onnxruntime fuses differently
-inside parts."""
-
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -124,6 +120,9 @@ class OnnxSessions(NamedDevices):
     def _compare(self, results: Mapping[str, Any]) -> None:
         session = whole_session(self.program, threads=1)
         expected = session.run(list(results), dict(self.feeds))
+        # Largest difference from the whole model, over the largest value: onnxruntime fuses
+        # differently inside parts
+        tolerance = 1e-3
         for (name, found), right in zip(results.items(), expected, strict=True):
             if isinstance(right, np.ndarray) and right.dtype.kind in "fiub":
                 size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
@@ -133,7 +132,7 @@ class OnnxSessions(NamedDevices):
                     if same
                     else np.inf
                 )
-                if not off <= TOLERANCE * max(size, 1e-12):
+                if not off <= tolerance * max(size, 1e-12):
                     raise ExecutionError(
                         f"result '{name}' differs from the whole model's by {off:.3g} "
                         f"where values reach {size:.3g}"

@@ -105,25 +105,15 @@ def torch_op_seconds(
         If the module fails.
     """
     import numpy as np
-    import torch
-    from torch.profiler import ProfilerActivity, profile
 
     from placeopt.model.placement import Placement
 
     check_devices((device,))
     tasks = ModuleTasks(program, graph, alias)
     work = ModuleWork(tasks, Placement(np.zeros(graph.num_ops, np.int64)), (device,))
-    cuda = torch.device(device).type == "cuda"
     try:
         with torch_threads(threads):
-            _once(tasks, work)
-            with profile(
-                activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-            ) as profiler:
-                for _ in range(repeat + 1):
-                    _once(tasks, work, mark=True)
-                    if cuda:
-                        torch.cuda.synchronize()
+            profiler = _profiled(tasks, work, repeat, device)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(file))
@@ -136,6 +126,23 @@ def torch_op_seconds(
         ) from error
     trace: Trace = kineto.read(json.loads(text))
     return costs_of(graph, match(graph, trace), kind=kind or _kind(device), family=trace.family)
+
+
+def _profiled(tasks: ModuleTasks, work: ModuleWork, repeat: int, device: str) -> Any:
+    """Return the profiler of some executions, after one that warms up."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = torch.device(device).type == "cuda"
+    _once(tasks, work)
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    ) as profiler:
+        for _ in range(repeat + 1):
+            _once(tasks, work, mark=True)
+            if cuda:
+                torch.cuda.synchronize()
+    return profiler
 
 
 def _once(tasks: ModuleTasks, work: ModuleWork, mark: bool = False) -> None:

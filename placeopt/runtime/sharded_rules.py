@@ -61,27 +61,29 @@ def _matmul(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
         return None
     row, inner, column = place
     length = op.flops // (2 * math.prod(out))
-    left_shape, right_shape = (out[0], length), (length, out[1])
-    left: int | Constant = matrix(f"{_path(op)}/left{row}.{inner}", left_shape, op.dtype, length)
-    right: int | Constant = matrix(
-        f"{_path(op)}/weights{inner}.{column}", right_shape, op.dtype, length
-    )
-    if (
-        len(op.inputs) == 1 and op.weights
-    ):  # learned matrices are on the right, model inputs on the left
-        left, checks = op.inputs[0], [left_shape]
-    elif len(op.inputs) == 1:
-        right, checks = op.inputs[0], [right_shape]
-    elif len(op.inputs) == 2:
-        variable = [table.graph.op_types[table.producer[t]] == "variable" for t in op.inputs]
-        swap = variable == [True, False] or (
-            variable == [False, False] and op.shapes[0] != left_shape
-        )
-        left, right = op.inputs[::-1] if swap else op.inputs
-        checks = [right_shape, left_shape] if swap else [left_shape, right_shape]
-    else:
-        checks = []
-    return ("matmul", {}, (left, right)) if list(op.shapes) == checks else None
+    shapes = [(out[0], length), (length, out[1])]
+    sides = _sides(table, op, shapes[0])
+    if list(op.shapes) != [shapes[side] for side in sides]:
+        return None
+    names = f"{_path(op)}/left{row}.{inner}", f"{_path(op)}/weights{inner}.{column}"
+    operands: list[int | Constant] = [
+        matrix(name, shape, op.dtype, length) for name, shape in zip(names, shapes, strict=True)
+    ]
+    for tensor, side in zip(op.inputs, sides, strict=True):
+        operands[side] = tensor
+    return "matmul", {}, tuple(operands)
+
+
+def _sides(table: OpTable, op: Op, left: Shape) -> tuple[int, ...]:
+    """Return on which side of a product (0: left) each input of an op stands.
+
+    Learned matrices are on the right, model inputs on the left.
+    """
+    if len(op.inputs) == 1:
+        return (0,) if op.weights else (1,)
+    variable = [table.graph.op_types[table.producer[t]] == "variable" for t in op.inputs]
+    swap = variable == [True, False] or (variable == [False, False] and op.shapes[0] != left)
+    return ((1, 0) if swap else (0, 1)) if op.inputs else ()
 
 
 def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:

@@ -14,11 +14,13 @@ import threading
 import time
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from placeopt.model.errors import ExecutionError
+from placeopt.model.threads import call_together
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -83,15 +85,10 @@ class Engine:
         self.times, self.moved = np.zeros((2, n)), list[tuple[int, int, float, float]]()
         for op in np.flatnonzero(np.array(self.waiting) == 0).tolist():
             heapq.heappush(self.ready[self.device[op]], (self.rank[op], op))
-        threads = [threading.Thread(target=self._guard, args=(self._compute, d)) for d in range(k)]
-        threads += [
-            threading.Thread(target=self._guard, args=(self._copy, *pair)) for pair in self.requests
-        ]
+        loops = [partial(self._guard, self._compute, d) for d in range(k)]
+        loops += [partial(self._guard, self._copy, *pair) for pair in self.requests]
         began = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_together(loops, daemon=False)
         if self.error is not None:
             raise ExecutionError(
                 f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}"
@@ -128,13 +125,17 @@ class Engine:
                     stream.synchronize()
                 self.times[:, op] = start, time.perf_counter()
                 del operands
-                with self.changed:
-                    self.left -= 1
-                    for tensor in reads:
-                        self._release(d, tensor)
-                    for tensor, value in zip(self.work.outputs(op), outputs, strict=False):
-                        self._produce(d, tensor, value)
-                    self.changed.notify_all()
+                self._finish(d, op, outputs)
+
+    def _finish(self, d: int, op: int, outputs: Sequence[Any]) -> None:
+        """Give up what an op has read, and hand on what it made."""
+        with self.changed:
+            self.left -= 1
+            for tensor in self.work.reads(op):
+                self._release(d, tensor)
+            for tensor, value in zip(self.work.outputs(op), outputs, strict=False):
+                self._produce(d, tensor, value)
+            self.changed.notify_all()
 
     def _produce(self, d: int, tensor: int, value: Any) -> None:
         """Hand a new tensor to its readers here, and ask for its copies to the other devices."""

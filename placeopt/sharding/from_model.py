@@ -53,10 +53,6 @@ FORBIDDEN = 10**15
 TRAINED_BYTES = 16
 """Bytes kept per learned value in training: value, gradient, two moments, and a 32-bit copy."""
 
-MAX_STRATEGIES = 400
-"""Most strategies of an op; a mesh that gives more has too many axes for it. An edge between two
-such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on each of three."""
-
 
 class OpStrategy(NamedTuple):
     """One strategy of an op: a way per mesh axis, and the layouts that follow."""
@@ -201,54 +197,53 @@ class _Builder:
 
     def build(self, memory: int | None) -> ShardingModel:
         """Return the model."""
-        graph = self.graph
-        strategies = tuple(self._strategies(op) for op in range(graph.num_ops))
+        strategies = tuple(self._strategies(op) for op in range(self.graph.num_ops))
         layouts = tuple(self._weight_layouts(weight) for weight in self.weights)
-        names = [s.name for row in strategies for s in row]
-        names += [str(layout) for row in layouts for layout in row]
-        cost = [self._op_seconds(op, s) for op, row in enumerate(strategies) for s in row]
-        cost += [
-            self._weight_seconds(w, layout)
-            for w, row in zip(self.weights, layouts, strict=True)
-            for layout in row
-        ]
-        usage = [self._op_bytes(op, s) for op, row in enumerate(strategies) for s in row]
-        usage += [
-            self._weight_bytes(w, layout)
-            for w, row in zip(self.weights, layouts, strict=True)
-            for layout in row
-        ]
-        edges, tables = self._edges(strategies, layouts)
-        sizes = [len(row) for row in (*strategies, *layouts)]
-        limit = min(device.memory for device in self.cluster.devices) if memory is None else memory
-        shape = "x".join(str(axis.size) for axis in self.axes)
-        problem = ShardingProblem(
-            name=f"{graph.name} on {shape} {self.cluster.name}",
-            node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
-            cost=_ticks(np.array(cost)),
-            usage=np.array(usage, np.int64),
-            interval=np.array(self._intervals(), np.int64),
-            edge=np.array(edges, np.int64).reshape(-1, 2),
-            edge_cost=_ticks(np.concatenate(tables)) if tables else np.zeros(0, np.int64),
-            usage_limit=limit,
-            node_names=(
-                *graph.op_names,
-                *(f"{graph.op_names[w.op]} (weight)" for w in self.weights),
-            ),
-            strategy_names=tuple(names),
-            tick_seconds=1e-9,
-        )
         reads = tuple(tuple(row) for row in self.reads)
         return ShardingModel(
-            graph,
+            self.graph,
             self.axes,
-            problem,
+            self._problem(strategies, layouts, memory),
             strategies,
             tuple(self.weights),
             layouts,
             reads,
             self.training,
             self.calls,
+        )
+
+    def _problem(
+        self,
+        strategies: tuple[tuple[OpStrategy, ...], ...],
+        layouts: tuple[tuple[Layout, ...], ...],
+        memory: int | None,
+    ) -> ShardingProblem:
+        """Return the choice of a strategy for every op and a layout for every weight, whose nodes
+        follow those of the ops.
+        """
+        ops = [(op, s) for op, row in enumerate(strategies) for s in row]
+        weights = [(w, x) for w, row in zip(self.weights, layouts, strict=True) for x in row]
+        cost = [self._op_seconds(*one) for one in ops]
+        cost += [self._weight_seconds(*one) for one in weights]
+        usage = [self._op_bytes(*one) for one in ops]
+        usage += [self._weight_bytes(*one) for one in weights]
+        edges, tables = self._edges(strategies, layouts)
+        sizes = [len(row) for row in (*strategies, *layouts)]
+        limit = min(device.memory for device in self.cluster.devices) if memory is None else memory
+        shape = "x".join(str(axis.size) for axis in self.axes)
+        names = self.graph.op_names
+        return ShardingProblem(
+            name=f"{self.graph.name} on {shape} {self.cluster.name}",
+            node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+            cost=_ticks(np.array(cost)),
+            usage=np.array(usage, np.int64),
+            interval=np.array(self._intervals(), np.int64),
+            edge=np.array(edges, np.int64).reshape(-1, 2),
+            edge_cost=_ticks(np.concatenate([np.zeros(0), *tables])),
+            usage_limit=limit,
+            node_names=(*names, *(f"{names[w.op]} (weight)" for w in self.weights)),
+            strategy_names=(*(s.name for _, s in ops), *(str(layout) for _, layout in weights)),
+            tick_seconds=1e-9,
         )
 
     # --- strategies
@@ -272,8 +267,12 @@ class _Builder:
         tensor.
         """
         shapes = self.graph.shapes
-        most = int(MAX_STRATEGIES ** (1 / len(self.axes)))
-        if math.prod(map(len, ways)) > MAX_STRATEGIES:
+        # Most strategies of an op; a mesh that gives more has too many axes for it. An edge
+        # between two such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on
+        # each of three
+        max_strategies = 400
+        most = int(max_strategies ** (1 / len(self.axes)))
+        if math.prod(map(len, ways)) > max_strategies:
             ways = [row[:most] for row in ways]
         for chosen in itertools.product(*ways):
             strategy = OpStrategy(
@@ -285,22 +284,19 @@ class _Builder:
                     axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided
                 ),
             )
-            layouts = [
-                *zip(self.reads[op], strategy.inputs, strict=True),
-                *zip(self.made[op], strategy.outputs, strict=True),
-            ]
-            if any(
-                t in self.whole and min(layout) <= PARTIAL
-                for t, layout in layouts[len(self.reads[op]) :]
-            ):
+            made = list(zip(self.made[op], strategy.outputs, strict=True))
+            if any(t in self.whole and min(layout) <= PARTIAL for t, layout in made):
                 continue  # what the model returns is whole
-            pairs = [*((shapes[t], layout) for t, layout in layouts), (weight, strategy.weight)]
-            if all(
-                self._divides(shape, layout) and len({p for p in layout if p <= PARTIAL}) < 2
-                for shape, layout in pairs
-                if shape or layout
-            ):
+            read = zip(self.reads[op], strategy.inputs, strict=True)
+            pairs = [*((shapes[t], layout) for t, layout in (*read, *made))]
+            if all(itertools.starmap(self._allowed, (*pairs, (weight, strategy.weight)))):
                 yield strategy
+
+    def _allowed(self, shape: Shape, layout: Layout) -> bool:
+        """Whether a tensor can have a layout: it divides the shape, in one kind of partial sum."""
+        if not shape and not layout:
+            return True
+        return self._divides(shape, layout) and len({p for p in layout if p <= PARTIAL}) < 2
 
     def _torch_strategies(self, op: int, calls: TorchCalls) -> list[OpStrategy]:
         """Return the strategies of a call by DTensor's rules, and the layouts of what is stored."""

@@ -90,10 +90,11 @@ def parameter_layouts(
             continue
         weight, layout = by_op[call.name]
         for name in call.weights:
-            if name not in found and name in stored:
-                own = _own_layout(call.kind, weight.shape, layout, stored[name][0])
-                if own is not None and _divides(stored[name][0], own, model):
-                    found[name] = own
+            if name in found or name not in stored:
+                continue
+            own = _own_layout(call.kind, weight.shape, layout, stored[name][0])
+            if own is not None and _divides(stored[name][0], own, model):
+                found[name] = own
     whole = (REPLICATE,) * len(model.axes)
     rows = []
     for name, (shape, size) in stored.items():

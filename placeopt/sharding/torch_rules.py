@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     from placeopt.sharding.layouts import Layout
 
-MOST_TRIALS = 4096
-"""Most combinations of placements tried for the inputs of one op. Where there are more (six tensors
-that are joined), inputs of one shape are placed alike."""
-
 
 class Inner(NamedTuple):
     """An ATen op within a call, as it ran on fake tensors."""
@@ -198,7 +194,10 @@ class TorchRules:
         free = [places(x, size) for x in call.inputs]
         read = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
         returned = {id(x) for x in call.outputs}
-        alike = math.prod(map(len, free)) > MOST_TRIALS
+        # Most combinations of placements tried for the inputs of one op. Where there are more (six
+        # tensors that are joined), inputs of one shape are placed alike
+        most_trials = 4096
+        alike = math.prod(map(len, free)) > most_trials
         shape_of = {id(x): tuple(x.shape) for x in call.inputs}
         choices = {id(x): found for x, found in zip(call.inputs, free, strict=True)}
         for key in choices:
@@ -290,11 +289,11 @@ class TorchRules:
             found = attention_placements(given, read)
             return None if found is None else [found]
         named = {id(x) for x in tensors_of(step.kwargs)}
-        if not self._taken(step.op, given) or any(
-            not p.is_replicate()  # torch redistributes no keyword
-            for x, row in zip(read, given, strict=True)
-            if id(x) in named
-            for p in row
+        by_name = [row for x, row in zip(read, given, strict=True) if id(x) in named]
+        if not self._taken(step.op, given) or not all(
+            p.is_replicate()
+            for row in by_name
+            for p in row  # torch redistributes no keyword
         ):
             return None
         specs = {
@@ -307,18 +306,15 @@ class TorchRules:
         info = info or rules.op_to_schema_info_for_single_dim_strategy.get(step.op)
         schema = OpSchema(step.op, args, kwargs, schema_info=info)
         answer = rules.propagate_op_sharding_non_cached(schema)
-        if answer.needs_redistribute and not all(
-            a == b or (a.is_replicate() and _masked(b))
-            for x, y in zip(schema.args_spec, answer.redistribute_schema.args_spec, strict=True)
-            for a, b in zip(x.placements, y.placements, strict=True)
-        ):
+        if answer.needs_redistribute and not _same_placements(schema, answer.redistribute_schema):
             return None
         made = answer.output_spec
         specs_out = list(made) if isinstance(made, list | tuple) else [made] * len(results)
-        by_value: dict[int, Any] = {}
-        for value, spec in zip(results, specs_out, strict=True):
-            if isinstance(value, torch.Tensor):
-                by_value[id(value)] = spec.placements
+        by_value = {
+            id(value): spec.placements
+            for value, spec in zip(results, specs_out, strict=True)
+            if isinstance(value, torch.Tensor)
+        }
         return list(by_value.values())
 
     def _taken(self, op: Any, given: tuple[Any, ...]) -> bool:
@@ -367,6 +363,15 @@ def places(value: Any, size: int) -> list[Any]:
     split = [d for d, length in enumerate(value.shape) if length and length % size == 0]
     summed = [PARTIAL] if value.dtype.is_floating_point or value.dtype.is_complex else []
     return [placement(place) for place in (REPLICATE, *split, *summed)]
+
+
+def _same_placements(schema: Any, wanted: Any) -> bool:
+    """Whether two schemas place their arguments alike; a copy serves as a masked sum."""
+    return all(
+        a == b or (a.is_replicate() and _masked(b))
+        for x, y in zip(schema.args_spec, wanted.args_spec, strict=True)
+        for a, b in zip(x.placements, y.placements, strict=True)
+    )
 
 
 def _masked(place: Any) -> bool:

@@ -65,18 +65,8 @@ class SolverSpec:
         )
 
 
-SPEC_MODULES = (
-    "placeopt.solvers.heuristics",
-    "placeopt.solvers.exact",
-    "placeopt.solvers.splits",
-    "placeopt.solvers.search",
-    "placeopt.solvers.policy",
-    "placeopt.solvers.degree",
-    "placeopt.solvers.sharding",
-    "placeopt.solvers.planning",
-    "placeopt.schedules",
-)
-"""Packages whose `SPECS` tuple lists the solvers they bring."""
+SPEC_ROOMS = ("placeopt.solvers", "placeopt.schedules")
+"""Rooms above this one whose `all_specs()` lists the solvers they bring."""
 
 ENTRY_POINT_GROUP = "placeopt.solvers"
 """A package registers its own solvers by entry points in this group: name = "module:Class"."""
@@ -143,19 +133,21 @@ def _known() -> dict[str, SolverSpec]:
     """Return the solvers of placeopt and those registered in this process; no entry point is looked
     up.
     """
-    found: dict[str, SolverSpec] = {}
-    for module in SPEC_MODULES:
-        for spec in getattr(importlib.import_module(module), "SPECS", ()):
-            found[spec.name] = spec
+    found = {spec.name: spec for spec in _own_specs()}
     return {**found, **{name: spec for (_, name), spec in _registered.items()}}
+
+
+@functools.cache
+def _own_specs() -> tuple[SolverSpec, ...]:
+    """Return the solvers that this package brings."""
+    rooms = map(importlib.import_module, SPEC_ROOMS)
+    return tuple(spec for room in rooms for spec in room.all_specs())
 
 
 @functools.cache
 def _own_targets() -> frozenset[str]:
     """Return the targets of the solvers that this package brings."""
-    return frozenset(
-        spec.target for module in SPEC_MODULES for spec in importlib.import_module(module).SPECS
-    )
+    return frozenset(spec.target for spec in _own_specs())
 
 
 def is_ours(solver: Any) -> bool:

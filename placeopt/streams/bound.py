@@ -19,6 +19,7 @@ fit is one), for short streams.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 METHODS = ("lp", "cp-sat", "exact")
-MAX_EXACT_JOBS = 200
 PRICE_SHIFT = 40
 """Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62
 bits."""
@@ -105,11 +105,12 @@ def offline_bound(
     if method == "lp":
         completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
         return OfflineBound(problem.num_jobs - completed, problem.num_jobs, "lp", False)
+    max_exact_jobs = 200
     if method == "exact" and (
-        problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"
+        problem.num_jobs > max_exact_jobs or problem.jobs.config.rule != "uniform"
     ):
         raise InputError(
-            f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, "
+            f"offline bound: 'exact' takes at most {max_exact_jobs} jobs under the uniform rule, "
             "received "
             f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
@@ -216,13 +217,12 @@ def _integer(
             load[arrival].append((width, literal))
         if not blocks:
             continue
-        places = []
-        for row in range(int(table.size_ptr[width]), int(table.size_ptr[width + 1])):
-            here = model.new_bool_var(f"b{k}_{row}")
-            places.append(here)
-            for server in table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist():
-                for arrival in seen:
-                    on_server[arrival].setdefault(server, []).append(here)
+        rows = range(int(table.size_ptr[width]), int(table.size_ptr[width + 1]))
+        places = [model.new_bool_var(f"b{k}_{row}") for row in rows]
+        for row, here in zip(rows, places, strict=True):
+            servers_of_row = table.server[table.server_ptr[row] : table.server_ptr[row + 1]]
+            for server, arrival in itertools.product(servers_of_row.tolist(), seen):
+                on_server[arrival].setdefault(server, []).append(here)
         model.add(sum(places) == literal)
     for literals_of_job in chosen:
         model.add_at_most_one(literals_of_job)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import numpy as np
 
 from placeopt.model.arrays import ArrayHolder, Flags, Floats, Ints, frozen
 from placeopt.model.errors import InputError, check_choice
+from placeopt.model.threads import map_threads
 from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_loop import (
     CAUSES,
@@ -320,13 +320,9 @@ def simulate_each(
     if threads == 1 or len(jobs) < 3:
         yield from (simulate(problem, policy, seed=s) for problem, s in jobs[1:])
         return
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield from pool.map(lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:])
-    finally:
-        pool.shutdown(
-            cancel_futures=True
-        )  # an interrupt waits for the episodes that have begun, not for all
+    yield from map_threads(
+        lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:], threads, "episodes"
+    )  # an interrupt waits for the episodes that have begun, not for all
 
 
 def simulate_many(

@@ -142,10 +142,12 @@ class _BuildingBlock(_VShape):
         count = chain.num_stages // 2
         passes = self.offsets(count)
         orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        # Units between two micro-batches: each device runs six passes for each
+        interval = 6
         for rank in range(count):
             first, second = rank, 2 * count - 1 - rank
             times = [at[rank] for at in passes]
-            used = {at % INTERVAL for at in times}
+            used = {at % interval for at in times}
             blocks = [
                 chain.forward[first],
                 chain.forward[second],
@@ -155,23 +157,19 @@ class _BuildingBlock(_VShape):
             for at, stage in ((times[2], second), (times[3], first)):
                 w = next(
                     at + wait
-                    for wait in range(1, INTERVAL + 1)
-                    if (at + wait) % INTERVAL not in used
+                    for wait in range(1, interval + 1)
+                    if (at + wait) % interval not in used
                 )
-                used.add(w % INTERVAL)
+                used.add(w % interval)
                 times.append(w)
                 blocks.append(chain.weight[stage])
             runs = sorted(
-                (at + INTERVAL * j, j, block)
+                (at + interval * j, j, block)
                 for j in range(micro_batches)
                 for at, block in zip(times, blocks, strict=True)
             )
             orders[chain.device[rank]] = [(j, block) for _, j, block in runs]
         return orders
-
-
-INTERVAL = 6
-"""Units between two micro-batches: each device runs six passes for each."""
 
 
 def _chain_of_offsets(

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode
 
-FRAGMENTATION = (0.0, 0.5, 1.0, 2.0)
-"""Weights that the search tries at its end."""
-
 
 @dataclass(frozen=True)
 class FeasibleFirst(DegreeSolver):
@@ -92,9 +89,11 @@ class FeasibleFirst(DegreeSolver):
             yield replace(found[-1], order=same_order(problem, row))
         for _ in range(self.steps):
             yield replace(found[-1], order=_neighbour(found[-1], rng))
+        # Weights that the search tries at its end
+        fragmentation = (0.0, 0.5, 1.0, 2.0)
         if self.fragmentation is None:
             tuned = found[-1]
-            for weight in FRAGMENTATION[1:]:
+            for weight in fragmentation[1:]:
                 yield replace(tuned, fragmentation=weight)
 
 

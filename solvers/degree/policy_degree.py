@@ -42,12 +42,12 @@ J. A. Boyan, "Least-squares temporal difference learning", ICML 1999.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from placeopt.model.threads import map_threads
 from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.tuning import (
     TRAINING,
@@ -74,22 +74,9 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 
-FIRST_STREAM = 1000
-"""Training streams before this one are those on which orders are compared."""
-
 KEPT = 3
 """Rounds whose streams are learned from, and policies of a course that are compared on validation
 streams."""
-
-FIRST_SWEEPS = 4
-"""Times that returns are taken and the network is fitted to them in the first round, from random
-weights; later once."""
-
-FINAL_RATE = 0.1
-"""Part of the learning rate that is left in the last round."""
-
-VALIDATION_SHARE = 0.15
-"""Part of a time limit that is kept for choosing among the policies of the training."""
 
 
 @dataclass(frozen=True)
@@ -197,15 +184,20 @@ class PolicyDegree(DegreeSolver):
         seconds = 0.0
         if tracker.budget.seconds is not None:
             seconds = episode_seconds(problem, self._greedy(courses[0].network))
+        # Times that returns are taken and the network is fitted to them in the first round, from
+        # random weights; later once
+        first_sweeps = 4
+        # Part of the learning rate that is left in the last round
+        final_rate = 0.1
         for iteration in range(self.iterations):
             if self._spent(tracker, seconds):
                 break
             course = courses[iteration % len(courses)]
             last = self._serve(problem, course.served, tracker, iteration)
             course.seen = [*course.seen[-KEPT + 1 :] * (len(course.rounds) > 1), last]
-            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - FINAL_RATE))
+            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - final_rate))
             error = self._fit(
-                course.network, course.seen, 1 if course.rounds else FIRST_SWEEPS, rate, rng
+                course.network, course.seen, 1 if course.rounds else first_sweeps, rate, rng
             )
             rounds.append(Round(error, 1.0 - float(last.rewards.mean())))
             course.rounds.append(rounds[-1])
@@ -233,16 +225,22 @@ class PolicyDegree(DegreeSolver):
         iteration: int,
     ) -> Served:
         """Serve fresh streams, every other one with random choices."""
-        offset = TRAINING + FIRST_STREAM + iteration * self.streams
+        # Training streams before this one are those on which orders are compared
+        first_stream = 1000
+        offset = TRAINING + first_stream + iteration * self.streams
         streams = training_streams(problem, self.streams, tracker.seed, offset)
         curious = replace(policy, explore=self.explore)
         tasks = [
             (stream, policy if i % 2 else curious, offset + i) for i, stream in enumerate(streams)
         ]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            runs = list(
-                pool.map(lambda task: record_episode(task[0], task[1], seed=task[2]), tasks)
+        runs = list(
+            map_threads(
+                lambda task: record_episode(task[0], task[1], seed=task[2]),
+                tasks,
+                os.cpu_count() or 1,
+                "episodes",
             )
+        )
         tracker.count(len(runs))
         return Served(
             np.stack([features.astype(np.float32) for _, features in runs]),
@@ -304,7 +302,9 @@ class PolicyDegree(DegreeSolver):
         takes `episode` s.
         """
         keep = self.validation * (2 * KEPT + 1)
-        seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
+        # Part of a time limit that is kept for choosing among the policies of the training
+        validation_share = 0.15
+        seconds = max(validation_share * (tracker.budget.seconds or 0.0), episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
 
 
@@ -320,17 +320,6 @@ def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePoli
     """
     others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
     return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]
-
-
-RIDGE = 3e-4
-"""Part of each outer input's square that holds the solution near the weights of the steps, for
-inputs that hardly differ."""
-
-CHUNK = 16
-"""Streams whose inputs are in memory at once while outer weights are solved for."""
-
-BATCH = 2048
-"""States of one step."""
 
 
 class ValueNetwork:
@@ -407,8 +396,10 @@ class ValueNetwork:
         size = len(near)
         matrix, squares, vector = np.zeros((size, size)), np.zeros(size), np.zeros(size)
         fade = np.float32(discount * trace)
-        for begin in range(0, len(states), CHUNK):
-            part = slice(begin, begin + CHUNK)
+        # Streams whose inputs are in memory at once while outer weights are solved for
+        chunk = 16
+        for begin in range(0, len(states), chunk):
+            part = slice(begin, begin + chunk)
             inputs = self._outer_inputs(states[part], to_come[part])
             traces = np.empty_like(inputs)
             passed = np.zeros_like(inputs[:, 0])
@@ -420,7 +411,10 @@ class ValueNetwork:
             matrix += flat.T @ (inputs[:, :-1] - after).reshape(-1, size)
             vector += flat.T @ rewards[part][:, 1:].ravel().astype(np.float32)
             squares += np.einsum("ijk,ijk->k", inputs, inputs)
-        squares = RIDGE * (squares + np.prod(rewards.shape) * 1e-3)
+        # Part of each outer input's square that holds the solution near the weights of the steps,
+        # for inputs that hardly differ
+        ridge = 3e-4
+        squares = ridge * (squares + np.prod(rewards.shape) * 1e-3)
         found = np.linalg.solve(matrix + np.diag(squares), vector + squares * near)
         found_linear, found_output, self.offset = np.split(
             found, [len(linear), len(linear) + len(output)]
@@ -447,8 +441,10 @@ class ValueNetwork:
         met.
         """
         total = 0.0
+        # States of one step
+        batch = 2048
         for _ in range(steps):
-            rows = rng.integers(len(states), size=BATCH)
+            rows = rng.integers(len(states), size=batch)
             total += self._step(states[rows], targets[rows], rate)
         return total / max(1, steps)
 

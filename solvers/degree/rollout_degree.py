@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import Episode
 
-MIN_STREAMS = 4
-"""Training streams without which the base is not compared with the rollout: too few to tell them
-apart."""
-
 PRICES = (1.0, 0.5)
 """Prices of work left that are tried."""
 
@@ -100,7 +96,10 @@ class RolloutDegree(DegreeSolver):
                 best, fewest = candidate, blocked
                 tracker.message = f"base {describe(problem, best)}"
                 yield best
-        if self.order is not None or self.training < MIN_STREAMS or spent(tracker, self.training):
+        # Training streams without which the base is not compared with the rollout: too few to tell
+        # them apart
+        min_streams = 4
+        if self.order is not None or self.training < min_streams or spent(tracker, self.training):
             return
         # Futures much shorter than the jobs mislead: then the base itself is the better policy.
         if clearly_better(blocked_per_stream(streams, base, tracker, tracker.seed), fewest):

@@ -25,9 +25,6 @@ TRAINING, VALIDATION = 1_000_000, 2_000_000
 """Offsets of the seeds of streams that policies are tuned and chosen on; streams to be judged have
 small seeds."""
 
-SAMPLE_JOBS = 25
-"""Jobs of the short stream on which the time of an episode is measured."""
-
 
 @dataclass(frozen=True)
 class DegreeSolver(SearchSolver):
@@ -79,7 +76,9 @@ def spent(tracker: Tracker[Episode], episodes: int = 0, seconds: float = 0.0) ->
 
 def episode_seconds(problem: JobStreamProblem, policy: DegreePolicy) -> float:
     """Estimate the time of one episode from its first jobs."""
-    size = min(SAMPLE_JOBS, problem.num_jobs)
+    # Jobs of the short stream on which the time of an episode is measured
+    sample_jobs = 25
+    size = min(sample_jobs, problem.num_jobs)
     fields = {key: getattr(problem, key)[:size] for key in ("arrival", "model", "deadline")}
     short = replace(problem, **fields)
     simulate(short, policy)  # compiles

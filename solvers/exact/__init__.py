@@ -19,16 +19,17 @@ def _spec(
     use: str,
     *,
     search: bool = True,
+    kind: str = "placement",
 ) -> SolverSpec:
     return SolverSpec(
-        name, f"placeopt.solvers.{target}", "placement", objectives, summary, search, paper, use
+        name, f"placeopt.solvers.exact.{target}", kind, objectives, summary, search, paper, use
     )
 
 
 SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "ideal-dp",
-        "exact.ideal_dp:IdealDp",
+        "ideal_dp:IdealDp",
         ("period",),
         "finds and proves the best pipeline of ideals, by dynamic programming",
         TARNAWSKI,
@@ -37,27 +38,27 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "linear-dp",
-        "exact.linear_dp:LinearDp",
+        "linear_dp:LinearDp",
         ("period",),
         "best pipeline along topological orders by dynamic programming",
         TARNAWSKI,
         "graphs with too many ideals",
         search=False,
     ),
-    SolverSpec(
+    _spec(
         "split-ideals",
-        "placeopt.solvers.exact.split_ideals:SplitIdeals",
-        "split",
+        "split_ideals:SplitIdeals",
         ("period",),
         "best pipeline of ideals with replicas, groups of devices or overlapped transfers",
-        False,
         TARNAWSKI,
         "stages that share devices, hosts with an uplink, transfers beside computation: the proven "
         "optimum",
+        search=False,
+        kind="split",
     ),
     _spec(
         "milp",
-        "exact.milp:Milp",
+        "milp:Milp",
         ("period",),
         "mixed-integer linear program solved by HiGHS, with a proven bound",
         TARNAWSKI,
@@ -65,7 +66,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     _spec(
         "cp-sat",
-        "exact.cp_sat:CpSat",
+        "cp_sat:CpSat",
         ("makespan", "period", "latency"),
         "constraint programming, with a proven bound at any time",
         "",

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
-MOST_CELLS = 2_000_000
-"""Samples times ops that are drawn at once."""
-
 
 @dataclass(frozen=True)
 class SingleDevice(Heuristic):
@@ -102,7 +99,9 @@ class RandomPlacement(Heuristic):
         rng = tracker.rng()
         drawn = 0
         failures = 0
-        most = max(1, min(self.batch, MOST_CELLS // problem.num_ops))
+        # Samples times ops that are drawn at once
+        most_cells = 2_000_000
+        most = max(1, min(self.batch, most_cells // problem.num_ops))
         while (limited or drawn < self.samples) and failures < 10_000:
             count = most if limited else min(most, self.samples - drawn)
             for home in sample_units(context, count, rng):

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
-FORBIDDEN = 1e30
-
 
 @dataclass(frozen=True)
 class Enumerative(Heuristic):
@@ -98,6 +96,7 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
     home = context.unpinned.copy()
     free = units.capacity.copy()
     load = np.zeros(k)
+    forbidden = 1e30
     for ops in grouped:
         free_ops = ops[home[units.unit[ops]] < 0]
         # one row per unit: members of a colocation group in the same set travel together
@@ -113,9 +112,9 @@ def assign_groups(context: Context, grouped: list[Ints]) -> Ints:
             places = -(-len(rows) // k)
             # Evenness is a wish: a place beyond the even share exists too, at a price above any
             # fetch time.
-            even = np.repeat(np.where(usable, cost, FORBIDDEN), places, axis=1)
+            even = np.repeat(np.where(usable, cost, forbidden), places, axis=1)
             if (~usable).any():
-                dear = np.where(usable, cost + 1.0 + cost[usable].sum(), FORBIDDEN)
+                dear = np.where(usable, cost + 1.0 + cost[usable].sum(), forbidden)
                 even = np.concatenate([even, np.repeat(dear, len(rows), axis=1)], axis=1)
                 owner = np.concatenate(
                     [np.repeat(np.arange(k), places), np.repeat(np.arange(k), len(rows))]

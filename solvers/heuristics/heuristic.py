@@ -31,9 +31,6 @@ order."""
 CAUTIOUS = INFLATIONS[::-1]
 """The same, beginning with all of them, as Baechi does."""
 
-BATCH_STEPS = 400_000
-"""Ops and edges per batch of candidates, about 0.1 s of evaluation."""
-
 
 @dataclass(frozen=True)
 class Heuristic(SearchSolver):
@@ -65,7 +62,9 @@ class Heuristic(SearchSolver):
         candidate is valid.
         """
         # Batches of large problems are small, so that a time limit is noticed.
-        size = max(2, min(self.batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
+        # Ops and edges per batch of candidates, about 0.1 s of evaluation
+        batch_steps = 400_000
+        size = max(2, min(self.batch, batch_steps // (problem.num_ops + problem.num_edges)))
         found = False
         for inflation in self.inflations if problem.memory == "peak" else (0.0,):
             for group in _batches(

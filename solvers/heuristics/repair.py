@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
     from placeopt.model.units import Units
 
-MILP_NODES = 20_000
-"""Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every
-machine."""
-
-MILP_CELLS = 200_000
-"""Largest (units x devices) table for which the integer program is tried."""
-
 
 def repair(units: Units, home: Ints, work: Floats) -> Ints | None:
     """Return a device per unit that is allowed and fits, close to `home`; None where moving units
@@ -101,7 +94,9 @@ def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     from scipy.sparse import csr_array
 
     num_units, k = units.allowed.shape
-    if num_units * k > MILP_CELLS:
+    # Largest (units x devices) table for which the integer program is tried
+    milp_cells = 200_000
+    if num_units * k > milp_cells:
         return None, False
     unit = np.repeat(np.arange(num_units), k)
     device = np.tile(np.arange(k), num_units)
@@ -111,12 +106,15 @@ def _integer_program(units: Units) -> tuple[Ints | None, bool]:
     limit = np.minimum(units.capacity.astype(np.float64), float(units.bytes.sum())) / scale
     one = csr_array((np.ones(len(column)), (unit, column)), shape=(num_units, len(column)))
     fit = csr_array((units.bytes[unit] / scale, (device, column)), shape=(k, len(column)))
+    # Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every
+    # machine
+    milp_nodes = 20_000
     answer = integer_program(
         np.zeros(len(column)),
         np.ones(len(column)),
         [(one, 1, 1), (fit, -np.inf, limit)],
         (0, units.allowed.ravel().astype(np.float64)),
-        node_limit=MILP_NODES,
+        node_limit=milp_nodes,
     )
     if answer.x is None:
         return None, answer.status == 2

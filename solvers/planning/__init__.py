@@ -10,24 +10,34 @@ SAILOR = (
     "clusters, SOSP 2025"
 )
 
-SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
-        "plan-ideals",
-        "placeopt.solvers.planning.ideal_planner:IdealPlanner",
+
+def _spec(name: str, target: str, objective: str, summary: str, paper: str, use: str) -> SolverSpec:
+    return SolverSpec(
+        name,
+        f"placeopt.solvers.planning.{target}",
         "plan",
-        ("sample-time",),
-        "bisection over exact dynamic programs on ideals, with memory and recomputation",
+        (objective,),
+        summary,
         True,
+        paper,
+        use,
+    )
+
+
+SPECS: tuple[SolverSpec, ...] = (
+    _spec(
+        "plan-ideals",
+        "ideal_planner:IdealPlanner",
+        "sample-time",
+        "bisection over exact dynamic programs on ideals, with memory and recomputation",
         PIPER,
         "stages with unequal data and tensor degrees on equal devices; proves its optimum",
     ),
-    SolverSpec(
+    _spec(
         "plan-stages",
-        "placeopt.solvers.planning.step_planner:StepPlanner",
-        "plan",
-        ("step-time",),
+        "step_planner:StepPlanner",
+        "step-time",
         "exact dynamic programs over stages, one for each range of the longest period",
-        True,
         SAILOR,
         "a training step on devices of any kinds, under any cost model of a step; proves its "
         "optimum",

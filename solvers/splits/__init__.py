@@ -8,13 +8,20 @@ from placeopt.solving.registry import SolverSpec
 
 
 def _spec(
-    name: str, target: str, summary: str, paper: str, use: str, *, search: bool
+    name: str,
+    target: str,
+    summary: str,
+    paper: str,
+    use: str,
+    *,
+    search: bool = False,
+    objective: str = "period",
 ) -> SolverSpec:
     return SolverSpec(
         name,
         f"placeopt.solvers.splits.{target}",
         "placement",
-        ("period",),
+        (objective,),
         summary,
         search,
         paper,
@@ -29,7 +36,6 @@ SPECS: tuple[SolverSpec, ...] = (
         "PipeDream's optimizer along a topological order, without replicas",
         "Narayanan et al.: PipeDream, generalized pipeline parallelism for DNN training, SOSP 2019",
         "for comparison: the published planner",
-        search=False,
     ),
     _spec(
         "split-local-search",
@@ -40,27 +46,23 @@ SPECS: tuple[SolverSpec, ...] = (
         "for comparison: a baseline without contiguity",
         search=True,
     ),
-    SolverSpec(
+    _spec(
         "max-load-dp",
-        "placeopt.solvers.splits.max_load_dp:MaxLoadDp",
-        "placement",
-        ("latency",),
+        "max_load_dp:MaxLoadDp",
         "the split that is best for the period, valued by its latency",
-        False,
         "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, "
         "NeurIPS 2020",
         "for comparison: how well balanced loads serve a single sample",
+        objective="latency",
     ),
-    SolverSpec(
+    _spec(
         "min-cut",
-        "placeopt.solvers.splits.min_cut:MinCut",
-        "placement",
-        ("makespan",),
+        "min_cut:MinCut",
         "balanced parts with a small cut, one a device, by METIS (extra: partition)",
-        False,
         "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
         "graphs, SIAM 1998",
         "the baseline of papers on learned placement",
+        objective="makespan",
     ),
     _spec(
         "metis",
@@ -69,6 +71,5 @@ SPECS: tuple[SolverSpec, ...] = (
         "Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular "
         "graphs, SIAM 1998",
         "for comparison: a graph partitioner without a model of loads",
-        search=False,
     ),
 )
