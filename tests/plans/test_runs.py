@@ -15,7 +15,7 @@ import pytest
 from placeopt.cli.main import main
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable
-from placeopt.planning.launch_answer import regret, to_json
+from placeopt.planning.launch_answer import regrets, to_json
 from placeopt.planning.launch_search import (
     LaunchProblem,
     missing,
@@ -607,8 +607,24 @@ def test_sampled_calibrations_hold_constants_that_were_fitted_together(tmp_path)
     known = Calibration({"tensor": 1.0}, samples={"tensor": [1.0, 2.0], "reduce": [3.0, 4.0]})
     known.save(tmp_path / "one.json")
     assert read_calibration(tmp_path / "one.json").samples == known.samples
-    assert [(c["tensor"], c["reduce"]) for c in known.sampled()] == [(1.0, 3.0), (2.0, 4.0)]
-    assert regret(search(replace(problem(), constants=Calibration()))) is None
+    assert regrets(search(replace(problem(), constants=Calibration()))) is None
+
+
+def test_regret_is_over_every_plan_and_sample():
+    """The regrets of all plans are those of a plain loop; the safest plan has the least."""
+    answer = search(problem("mixtral-8x7b", "16xH100", 64, 4096))
+    samples = answer.problem.constants.samples
+    worst = np.zeros(len(answer.fitting))
+    for i in range(len(samples["tensor"])):
+        values = {name: row[i] for name, row in samples.items()}
+        constants = replace(answer.problem.constants, values=values)
+        model = replace(answer.problem, constants=constants).model
+        times = np.array([model.parts(priced.conf).total for priced in answer.fitting])
+        worst = np.maximum(worst, times / times.min() - 1)
+    np.testing.assert_allclose(regrets(answer), worst, rtol=1e-9, atol=1e-12)
+    body = to_json(answer)
+    assert body["regret"] == pytest.approx(worst[0])
+    assert body["safest"]["regret"] == pytest.approx(worst.min())
 
 
 def test_a_fit_keeps_what_its_rows_do_not_tell():
