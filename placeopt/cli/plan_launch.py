@@ -99,8 +99,14 @@ def _print(body: dict[str, Any], said: str) -> None:
     if body.get("regret") is not None:
         say(
             f"regret: at most {100 * body['regret']:.1f} % over sampled calibrations (fitted to "
-            "bootstraps of the runs), against the next 63 plans; no bound over all constants"
+            "bootstraps of the runs), against all plans that fit; no bound over all constants"
         )
+        safest = body["safest"]
+        if safest["plan"] != body["plan"]:
+            say(
+                f"least regret ({safest['plan']}): at most {100 * safest['regret']:.1f} %, in "
+                f"{time_text(safest['step_seconds'])} per step"
+            )
     if body["message"]:
         say(body["message"])
     view = Table("part of the step", "time", "memory of a device", "", box=None, pad_edge=False)

@@ -36,7 +36,9 @@ class Widths:
     ----------
     counted : of a factor of bytes or flops that are counted, at a rate that is known. kernel : of
     one that tables of measured kernels give. free : of the other constants. kind, model, layer : of
-    the offsets of these levels.
+    the offsets of these levels. tail : degrees of freedom of Student's t, which errors
+    over their noise are distributed by (Lange et al., JASA 1989): runs that something unsaid
+    slows down hardly count.
     """
 
     counted: float = 0.3
@@ -45,6 +47,7 @@ class Widths:
     kind: float = 0.02
     model: float = 0.03
     layer: float = 0.03
+    tail: float = 1.0
 
     def of_constant(self, name: str) -> float:
         """Return that of a constant."""
@@ -82,12 +85,9 @@ FREE: tuple[str, ...] = (
 )
 """Seconds of software, and parts that overlap leaves in sight: nothing counts them beforehand."""
 
-NOISE, MOST_NOISE = 0.05, 0.3
-"""Repeats of published runs differ by 0.3 to 5 %; those of old hardware by up to 30 %."""
-
-PRIOR_ROWS = 5
-LINEAR = 1.345
-"""Errors beyond so many times the noise count linearly (Huber, 1964)."""
+NOISE = 0.05
+"""Repeats of a published run differ by up to so much (data/measured), so that no source is taken
+to be known better."""
 
 KEPT = 40
 """Samples that a calibration file holds, of those drawn."""
@@ -125,6 +125,7 @@ class LinearFit:
         self.kinds = np.zeros((len(self.runs), len(self.keys)))
         for i, row in enumerate(keys):
             self.kinds[i, [place[key] for key in row]] = 1.0
+        self.tail = widths.tail
         self.widths = np.array(
             [widths.of_constant(name) for name in self.names]
             + [widths.of_key(key) for key in self.keys]
@@ -153,7 +154,8 @@ class LinearFit:
 
     def noise(self, slopes: Array, error: Array, weights: Array) -> Array:
         """Return the noise of each run: the spread of its source, robustly, over its rows less the
-        constants that they alone tell, with `PRIOR_ROWS` rows of the usual noise added.
+        constants that they alone tell, with one row of the least noise added (a prior worth one
+        row, Kass and Wasserman, JASA 1995).
         """
         design = np.hstack([slopes, self.kinds]) * weights[:, None]
         gram = design.T @ design + np.diag(self.widths**-2.0)
@@ -162,9 +164,8 @@ class LinearFit:
         for source in range(self.sources.max() + 1):
             mine = self.sources == source
             spread = mine.sum() * (1.4826 * float(np.median(np.abs(error[mine])))) ** 2
-            rows = PRIOR_ROWS + float(free[mine].sum())
-            found[mine] = np.sqrt((PRIOR_ROWS * NOISE**2 + spread) / rows)
-        return np.clip(found, NOISE, MOST_NOISE)
+            found[mine] = np.sqrt((NOISE**2 + spread) / (1 + float(free[mine].sum())))
+        return np.maximum(found, NOISE)
 
     def solve(self, slopes: Array, wanted: Array, weights: Array, away: Array) -> Array:
         """Return steps of the constants and offsets; ridge least squares with weights of runs."""
@@ -183,15 +184,10 @@ class Solution:
     error: Array
     noise: Array
 
-    @property
-    def weights(self) -> Array:
-        """Square roots of the weights of the runs."""
-        return huber(self.error, self.noise)
 
-
-def huber(error: Array, noise: Array) -> Array:
-    """Return the square roots of the weights that make large errors count linearly."""
-    return 1 / (noise * np.sqrt(np.maximum(1.0, np.abs(error) / noise / LINEAR)))
+def student(error: Array, noise: Array, tail: float) -> Array:
+    """Return the square roots of the weights of errors in a fit by Student's t."""
+    return np.asarray(np.sqrt((tail + 1) / (tail + (error / noise) ** 2)) / noise)
 
 
 def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
@@ -204,19 +200,19 @@ def minimize(model: LinearFit, near: Calibration | None = None) -> Solution:
     offsets = np.array([near.offsets.get(key, 0.0) for key in model.keys])
     offsets -= [model.start.offsets.get(key, 0.0) for key in model.keys]
     error = model.measured - model.predicted(logs) - model.kinds @ offsets
-    noise = np.full(len(error), MOST_NOISE)
+    noise = np.full(len(error), max(NOISE, 1.4826 * float(np.median(np.abs(error)))))
     for _ in range(ROUNDS):
-        weights = huber(error, noise)
+        weights = student(error, noise, model.tail)
         away = np.concatenate([logs - model.prior, offsets])
         slopes = model.slopes(logs)
         step = model.solve(slopes, error, weights, away)
-        before = _loss(error, noise, away / model.widths)
+        before = _loss(error / noise, away / model.widths, model.tail)
         for scale in (1.0, 0.5, 0.25, 0.1):
             trial = logs + scale * step[: len(logs)]
             moved = offsets + scale * step[len(logs) :]
             left = model.measured - model.predicted(trial) - model.kinds @ moved
             far = np.concatenate([trial - model.prior, moved]) / model.widths
-            if _loss(left, noise, far) < before:
+            if _loss(left / noise, far, model.tail) < before:
                 break
         logs, offsets, error = trial, moved, left
         found = model.noise(slopes, error, weights)
@@ -267,11 +263,9 @@ def fit(
     return bootstrapped(fitted, model, found, bootstraps) if bootstraps else fitted
 
 
-def _loss(error: Array, noise: Array, away: Array) -> float:
-    far = np.abs(error) / noise
-    inside = far < LINEAR
-    rows = np.where(inside, far**2, LINEAR * (2 * far - LINEAR)).sum()
-    return float(rows + (away**2).sum())
+def _loss(error: Array, away: Array, tail: float) -> float:
+    """Return twice the negative logarithm of the likelihood, constants apart."""
+    return float((tail + 1) * np.log1p(error**2 / tail).sum() + (away**2).sum())
 
 
 def bootstrapped(
@@ -290,7 +284,7 @@ def bootstrapped(
     drawn = []
     for _ in range(bootstraps):
         times = np.bincount(random.integers(0, len(number), len(number)), minlength=len(number))
-        weights = found.weights * np.sqrt(times[member])
+        weights = student(found.error, found.noise, model.tail) * np.sqrt(times[member])
         step = model.solve(slopes, found.error, weights, away)
         drawn.append(found.logs + step[: len(found.logs)])
     values = np.exp(drawn)
@@ -310,7 +304,8 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
     """Return the constants of memory with the least median error of measured peaks, plus the share
     of runs that are called wrongly: those with a step fitted into memory.
 
-    Families of frameworks with enough peaks get a base of their own, the others the usual one.
+    Families of frameworks with enough peaks get a base of their own, the others that of all runs.
+    Bases tried are what single peaks leave; factors of the allocator, steps of 0.05 up to 1.5.
     """
     if sum(run.memory_gb is not None for run in runs) < LEAST_RUNS:
         return MEMORY_CONSTANTS | start.memory
@@ -321,31 +316,25 @@ def fit_memory(runs: list[Run], start: Calibration) -> dict[str, float]:
     peaks = np.array([(run.memory_gb or np.nan) * 2**30 for run in runs])
     room = np.array([USABLE * run.gpu.memory for run in runs])
     known, left = ~np.isnan(peaks), np.array([not run.oom for run in runs])
-
     kinds = np.array([run.conf.framework for run in runs])
 
-    bases = np.arange(2, 17) / 2 * 1e9
+    def least(share: float, rows: Flags) -> tuple[float, float]:
+        """Return the least loss and its base."""
+        used = rest + share * kept
+        bases = np.unique(np.maximum(0.0, peaks - used)[rows & known])
+        totals = used[rows] + bases[:, None]
+        wrong = ((totals <= room[rows]) != left[rows]).mean(axis=1)
+        errors = np.abs(np.log(totals / peaks[rows]))[:, known[rows]]
+        losses = wrong + np.median(errors, axis=1)
+        return float(losses.min()), float(bases[int(np.argmin(losses))])
 
-    def loss(base: float, share: float, rows: Flags) -> float:
-        total = rest + base + share * kept
-        wrong = np.mean(((total <= room) != left)[rows])
-        errors = np.abs(np.log(total / peaks))[rows & known]
-        return float(wrong + (np.median(errors) if len(errors) else 0.0))
-
-    enough = [
-        kind
-        for kind in dict.fromkeys(kinds.tolist())
-        if (known & (kinds == kind)).sum() >= LEAST_RUNS
-    ]
-    rest_of = ~np.isin(kinds, enough)
-    usual = MEMORY_CONSTANTS["base"]
+    names, counts = np.unique(kinds[known], return_counts=True)
+    enough = names[counts >= LEAST_RUNS].tolist()
     found: list[tuple[float, dict[str, float]]] = []
     for share in np.arange(20, 31) / 20:
-        memory = {"base": usual, "fragmentation": float(share)}
-        worth = loss(usual, share, rest_of) if rest_of.any() else 0.0
-        for kind in enough:
-            losses = [loss(base, share, kinds == kind) for base in bases]
-            memory[f"base {kind}"] = float(bases[int(np.argmin(losses))])
-            worth += min(losses)
-        found.append((worth, memory))
+        usual = least(share, np.ones(len(runs), dtype=bool))
+        own = {kind: least(share, kinds == kind) for kind in enough}
+        bases = {f"base {kind}": float(f"{base:.3g}") for kind, (_, base) in own.items()}
+        memory = {"base": float(f"{usual[1]:.3g}"), "fragmentation": float(share)}
+        found.append((usual[0] + sum(worth for worth, _ in own.values()), memory | bases))
     return min(found, key=lambda item: item[0])[1]

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placeopt.planning.launch_search import (
     NOT_SEARCHED,
     SEARCHED,
@@ -17,23 +19,45 @@ from placeopt.planning.launchers import launch_files
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
+    from placeopt.model.arrays import Floats
     from placeopt.planning.launch_search import LaunchAnswer, LaunchProblem, Priced
 
 
-def regret(answer: LaunchAnswer) -> float | None:
-    """Return the largest loss of the best plan against the best of its nearest rivals, as a part.
+def regrets(answer: LaunchAnswer) -> Floats | None:
+    """Return what each fitting plan loses at most against the best of all, as a part; shape
+    (plans,).
 
     Over the sampled calibrations: constants that were fitted together to a bootstrap of the runs,
     and no others, so that it certifies nothing about constants between and beyond them.
     """
-    if answer.best is None or not answer.near:
+    samples = answer.problem.constants.samples
+    if not answer.fitting or not samples:
         return None
-    worst = None
-    for drawn in answer.problem.constants.sampled():
-        model = replace(answer.problem, constants=drawn).model
-        times = [model.parts(priced.conf).total for priced in answer.near]
-        worst = max(worst or 0.0, times[0] / min(times) - 1)
-    return worst
+    # the model takes arrays of constants as it takes numbers: all samples at once
+    drawn: dict[str, Any] = {name: np.array(values) for name, values in samples.items()}
+    constants = replace(answer.problem.constants, values=drawn)
+    model = replace(answer.problem, constants=constants).model
+    count = min(map(len, samples.values()))
+    totals = [model.parts(priced.conf).total for priced in answer.fitting]
+    times = np.array([np.broadcast_to(total, (count,)) for total in totals])
+    return np.asarray((times / times.min(axis=0) - 1).max(axis=1))
+
+
+def _regret(answer: LaunchAnswer) -> dict[str, Any]:
+    """Return the regret of the best plan, and the plan that has the least (Savage, JASA 1951)."""
+    found = regrets(answer)
+    if found is None or answer.best is None:
+        return {"regret": None}
+    safest = int(np.argmin(found))
+    plan = answer.fitting[safest]
+    return {
+        "regret": float(found[0]),
+        "safest": {
+            "plan": plan.conf.text(),
+            "step_seconds": plan.seconds,
+            "regret": float(found[safest]),
+        },
+    }
 
 
 def links(problem: LaunchProblem, priced: Priced) -> dict[str, str]:
@@ -156,7 +180,7 @@ def to_json(answer: LaunchAnswer) -> dict[str, Any]:
             low, high, rows, key = found
             body["measured_interval_seconds"] = [low, high]
             body["measured_interval"] = f"eight in ten of {rows} measured rows like it ({key})"
-        body["regret"] = regret(answer)
+        body |= _regret(answer)
     if body["fits"]:
         files = launch_files(problem, shown.conf)
         body["launch"] = {

@@ -267,7 +267,8 @@ class LaunchAnswer:
     best : None if nothing fits. given : the plan with what was fixed, where something was.
     others : the best plans that differ in one choice, by what differs. priced, fitted : plans
     looked at. leanest : the plan with the least memory. left : devices that no plan uses.
-    complete : whether all plans of the space were looked at.
+    complete : whether all plans of the space were looked at. fitting : all plans that fit,
+    fastest first.
     """
 
     problem: LaunchProblem
@@ -280,7 +281,7 @@ class LaunchAnswer:
     left: int
     complete: bool
     runtime: float
-    near: tuple[Priced, ...] = ()
+    fitting: tuple[Priced, ...] = ()
 
 
 def search(problem: LaunchProblem, seconds: float = 10.0) -> LaunchAnswer:
@@ -348,12 +349,9 @@ def _search(problem: LaunchProblem, devices: int, start: float, seconds: float) 
         problem.machine.devices - devices,
         complete,
         time.perf_counter() - start,
-        tuple(found[:NEAR]),
+        tuple(found),
     )
 
-
-NEAR = 64
-"""Plans that the regret is taken over."""
 
 CHOICES = {
     "tensor": "another tensor degree",

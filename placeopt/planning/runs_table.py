@@ -49,7 +49,8 @@ def predict_run(run: Run, constants: Calibration) -> tuple[StepParts, MemoryPart
         if run.unsaid_sharding and conf.pipeline == 1 and conf.recompute == "full":
             lean = memory_of(conf, offloaded=True)
             offloaded = lean.total <= limit
-            memory = lean if offloaded else memory
+        if offloaded:  # no rank holds all weights, so that they are gathered layer by layer
+            memory, conf = lean, replace(conf, sharding="zero3")
     elif run.unsaid_recompute and conf.recompute == "full":
         most = found[-len(RECOMPUTE)][1].total
         lacking = most - limit + 1e-6 * limit  # what is rounded must not count as too much

@@ -8,7 +8,7 @@ and generation of devices. They are shrunk to 0, which is what an unknown kind o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,14 +160,6 @@ class Calibration:
     def save(self, path: Path) -> None:
         """Write it to a file that `--costs` takes."""
         write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
-
-    def sampled(self) -> list[Calibration]:
-        """Return the calibrations of the bootstraps; constants of one were fitted together."""
-        count = min(map(len, self.samples.values()), default=0)
-        return [
-            replace(self, values={name: row[i] for name, row in self.samples.items()})
-            for i in range(count)
-        ]
 
 
 def is_calibration(path: str | Path) -> bool:

@@ -4,7 +4,8 @@ Mixed precision keeps 16-bit weights, gradients, and 12 bytes of 32-bit weights 
 parameter: 16 bytes with 16-bit gradients, 18 with 32-bit ones. Activations are counted as by
 Korthikanti et al., MLSys 2023 (their section 4), with the widths of the feed-forward part; fused
 attention keeps no scores. A stage of 1F1B keeps as many micro-batches as stages follow, an
-interleaved one (p - 1) / v of a stage's more. Masks of dropout are
+interleaved one (p - 1) / v of a stage's more. Beside what is kept, a device works either on the
+loss or on one layer's backward pass: the larger of both counts (`_working`). Masks of dropout are
 not counted.
 """
 
@@ -27,6 +28,10 @@ LOGIT_BYTES = {"fsdp": 12, "megatron-deepspeed": 10}
 USUAL_LOGIT_BYTES = 6
 """A logit in 16 bits and its gradient in 32. PyTorch's own loss keeps both in both; the one of
 2021's Megatron a logit in 16 bits, in 32 bits, and less the largest one."""
+PARALLEL_LOGIT_BYTES = 16
+"""PyTorch's loss of logits that tensor ranks share: its backward pass
+(torch/distributed/tensor/parallel/loss.py) holds the logarithms, a gradient, their exponentials and
+the sum of both, each in 32 bits."""
 
 STEP_BYTES = 4
 """A copy of 16-bit gradients in 32 bits, while the optimizer of DeepSpeed steps. With ZeRO 1 it is
@@ -99,27 +104,27 @@ def _stage_parts(
     copied = STEP_BYTES if conf.framework == "megatron-deepspeed" and size == 2 else 0
     layers = math.ceil(shape.layers / conf.pipeline)
     one_layer = held / max(1.0, layers)
-    activations = _activations(shape, conf, waiting * (0 if offloaded else layers), size)
-    if logits:
-        tokens = conf.micro_batch * conf.sequence / conf.context
-        each = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES)
-        activations += each * tokens * shape.vocab / conf.tensor
+    kept = _kept(shape, conf, waiting, 0 if offloaded else layers, size)
+    loss = _loss(shape, conf) if logits else 0.0
+    activations = kept + max(loss, _working(shape, conf, size))
+    # of two units the weights, of one the gradients, which are summed from another copy
+    units = (3 * size + max(size, conf.main_gradients)) * one_layer
+    base = known.get(f"base {conf.framework}", known["base"])
+    more = (known["fragmentation"] - 1) * activations
     if offloaded:
-        base = known.get(f"base {conf.framework}", known["base"])
-        more = (known["fragmentation"] - 1) * activations
-        return MemoryParts(0.0, 0.0, 0.0, activations, 2 * size * one_layer, base, more)
+        return MemoryParts(0.0, 0.0, 0.0, activations, units, base, more)
     gathered = 0.0
     if level >= 3 and conf.shards > 1:
         # with stages, whole weights and summed gradients stay until the end of the step
-        gathered = 2 * size * one_layer if conf.pipeline == 1 else (size + 4) * held
+        gathered = units if conf.pipeline == 1 else (size + 4) * held
     return MemoryParts(
         size * (own if level >= 3 else held),
         trained * (max(size, conf.main_gradients) + copied) * (own if level >= 2 else held),
         trained * master * (own if level >= 1 else held),
         activations,
         gathered,
-        known.get(f"base {conf.framework}", known["base"]),
-        (known["fragmentation"] - 1) * activations,
+        base,
+        more,
     )
 
 
@@ -136,20 +141,55 @@ def layer_activations(shape: ModelShape, conf: Configuration, size: int) -> floa
     inner = tokens * width * (low + (2 if shape.gated else 1) * size) / t
     attention *= shape.with_attention / shape.layers
     routed = sparse * tokens * shape.active * shape.hidden * (size + low) / t
-    scores = 0.0
-    if not conf.flash and conf.recompute == "none":
-        scores = 5 * tokens * conf.sequence * shape.heads / t
-    return between + attention + inner + routed + scores
+    kept = 0.0 if conf.recompute != "none" else _scores(shape, conf)
+    return between + attention + inner + routed + kept
 
 
-def _activations(shape: ModelShape, conf: Configuration, kept: float, size: int) -> float:
-    """Bytes of the activations of so many layers of micro-batches."""
-    each = layer_activations(shape, conf, size)
-    found = kept * each
+def _scores(shape: ModelShape, conf: Configuration) -> float:
+    """Bytes of a layer's scores, kept where attention is not fused: two results of 16 bits and a
+    mask.
+    """
+    if conf.flash:
+        return 0.0
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    return 5 * tokens * conf.sequence * shape.heads / conf.tensor
+
+
+def _kept(shape: ModelShape, conf: Configuration, waiting: float, layers: int, size: int) -> float:
+    """Bytes that wait for the backward pass: of `waiting` micro-batches in so many layers."""
+    found = waiting * layers * layer_activations(shape, conf, size)
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    start = tokens * shape.hidden * CHECKPOINT_BYTES
+    start /= conf.tensor if conf.sequence_parallel else 1
     if conf.recompute == "full":
-        tokens = conf.micro_batch * conf.sequence / conf.context
-        start = tokens * shape.hidden * CHECKPOINT_BYTES
-        start /= conf.tensor if conf.sequence_parallel else 1
-        scores = 0.0 if conf.flash else 5 * tokens * conf.sequence * shape.heads / conf.tensor
-        found = conf.share * (kept * start + each + scores) + (1 - conf.share) * found
+        found = conf.share * waiting * layers * start + (1 - conf.share) * found
+    if layers and conf.pipeline > 1 and conf.framework == "megatron-deepspeed":
+        found += waiting * start  # its stages keep results that were sent
     return found
+
+
+def _loss(shape: ModelShape, conf: Configuration) -> float:
+    """Bytes of logits and their gradients."""
+    each = LOGIT_BYTES.get(conf.framework, USUAL_LOGIT_BYTES)
+    if conf.framework == "fsdp" and conf.tensor > 1:
+        each = PARALLEL_LOGIT_BYTES
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    return each * tokens * shape.vocab / conf.tensor
+
+
+def _working(shape: ModelShape, conf: Configuration, size: int) -> float:
+    """Bytes that the backward pass of one layer takes beside what is kept.
+
+    What is recomputed of it; what enters a product and its gradient, whole on every tensor rank
+    even where ranks share out what lies between (Korthikanti et al., section 4.2.2); and the
+    gradients of the feed-forward part's inner values, or of scores before and behind the softmax.
+    """
+    tokens = conf.micro_batch * conf.sequence / conf.context
+    sparse = shape.sparse_layers / shape.layers
+    width = (1 - sparse) * shape.ffn + sparse * (shape.shared_ffn + shape.active * shape.expert_ffn)
+    inner = tokens * width * (3 if shape.gated else 2) * size / conf.tensor
+    scores = _scores(shape, conf)
+    again = scores if conf.recompute != "none" else 0.0
+    if conf.recompute == "full":
+        again += conf.share * layer_activations(shape, conf, size)
+    return again + 2 * tokens * shape.hidden * size + max(inner, 4 / 5 * scores)

@@ -33,8 +33,8 @@ from placeopt.planning.fit_runs import (
     Widths,
     fit,
     fit_memory,
-    huber,
     minimize,
+    student,
     usable,
 )
 from placeopt.planning.run_rows import read_run
@@ -228,14 +228,15 @@ def spreads(rows: list[Row]) -> dict[str, list[float]]:
 
 
 WIDTHS = {
-    "counted": (0.1, 0.2, 0.3, 0.4),
+    "counted": (0.2, 0.3, 0.4, 0.5),
     "kernel": (0.1, 0.2, 0.3, 0.5),
-    "free": (0.7, 1.0, 1.4),
-    "kind": (0.02, 0.03, 0.05, 0.08),
-    "model": (0.03, 0.05, 0.1, 0.15),
-    "layer": (0.03, 0.05, 0.08, 0.12),
+    "free": (0.3, 0.5, 0.7, 1.0, 1.4),
+    "kind": (0.01, 0.02, 0.03, 0.05),
+    "model": (0.02, 0.03, 0.05, 0.1),
+    "layer": (0.02, 0.03, 0.05, 0.08),
+    "tail": (1.0, 2.0, 4.0),
 }
-"""What nothing counts beforehand is known to a factor of two, exp(0.7), at best."""
+"""Tried, from narrow to wide; the fewer degrees of freedom, the less do outliers count."""
 
 CAP = 1.0
 """An error of a logarithm counts at most so much in the choice of widths."""
@@ -245,6 +246,7 @@ class Folds:
     """Fits of parts of the runs, linear around the fit of all of them."""
 
     def __init__(self, rows: list[Row]) -> None:
+        self.known: dict[Widths, np.ndarray[Any, Any]] = {}
         sides = halves_of(rows)
         kept = [row for row in rows if not row["flag"] and usable([row])]
         self.model = LinearFit(usable(kept), Calibration(), Widths())
@@ -268,7 +270,7 @@ class Folds:
         ridge = np.diag(np.array(drawn)[used] ** -2.0)
         error = wanted
         for _ in range(4):
-            weights = huber(error, noise)
+            weights = student(error, noise, widths.tail)
             scaled = design * weights[:, None]
             found = np.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ (wanted * weights))
             error = wanted - design @ found
@@ -276,6 +278,11 @@ class Folds:
 
     def scores(self, widths: Widths) -> np.ndarray[Any, Any]:
         """Return the mean error of each source, by halves and as a source left out."""
+        if widths not in self.known:
+            self.known[widths] = self._scores(widths)
+        return self.known[widths]
+
+    def _scores(self, widths: Widths) -> np.ndarray[Any, Any]:
         total = []
         for kind in (self.parts[:2], self.parts[2:]):
             errors = np.zeros(len(self.wanted))
@@ -297,6 +304,7 @@ def priors(rows: list[Row]) -> None:
             for value in values:
                 tried = replace(best, **{name: value})
                 score = folds.scores(tried).mean()
+                print(turn, name, value, score, flush=True)
                 table.append({"turn": turn, "width": name, "value": value, "error": score})
                 if score < least:
                     best, least = tried, score
