@@ -1,34 +1,40 @@
 """The scheduler: which tactic goes on, and for how long.
 
-A lane is a list of tactics that take turns. Its rounds double in length:
+A lane is a list of tactics that take turns. Before each turn every tactic that is not exhausted has
 
-    for target in first, 2 first, 4 first, ...:
-        every tactic that is not exhausted goes on until it has had `target` in all
-        three times as much again goes to whoever closed most of the gap per second lately
+    cost   : what its next doubling costs: the time that it has had
+    weight : what the next doubling may bring: the part of the gap that it closed lately, relative
+             to the most that any tactic of the lane did, and 1 / m besides, for m tactics
+
+and the turn goes to the greatest weight / cost. A piece is at most as long as all before it of the
+same tactic together, so it is the cost. "Lately" forgets half with each doubling: searches and
+proofs gain about as much with each doubling of their time, and what gained nothing in the last one
+is expected to gain less in the next, which costs twice as much. Gains are parts of the gap that
+there was (logarithms), so that early ones, which are large and easy, do not outweigh later ones.
+Cheap tactics come first, since nobody has cost anything, in the order of the list. While one
+tactic alone gains, it has half of the time, and the others the other half in equal parts.
 
 No tactic starves. Let a lane have m tactics, and let one of them close the gap alone within time t
-of its own. It has had t at the end of the first round whose target is at least t; as targets
-double, that target L is below 2t (or the first one). A piece is at most as long as all before it of
-the same tactic together, so a tactic that is stopped at its target has had at most 2L, and the
-floors of all rounds together are at most 2mL. The time of the fastest is a credit: the rounds add
-3m times their targets, in all 6mL, and what a piece takes too much is taken from later rounds, so
-at most one piece goes beyond it, no longer than all that its tactic has had, 6mL + 2L. The lane has
-then spent at most 2mL + 6mL + 6mL + 2L < 14 (m + 1) L < 28 (m + 1) t. A tactic that begins anew in
-runs of doubling length reaches a run of length t when it has had 2t: the factor is twice that. This
-is dovetailing, and the constant is its worst case: where one tactic closes the gap steadily it has
-three quarters of all time and more.
+of its own (or a first piece, if that is longer). Weights lie between 1 / m and 1 + 1 / m. Whenever
+another tactic had a turn, its weight / cost was at least that of this one, so its cost was at most
+(1 + 1 / m) / (1 / m) = m + 1 times the cost of this one, which was at most t; after the turn it had
+had twice that, 2 (m + 1) t. All m - 1 others together have had at most 2 (m - 1) (m + 1) t, and
+this one 2 t with its last piece: the lane has spent less than 2 m^2 t when the gap is closed (2 m t
+where nobody else gains). A tactic that begins anew in runs of doubling length reaches a run of
+length t when it has had 2 t: the factor is twice that. This is dovetailing, and the constant is its
+worst case.
 
 A first piece that is longer by a prior of its tactic is a constant added to all that. The
 constant is not for a lane with a tactic whose runs are as long as the whole solve so far (`slow` of
-`Runs`): each such run at most doubles the time that has passed, and the next one by the floor comes
-only when every other tactic has had half as long as that run.
+`Runs`): each such run at most doubles the time that has passed, and the next one comes only when
+every other tactic has had the (m + 1)th part of that run, or gains less.
 
-A tactic that offers nothing before some seconds (a model has to be built) waits for the round whose
-target is as long, or for a credit that pays its first piece, which is twice that; up to then the
-argument is the same.
+A tactic that offers nothing before some seconds (a model has to be built) costs twice these seconds
+before its first piece, which is as long.
 
-A tactic that waits for what another one has to find gives its turns up, and counts them as had; if
-all wait, the lane sleeps, or ends where no other lane is at work.
+A tactic that waits for what another one has to find gives its turn up: a look counts as if its cost
+had been spent, so that looks are few and it has nothing to make up for when it goes on. If all wait,
+the lane sleeps, or ends where no other lane is at work.
 
 Two lanes, one of tactics that prove and one of tactics that improve the incumbent, run on two
 threads where seconds are the limit and two cores are there; they tell each other what they find
@@ -40,7 +46,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +53,12 @@ import numpy as np
 
 from placeopt.model.errors import Refused
 from placeopt.model.result import TacticUse
+from placeopt.model.threads import start_thread
 from placeopt.solving.exchange import Exchange
-from placeopt.solving.tactic import FIRST_EVALUATIONS, FIRST_SECONDS, VALUE, WAITING, State
+from placeopt.solving.tactic import VALUE, WAITING, State
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.solving.tactic import Tactic
@@ -60,10 +67,6 @@ if TYPE_CHECKING:
 WAIT = 0.02
 """Seconds between two looks at what is waited for, another lane say."""
 
-FASTEST = 3
-"""Time of the fastest tactic, relative to the floors of all: the argument above holds for any, with
-another constant."""
-
 LEAST = 1e-3
 """Seconds that a piece costs at least: one that returns at once is not asked for again and
 again."""
@@ -71,9 +74,7 @@ again."""
 
 def load(module: str) -> threading.Thread:
     """Begin to import a module on another thread: CP-SAT takes a part of a second."""
-    thread = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
-    thread.start()
-    return thread
+    return start_thread(importlib.import_module, module)
 
 
 class Turn:
@@ -82,30 +83,22 @@ class Turn:
     def __init__(self, tactic: Tactic, state: State) -> None:
         self.tactic, self.state = tactic, state
         self.steps: Iterator[str | None] | None = None
-        self.over, self.waits, self.turns = False, False, 0
+        self.over, self.turns = False, 0
         self.seconds = self.passed = 0.0  # that it was at work, and that it let pass waiting
         self.gained = (0.0, 0.0)  # parts of the gap, by value and by bound
-        self._then = self._now = (0.0, 0.0)  # (used, gained) when the last two rounds began
+        self.lately = 0.0  # logarithm of the gap that it closed, half forgotten with each doubling
 
     @property
-    def used(self) -> float:
-        """Seconds or evaluations it has had."""
-        return self.state.used
+    def cost(self) -> float:
+        """What its next doubling costs, in seconds or evaluations."""
+        return max(self.state.used + self.passed, 0.0 if self.steps else self.state.first)
 
-    @property
-    def speed(self) -> tuple[float, float]:
-        """Part of the gap that it closed per second or evaluation: since the round before, and in
-        all.
-        """
-        gained = sum(self.gained)
-        spans = [(self.used - then, gained - before) for then, before in (self._then, (0.0, 0.0))]
-        lately, ever = (gain / span if span > 0 else 0.0 for span, gain in spans)
-        return lately, ever
-
-    def begin_round(self) -> None:
-        """Forget what is longer ago than the last round."""
-        self.waits = False
-        self._then, self._now = self._now, (self.used, sum(self.gained))
+    def spend(self, spent: float, gain: float) -> None:
+        """Note a piece of work and the logarithm of the gap that it closed."""
+        before = self.state.used
+        self.state.used += spent
+        self.lately = self.lately * before / self.state.used + gain
+        self.turns += 1
 
     def report(self) -> TacticUse:
         """Say what it did."""
@@ -139,38 +132,38 @@ class Lane:
         self.facts, self.tracker = facts, tracker
         self.other: Lane | None = None
         self.idle = False
-        self.first: float = FIRST_EVALUATIONS if self._counted else FIRST_SECONDS
         self._clock = clock or self._read
         seeds = np.random.SeedSequence(tracker.seed).spawn(len(tactics))
         self.turns = [
             Turn(tactic, State(tracker, facts, np.random.default_rng(seed), threads))
             for tactic, seed in zip(tactics, seeds, strict=True)
         ]
+        for turn in self.turns if not self._counted else ():
+            turn.state.first = max(turn.state.first, 2 * turn.tactic.least(facts))
 
     def run(self) -> None:
         """Give turns until every tactic is exhausted or the tracker stops."""
-        target, credit = self.first, 0.0
-        while self._open():
+        waiting: set[Turn] = set()  # since the last piece of work
+        last = False  # whether the looks since then can be the last ones
+        while open_ := [turn for turn in self.turns if not turn.over]:
             # asked before the tracker meets what the other lane found last
             alone = self.other is None or self.other.idle
             if self.tracker.stop():
                 break
-            for turn in self._open():
-                turn.begin_round()
-                while self._ready(turn, target) and not self.tracker.stop():
-                    self._advance(turn)
-                if turn.waits:
-                    turn.passed = max(turn.passed, target - turn.used)
-            credit += FASTEST * target * len(self._at_work())
-            while credit > 0 and (turns := self._at_work(credit)) and not self.tracker.stop():
-                credit -= self._advance(self._fastest(turns))
-            self.idle = all(turn.waits for turn in self._open())
-            if not self.idle:
-                target *= 2
-            elif alone:
+            if ready := [turn for turn in open_ if turn not in waiting]:
+                turn = self._next(ready)
+                if self._begin(turn) and self._advance(turn):
+                    waiting.add(turn)
+                else:
+                    waiting.clear()
+                    self.idle = last = False
+            elif alone and last:
                 break
-            else:
-                time.sleep(WAIT)
+            else:  # look again, once if no other lane is at work
+                self.idle, last = True, alone
+                waiting.clear()
+                if not alone:
+                    time.sleep(WAIT)
 
     @property
     def _counted(self) -> bool:
@@ -179,54 +172,48 @@ class Lane:
     def _read(self) -> float:
         return float(self.tracker.evaluations) if self._counted else self.tracker.elapsed
 
-    def _open(self) -> list[Turn]:
-        return [turn for turn in self.turns if not turn.over]
+    def _next(self, ready: list[Turn]) -> Turn:
+        """Return who may bring most for what it costs (see the module)."""
+        most = max(turn.lately for turn in ready) or 1.0
+        rest = 1.0 / len(ready)
+        return max(ready, key=lambda turn: (turn.lately / most + rest) / turn.cost)
 
-    def _at_work(self, credit: float = 0.0) -> list[Turn]:
-        """Return those that can go on, and with `credit` those whose first piece it pays."""
-        open_ = [turn for turn in self._open() if not turn.waits]
-        return [turn for turn in open_ if turn.steps is not None or self._begin(turn, credit / 2)]
-
-    def _ready(self, turn: Turn, target: float) -> bool:
-        """Begin a tactic when its first turn is long enough; whether it goes on in this round."""
-        behind = turn.used + turn.passed < target and not (turn.over or turn.waits)
-        return behind and (turn.steps is not None or self._begin(turn, target))
-
-    def _begin(self, turn: Turn, longest: float) -> bool:
-        """Begin a tactic that offers something within `longest`; whether it was."""
-        if not turn.over and turn.steps is None and longest > 0:
+    def _begin(self, turn: Turn) -> bool:
+        """Begin a tactic when its first turn comes, if it applies; whether it has begun."""
+        if turn.steps is None:
             turn.over = not turn.tactic.applies(self.facts)
-            least = 0.0 if self._counted else turn.tactic.least(self.facts)
-            if not turn.over and least <= longest:
-                turn.state.first = max(self.first, 2 * least)
+            if not turn.over:
                 turn.steps = turn.tactic.steps(turn.state)
-        return not turn.over and turn.steps is not None
+        return not turn.over
 
-    def _fastest(self, turns: list[Turn]) -> Turn:
-        """Who closed most of the gap per second lately, or, where nobody closed anything, in all;
-        of those who never did, who had least.
-        """
-        return max(turns, key=lambda turn: (*turn.speed, -turn.used))
-
-    def _advance(self, turn: Turn) -> float:
-        """Let a tactic do a piece of work; return what it took."""
+    def _advance(self, turn: Turn) -> bool:
+        """Let a tactic do a piece of work; whether it waits for what another one has to find."""
         assert turn.steps is not None
-        tracker = self.tracker
+        tracker, waits = self.tracker, False
         begin, second, tracker.gained = self._clock(), tracker.elapsed, (0.0, 0.0)
         tracker.at_work = turn.tactic.name
         try:
-            turn.waits = next(turn.steps) == WAITING
+            waits = next(turn.steps) == WAITING
             if self._counted and self._clock() == begin:
                 tracker.count()  # a piece costs something, or it could be asked for for ever
         except (StopIteration, Refused):
             turn.over = True
         finally:
-            spent = max(self._clock() - begin, LEAST)
-            turn.state.used += spent
-            turn.turns += 1
+            now = self._clock()
+            turn.spend(max(now - begin, LEAST), self._closed(*tracker.gained))
             turn.seconds += tracker.elapsed - second
             turn.gained = tuple(map(sum, zip(turn.gained, tracker.gained, strict=True)))  # type: ignore[assignment]
-        return spent
+        if waits and not self.idle:
+            turn.passed += max(turn.cost, turn.state.first)
+        return waits
+
+    def _closed(self, by_value: float, by_bound: float) -> float:
+        """Return the logarithm of the gap before over that after a gain."""
+        tracker = self.tracker
+        if tracker.value is None or tracker.lower_bound >= tracker.value:
+            return by_value + by_bound
+        left = float(1 - tracker.lower_bound / tracker.value)
+        return math.log1p((by_value + by_bound) / left)
 
 
 class Scheduler:
@@ -280,13 +267,12 @@ class Scheduler:
             for tactics, mine in ((improve, tracker), (prove, own))
         ]
         lanes[0].other, lanes[1].other = lanes[1], lanes[0]
-        thread = threading.Thread(
-            target=self._work, args=(lanes[1], own), name="placeopt-bound-lane"
-        )
         tracker.exchange, self._beside = exchange, 1
         tracker.reports.extend(turn.report for turn in lanes[1].turns)
         with own.within(tracker):
-            thread.start()
+            thread = start_thread(
+                self._work, lanes[1], own, name="placeopt-bound-lane", daemon=False
+            )
             try:
                 self._run(lanes[0])
                 exchange.meet(tracker)
