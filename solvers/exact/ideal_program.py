@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
 
 _FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
-_MAX_STATES, _MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
+_MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _affordable_counts(model: ContractedProblem, num_ideals: int) -> Ints:
     The slowest ones are left out first, those that some node needs last.
     """
     counts = model.type_counts
-    most = min(_MAX_STATES, max(2, _MAX_CELLS // num_ideals))
+    most = min(_MAX_STATES, max(2, MAX_CELLS // num_ideals))
     slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
     while prod(c + 1 for c in counts.tolist()) > most:
         spare = [

@@ -1,10 +1,19 @@
-"""Simulated annealing on the period without contiguity: a warm start for CP-SAT and MILP.
+"""Simulated annealing on the period, without contiguity or with `convex`: a warm start for CP-SAT
+and MILP.
 
 The energy of a placement is the excess of its device loads (and bytes) over a target slightly below
 the best period found: zero energy is a new incumbent, after which the target falls. Against
 minimising the largest load directly this says which of many equally bad placements is closer.
 Moves: an op, or a small connected block of its device, goes to the device of a neighbour or to any
 other; two ops swap devices. The loads are kept up to date by the tensors of the moved op only.
+
+With `convex` the walk may pass through placements that are not: every pair of a device and an op
+that it does not hold, but that lies on a path between two of its ops, adds a price to the energy,
+and only placements without such pairs are kept. The pairs are kept up to date by counting, for
+every device and op, the nodes of the device that the op comes after, and those it comes before; a
+move changes the counts of what is before and after the moved node. Devices that feed each other are
+allowed, as long as no path returns: an order of the ops cut into intervals, or a pipeline, has none
+of these placements.
 """
 
 # Kernels take NamedTuples of arrays, described where those are defined, and draw from numba's own
@@ -24,10 +33,13 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
+from placeopt.period.loads import order_edges
 from placeopt.solvers.exact.annealing_cycles import anneal_in_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from placeopt.model.arrays import Floats, Ints
     from placeopt.period.contracted import ContractedProblem, TensorArrays
@@ -48,6 +60,7 @@ class SearchArrays(NamedTuple):
     tensors: TensorArrays
     near_ptr: Ints  # (N + 1,) nodes that share a tensor with a node
     near: Ints
+    paths: Paths
 
 
 def search_arrays(model: ContractedProblem) -> SearchArrays:
@@ -63,7 +76,56 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
         tensors=model.tensors,
         near_ptr=np.searchsorted(pairs[:, 0], np.arange(model.num_nodes + 1)).astype(np.int64),
         near=np.ascontiguousarray(pairs[:, 1]),
+        paths=paths_of(model),
     )
+
+
+class Paths(NamedTuple):
+    """What comes after and before what on the paths that contiguity orders; empty without it.
+
+    Only the X ops count that have a predecessor and a successor there: no other lies between two.
+    """
+
+    reach_ptr: Ints  # (2, N + 1) of each node: ops that come after one of its ops, and before
+    reach_op: NDArray[np.int32]
+    op_ptr: Ints  # (N + 1,) ops of a node
+    op: Ints
+    node: Ints  # (X,) of each op
+
+
+def paths_of(model: ContractedProblem) -> Paths:
+    """Return the paths of a contracted model, for the contiguity of its problem."""
+    problem = model.problem
+    source, target = order_edges(problem, problem.contiguity)
+    inner = np.intersect1d(source, target)
+    bit = dict(zip(inner.tolist(), (1 << x for x in range(len(inner))), strict=True))
+    after, before = ([0] * problem.num_ops for _ in range(2))
+    edges = list(zip(source.tolist(), target.tolist(), strict=True))
+    for u, v in reversed(edges):
+        after[u] |= after[v] | bit.get(v, 0)
+    for u, v in edges:
+        before[v] |= before[u] | bit.get(u, 0)
+    reached = [_reached(model, ops, len(inner)) for ops in (after, before)]
+    sizes = np.array([[len(found) for found in side] for side in reached], np.int64)
+    home = model.node[inner]
+    return Paths(
+        reach_ptr=np.concatenate([[0], sizes.cumsum()])[
+            np.arange(model.num_nodes + 1) + np.array([[0], [model.num_nodes]])
+        ],
+        reach_op=np.concatenate(reached[0] + reached[1]),
+        op_ptr=np.searchsorted(np.sort(home), np.arange(model.num_nodes + 1)).astype(np.int64),
+        op=np.argsort(home, kind="stable").astype(np.int64),
+        node=home,
+    )
+
+
+def _reached(model: ContractedProblem, ops: list[int], count: int) -> list[NDArray[np.int32]]:
+    """Return what the ops of every node reach, given as bits per op."""
+    rows = [0] * model.num_nodes
+    for v, bits in zip(model.node.tolist(), ops, strict=True):
+        rows[v] |= bits
+    words = (np.frombuffer(row.to_bytes(count // 8 + 1, "little"), np.uint8) for row in rows)
+    return [np.flatnonzero(np.unpackbits(x, bitorder="little")).astype(np.int32) for x in words]
 
 
 class Cycle(NamedTuple):
@@ -72,6 +134,7 @@ class Cycle(NamedTuple):
     target: Ints  # (P,) ticks; falls when it is reached
     aim: float  # share by which the next target lies below a load that was reached
     byte_price: float  # ticks of a byte over the capacity
+    op_price: float  # ticks of an op between those of a device
     hot: float  # first temperature, ticks
     cold: float  # last temperature, ticks
     moves: int
@@ -84,6 +147,8 @@ class Walk(NamedTuple):
     readers: Ints  # (m, k) consumers of a tensor on a device
     load: Ints  # (P, k) ticks
     used: Ints  # (k,) bytes
+    reach: NDArray[np.int32]  # (2, k, X) nodes of a device that an op comes after, and before
+    between: Ints  # (1,) pairs of a device and an op that it would have to take to be convex
     block: Ints  # (_LARGE_BLOCK,) nodes of the proposal
     came: Ints  # (_LARGE_BLOCK,) the devices they leave
     best: Ints  # (N,) best placement of the cycle
@@ -101,6 +166,8 @@ def make_walk(a: SearchArrays) -> Walk:
         ints(len(a.tensors.producer), k),
         ints(passes, k),
         ints(k),
+        np.zeros((2, k, len(a.paths.node)), np.int32),
+        ints(1),
         ints(_LARGE_BLOCK),
         ints(_LARGE_BLOCK),
         ints(n),
@@ -144,7 +211,31 @@ def _move(a, w, v, b):
                 load[p, home] -= a.weight[t, home]
             elif left_after and not left_before:
                 load[p, home] += a.weight[t, home]
+    _count(a.paths, w, v, old, -1)
+    for e in range(a.paths.op_ptr[v], a.paths.op_ptr[v + 1]):
+        x = a.paths.op[e]
+        if w.reach[0, old, x] > 0 and w.reach[1, old, x] > 0:
+            w.between[0] += 1
+        if w.reach[0, b, x] > 0 and w.reach[1, b, x] > 0:
+            w.between[0] -= 1
     device[v] = b
+    _count(a.paths, w, v, b, 1)
+
+
+@uncounted
+def _count(paths, w, v, d, by):
+    """Add `by` to the counts of what comes after and before the nodes of device d, for node v."""
+    for side in range(2):
+        for e in range(paths.reach_ptr[side, v], paths.reach_ptr[side, v + 1]):
+            x = paths.reach_op[e]
+            count = w.reach[side, d, x]
+            w.reach[side, d, x] = count + by
+            if (
+                (count == 0 or count + by == 0)
+                and w.reach[1 - side, d, x] > 0
+                and w.device[paths.node[x]] != d
+            ):
+                w.between[0] += by
 
 
 @uncounted
@@ -152,8 +243,11 @@ def _settle(a, w, start):
     """Put every node where `start` has it."""
     # Everything begins on device 0 and is moved from there, so that the bookkeeping exists once.
     passes, n, k = a.compute.shape
+    w.between[0] = 0
     for d in range(k):
         w.used[d] = 0
+        for x in range(len(a.paths.node)):
+            w.reach[0, d, x] = w.reach[1, d, x] = 0
         for p in range(passes):
             w.load[p, d] = 0
         for t in range(len(a.tensors.producer)):
@@ -166,6 +260,8 @@ def _settle(a, w, start):
         for p in range(passes):
             w.load[p, 0] += a.compute[p, v, 0]
     for v in range(n):
+        _count(a.paths, w, v, 0, 1)
+    for v in range(n):
         if start[v] != 0:
             _move(a, w, v, start[v])
 
@@ -173,7 +269,7 @@ def _settle(a, w, start):
 @uncounted
 def _energy(a, w, cycle):
     """Return the excess of loads over the targets and of bytes over the capacities, ticks."""
-    total = 0.0
+    total = w.between[0] * cycle.op_price
     for d in range(w.load.shape[1]):
         for p in range(w.load.shape[0]):
             if w.load[p, d] > cycle.target[p]:
@@ -275,7 +371,7 @@ def _keep_best(a, w, best_value):
     value = 0
     for p in range(len(w.load)):
         value += _largest(w.load[p])
-    if 0 <= best_value <= value:
+    if w.between[0] > 0 or 0 <= best_value <= value:
         return best_value
     for d in range(len(w.used)):
         if w.used[d] > a.capacity[d]:
@@ -349,7 +445,7 @@ class _Annealing:
 
     def __init__(self, tracker: Tracker[Placement]) -> None:
         self.tracker, self.start = tracker, tracker.value
-        model = contract(tracker.problem, contiguity="none", limit=tracker.value)
+        model = contract(tracker.problem, limit=tracker.value)
         if tracker.solution is None:
             self.device = _balanced(model)
             self.value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
@@ -361,6 +457,8 @@ class _Annealing:
         self.walk = make_walk(self.arrays)
         self.moves = min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
         self.byte_price = 4.0 * self.value / max(1.0, float(model.resident.sum()))
+        # from a quarter of this to 16 times it, four graphs differed less than seeds do
+        self.op_price = self.value / max(1, len(self.arrays.paths.node))
 
     def begin(self, rng: np.random.Generator) -> None:
         """Begin a cycle from the best placement so far, with a target drawn below its value."""
@@ -371,7 +469,7 @@ class _Annealing:
 
     def cool(self, hot: float, cold: float, seed: int) -> None:
         """Walk one chunk."""
-        cycle = Cycle(self.target, _AIM / 4, self.byte_price, hot, cold, self.moves)
+        cycle = Cycle(self.target, _AIM / 4, self.byte_price, self.op_price, hot, cold, self.moves)
         work = partial(_anneal, self.arrays, self.walk, cycle, self.at, seed)
         reached = int(call_interruptibly(work))
         if 0 <= reached < self.value:

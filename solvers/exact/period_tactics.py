@@ -21,7 +21,7 @@ from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideal_program import IdealProgram
+from placeopt.solvers.exact.ideal_program import MAX_CELLS, IdealProgram
 from placeopt.solvers.exact.linear_dp import (
     improve_orders,
     offer_stages,
@@ -96,9 +96,12 @@ class PeriodFacts:
 
     @property
     def anneals(self) -> bool:
-        """Whether annealing, which knows no contiguity, has something to choose."""
+        """Whether annealing, which knows no chains, has something to choose, and its table of all
+        paths is not larger than those of ideals may be.
+        """
         p = self.problem
-        return p.contiguity == "none" and p.num_devices > 1 and self.free.num_nodes > 1
+        few = p.contiguity == "none" or p.num_ops**2 <= MAX_CELLS
+        return p.contiguity != "chain" and few and p.num_devices > 1 and self.free.num_nodes > 1
 
     @property
     def prices_apply(self) -> bool:
