@@ -71,6 +71,7 @@ def reduce(
 
     Parameters
     ----------
+    condensed : its tables are written to: keep no use of them.
     most : counted without the offset of `condensed`. late : once it says so, no more is removed.
     """
     for _ in range(ROUNDS):
@@ -80,7 +81,6 @@ def reduce(
         alive = compact.cost < most
         if not consistent(compact, alive, most):
             return None
-        compact = compact._replace(table=compact.table.copy())
         if not late():
             without_room(compact, alive, most, least_of_spans(compact.capacity))
         if not consistent(compact, alive, most):
@@ -90,12 +90,15 @@ def reduce(
             return None
         smaller = condense(as_draft(compact), alive)
         draft = followers_moved(smaller.compact, most)
-        before, condensed = compact, composed(condensed, smaller)
+        before = len(compact.cost)
+        condensed = composed(condensed, smaller)
+        del compact, smaller  # the tables are what takes room
+        if draft is None and len(condensed.compact.cost) > 0.99 * before:
+            break
         if draft is not None:
             again = condense(draft, np.ones(len(draft.cost), np.bool_))
             condensed = composed(condensed, again)
-        if draft is None and len(condensed.compact.cost) > 0.99 * len(before.cost):
-            break
+            del draft, again
     return condensed
 
 

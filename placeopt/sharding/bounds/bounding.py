@@ -278,19 +278,16 @@ def without_forbidden(
 
     Where nothing does, or its smallest usages pass the limit, less is taken away: that is a bound.
     """
-    whole = condense(*draft_of(problem))
     bound = 0
-    for least in (
-        forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)),
-        forbidden,
-    ):
+    for known in dict.fromkeys((upper, None)):
+        whole = condense(*draft_of(problem))  # anew: reductions use it up
+        offset = whole.offset
+        least = forbidden if known is None else max(1, min(forbidden, known - offset))
         reduced = reduce(whole, least, late)
-        if reduced is not None and (
-            len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0
-        ):
-            return Remainder(reduced, least + whole.offset - reduced.offset, bound)
-        bound = least + whole.offset
-    return Remainder(whole, MAX_TOTAL, bound)
+        if reduced is not None and reduced.compact.capacity.min(initial=0) >= 0:
+            return Remainder(reduced, least + offset - reduced.offset, bound)
+        bound = least + offset
+    return Remainder(condense(*draft_of(problem)), MAX_TOTAL, bound)
 
 
 def amount_left(compact: Compact, below: int) -> int:

@@ -28,6 +28,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry
 from placeopt.sharding.bounds.stars import Stars, weigh_exactly
+from placeopt.sharding.compact import MAX_TOTAL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,11 +115,13 @@ def witness_of(
     return Witness(cost_bits, price_bits, time, whole[time], *pointers, to_low, to_high, rows, paid)
 
 
-def in_units(compact: Compact, witness: Witness) -> Compact:
-    """Return a problem with costs in the units of a witness, and as the prices of stars change
-    them.
+def in_units(compact: Compact, witness: Witness, most: int = MAX_TOTAL) -> Compact:
+    """Return a problem with costs of at most `most` in the units of a witness, and as the prices of
+    stars change them.
     """
-    cost, table = compact.cost << witness.cost_bits, compact.table << witness.cost_bits
+    cost, table = np.minimum(compact.cost, most), np.minimum(compact.table, most)
+    cost <<= witness.cost_bits
+    table <<= witness.cost_bits
     prices, bits = witness.star_price, witness.price_bits
     weigh_exactly(compact, witness.stars, prices, bits, cost, table)
     return compact._replace(cost=cost, table=table)

@@ -205,10 +205,9 @@ class Dual:
         f = self.factors
         up = f.to_low.copy(), f.to_high.copy()
         settle(f, self.width)
-        clamped = self.clamped()
         count = len(self.capacity)
         witness = witness_of(
-            clamped,
+            self.compact,
             self._now[:count],
             (f.low_ptr, f.high_ptr),
             (f.to_low, f.to_high),
@@ -216,7 +215,7 @@ class Dual:
             max(float(np.abs(part).max(initial=0.0)) for part in (f.cost, f.table)),
         )
         f.to_low[:], f.to_high[:] = up
-        priced = in_units(clamped, witness)
+        priced = in_units(self.compact, witness, int(min(self.clamp, BEYOND)))
         self.look_for_stars()
         return exact_pass(priced, witness), witness, priced
 
@@ -229,14 +228,6 @@ class Dual:
             cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND)
         )
         self._clamp()
-
-    def clamped(self) -> Compact:
-        """Return the compact problem with costs clamped as the messages take them."""
-        if self.clamp == np.inf:
-            return self.compact
-        most = min(int(self.clamp), BEYOND)  # no cost is more
-        c = self.compact
-        return c._replace(cost=np.minimum(c.cost, most), table=np.minimum(c.table, most))
 
     def look_for_stars(self) -> None:
         """Once the prices have settled: keep the stars that are priced, and try those that were not
