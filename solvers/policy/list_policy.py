@@ -7,6 +7,7 @@ a decoder (`list_kernels`) adds what it learned of an op to what is so at a step
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.policy.dual_policy_file import PolicyFile
@@ -31,7 +33,10 @@ from placeopt.solvers.policy.list_kernels import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.arrays import Floats
+    from placeopt.model.projection import CostArrays, GraphArrays
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 
@@ -72,24 +77,45 @@ one in log-odds."""
 
 
 class ListSight(NamedTuple):
-    """A problem as a list policy sees it."""
+    """A problem as a list policy sees it, from one of its ends."""
 
+    graph: GraphArrays
+    costs: CostArrays
     facts: ListFacts
     after: csr_array  # (num_ops, num_ops) mean over consumers
     before: csr_array  # (num_ops, num_ops) mean over producers
 
 
-def sight_of(context: Context) -> ListSight:
-    """Return what a problem is to the policy: see `OP`."""
-    problem, graph = context.problem, context.graph
+def turned(graph: GraphArrays, costs: CostArrays) -> tuple[GraphArrays, CostArrays]:
+    """Return a graph whose edges point the other way, and its costs.
+
+    A schedule of it that is read from its end is one of the graph: without contention a transfer
+    takes as long for each consumer. `outputs` and `channel` stay as they are.
+    """
+    back = graph._replace(
+        order=frozen(np.ascontiguousarray(graph.order[::-1])),
+        predecessors=graph.successors,
+        successors=graph.predecessors,
+        indegree=frozen(np.diff(graph.successors.pointer)),
+    )
+    return back, costs._replace(link_class=frozen(np.ascontiguousarray(costs.link_class.T)))
+
+
+def sight_of(context: Context, *, backward: bool = False) -> ListSight:
+    """Return what a problem is to the policy, see `OP`; `backward`: with its edges turned."""
+    problem, graph, costs = context.problem, context.graph, context.costs
+    producer, consumer = problem.producer[problem.edge_tensor], problem.consumer
+    if backward:
+        graph, costs = turned(graph, costs)
+        producer, consumer = consumer, producer
     n, k = problem.num_ops, problem.num_devices
     mean, weight = context.mean_compute, context.mean_transfer
-    up, following = context.upward_rank()
-    level, _ = context.upward_rank(communication=False)
+    up, following = ranks.upward_rank(graph, mean, weight)
+    level, _ = ranks.upward_rank(graph, mean, np.zeros(len(weight)))
     down = ranks.downward_rank(graph, mean, weight)
-    rest = np.asarray(ranks.optimistic_cost(graph, context.costs, weight), np.float64)
+    rest = np.asarray(ranks.optimistic_cost(graph, costs, weight), np.float64)
     path, bare = max(1e-9, float(up.max())), max(1e-9, float(level.max()))
-    edge, producer = weight[problem.edge_tensor], problem.producer[problem.edge_tensor]
+    edge = weight[problem.edge_tensor]
     work = float(mean.sum())
     unit = max(1e-9, work / n + (float(edge.mean()) if len(edge) else 0.0))
     usable = problem.compute >= 0
@@ -108,7 +134,7 @@ def sight_of(context: Context) -> ListSight:
         level / bare,
         _soft(mean / max(1e-9, work / n)),
         _soft(np.bincount(producer, edge, n) / unit),
-        _soft(np.bincount(problem.consumer, edge, n) / unit),
+        _soft(np.bincount(consumer, edge, n) / unit),
         _soft(np.log1p(outdegree)),
         _soft(np.log1p(graph.indegree)),
         spread,
@@ -127,14 +153,18 @@ def sight_of(context: Context) -> ListSight:
         rest,
         np.ascontiguousarray(weight, np.float64),
         np.ascontiguousarray(mean, np.float64),
-        up,
+        np.asarray(up),
         following,
         np.array([unit, max(1e-9, work / k), float(least)]),
     )
-    size = (n, n)
-    after = csr_array((1.0 / outdegree[producer], (producer, problem.consumer)), shape=size)
-    share = 1.0 / graph.indegree[problem.consumer]
-    return ListSight(facts, after, csr_array((share, (problem.consumer, producer)), shape=size))
+    after = csr_array((1.0 / outdegree[producer], (producer, consumer)), shape=(n, n))
+    before = csr_array((1.0 / graph.indegree[consumer], (consumer, producer)), shape=(n, n))
+    return ListSight(graph, costs, facts, after, before)
+
+
+def sights_of(context: Context) -> tuple[ListSight, ListSight]:
+    """Return what a problem is to the policy, from both ends."""
+    return sight_of(context), sight_of(context, backward=True)
 
 
 def _soft(x: Any) -> Any:
@@ -188,7 +218,7 @@ class ListPolicy(PolicyFile):
 
     def scheduler(self, context: Context) -> LearnedScheduler:
         """Return the policy applied to a problem."""
-        return LearnedScheduler(self, context, sight_of(context))
+        return LearnedScheduler(self, context, sights_of(context))
 
     def content(self) -> dict[str, Any]:
         """Return the policy as JSON, in four digits."""
@@ -234,8 +264,9 @@ class ListPolicy(PolicyFile):
         )
 
 
-class LearnedScheduler:
-    """A policy applied to a problem: what it learned of each op is encoded once.
+class Encoded:
+    """A policy applied to a problem, from one of its ends: what it learned of each op is encoded
+    once.
 
     Attributes
     ----------
@@ -243,7 +274,7 @@ class LearnedScheduler:
     """
 
     def __init__(self, policy: ListPolicy, context: Context, sight: ListSight) -> None:
-        self.policy, self.context, self.sight = policy, context, sight
+        self.policy, self.sight, self._unpinned = policy, sight, context.unpinned
         w, op = policy.weights, sight.facts.op
         self._first = _soft(op @ w.first)
         seen = (self._first, sight.after @ self._first, sight.before @ self._first)
@@ -256,51 +287,95 @@ class LearnedScheduler:
             self._known @ w.context,
         )
         self._task = ListTask(
-            context.graph, context.costs, context.units, sight.facts, self.embedding, w
+            sight.graph, sight.costs, context.units, sight.facts, self.embedding, w
         )
 
-    def schedule(self, random: int | None = None) -> ListSchedule:
-        """Return a schedule: that of the best scores, or drawn at `heats` from a random number."""
+    def run(self, random: int | None, lesson: Lesson) -> ListSchedule:
+        """Return the schedule of a pass; see `learned_schedule`."""
         heats = np.zeros(2) if random is None else np.array(self.policy.heats)
-        return self._run(heats, random or 0, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
+        state = np.array([random or 0], np.uint64)
+        plan: ListSchedule = learned_schedule(self._task, heats, state, self._unpinned, lesson)
+        return plan
 
-    def gradient(self, lessons: list[tuple[int, Floats]]) -> Floats:
+    def learn(self, embedding: ListEmbedding, grad: ListWeights) -> None:
+        """Add the gradient in what was learned of the ops to those of the encoder's weights."""
+        w, sight = self.policy.weights, self.sight
+        op, width = sight.facts.op, self._first.shape[1]
+        grad.score_linear[:] += op.T @ embedding.score
+        grad.score_out[:] += self._second.T @ embedding.score
+        grad.turn_context[:] += self._known.T @ embedding.turn
+        grad.context[:] += self._known.T @ embedding.device
+        known = embedding.turn @ w.turn_context.T + embedding.device @ w.context.T
+        second = known[:, op.shape[1] :] + np.outer(embedding.score, w.score_out)
+        second *= (1.0 - abs(self._second)) ** 2
+        grad.second[:] += self._seen.T @ second
+        seen = (second @ w.second.T)[:, op.shape[1] :]
+        own, after, before = (seen[:, width * i : width * (i + 1)] for i in range(3))
+        first = own + sight.after.T @ after + sight.before.T @ before
+        grad.first[:] += op.T @ (first * (1.0 - abs(self._first)) ** 2)
+
+
+class Pass(NamedTuple):
+    """How a pass is made.
+
+    `random` draws ops and devices at the policy's temperatures; None takes the best scores.
+    `backward` schedules from the sinks.
+    """
+
+    random: int | None = None
+    backward: bool = False
+
+
+GREEDY = Pass()
+
+
+class LearnedScheduler:
+    """A policy applied to a problem."""
+
+    def __init__(
+        self, policy: ListPolicy, context: Context, sights: tuple[ListSight, ListSight]
+    ) -> None:
+        self.policy, self.context, self.sights = policy, context, sights
+        self._ends = tuple(Encoded(policy, context, sight) for sight in sights)
+
+    def schedule(self, way: Pass = GREEDY) -> ListSchedule:
+        """Return the schedule of a pass."""
+        plan = self._ends[way.backward].run(way.random, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
+        return self._read_back(plan) if way.backward else plan
+
+    def passes(self, rng: np.random.Generator) -> Iterator[tuple[Pass, ListSchedule]]:
+        """Yield passes without end, from both ends in turn: the first two take the best scores."""
+        for count in itertools.count():
+            random = int(rng.integers(1, 2**62)) if count > 1 else None
+            way = Pass(random, backward=count % 2 == 1)
+            yield way, self.schedule(way)
+
+    def gradient(self, lessons: list[tuple[Pass, Floats]]) -> Floats:
         """Return the gradient of the log-probability of the choices of schedules that were drawn,
         in all weights.
 
         Parameters
         ----------
-        lessons : what each was drawn from, and the weight of its choices about each op.
+        lessons : how each was drawn, and the weight of its choices about each op.
         """
-        embedding = ListEmbedding(*(np.zeros(array.shape) for array in self.embedding))
         grad = ListWeights(*(np.zeros(array.shape) for array in self.policy.weights))
-        for random, credit in lessons:
-            self._run(np.array(self.policy.heats), random, Lesson(credit, embedding, grad))
-        self._learn_encoder(embedding, grad)
+        for backward, end in enumerate(self._ends):
+            embedding = ListEmbedding(*(np.zeros(array.shape) for array in end.embedding))
+            for way, credit in lessons:
+                if way.backward == bool(backward):
+                    end.run(way.random, Lesson(credit, embedding, grad))
+            end.learn(embedding, grad)
         return np.concatenate([array.ravel() for array in grad])
 
-    def _learn_encoder(self, embedding: ListEmbedding, grad: ListWeights) -> None:
-        """Pass the gradient in what was learned of the ops on to the encoder's weights."""
-        w, sight = self.policy.weights, self.sight
-        op, width = sight.facts.op, self._first.shape[1]
-        grad.score_linear[:] = op.T @ embedding.score
-        grad.score_out[:] = self._second.T @ embedding.score
-        grad.turn_context[:] = self._known.T @ embedding.turn
-        grad.context[:] = self._known.T @ embedding.device
-        known = embedding.turn @ w.turn_context.T + embedding.device @ w.context.T
-        second = known[:, op.shape[1] :] + np.outer(embedding.score, w.score_out)
-        second *= (1.0 - abs(self._second)) ** 2
-        grad.second[:] = self._seen.T @ second
-        seen = (second @ w.second.T)[:, op.shape[1] :]
-        own, after, before = (seen[:, width * i : width * (i + 1)] for i in range(3))
-        first = own + sight.after.T @ after + sight.before.T @ before
-        grad.first[:] = op.T @ (first * (1.0 - abs(self._first)) ** 2)
-
-    def _run(self, heats: Floats, random: int, lesson: Lesson) -> ListSchedule:
-        plan: ListSchedule = learned_schedule(
-            self._task, heats, np.array([random], np.uint64), self.context.unpinned, lesson
-        )
-        return plan
+    def _read_back(self, plan: ListSchedule) -> ListSchedule:
+        """Return a schedule of the turned graph as one of the graph: from its end, each op then as
+        early as it can.
+        """
+        context, start = self.context, plan.finish.max() - plan.finish
+        pinned = context.unpinned.copy()
+        pinned[context.units.unit] = plan.device
+        again = context.in_order(np.lexsort((context.position, start)), pinned=pinned)
+        return again._replace(overflow=plan.overflow)
 
 
 def shapes(encoded: int, turn: int, hidden: int) -> dict[str, tuple[int, ...]]:

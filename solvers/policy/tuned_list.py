@@ -29,6 +29,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.model.placement import Placement
@@ -85,7 +86,7 @@ class TunedList(SearchSolver):
         """Sample and learn for a share of the budget, then walk."""
         evaluator = BudgetedEvaluator(tracker)
         tuner = Tuner(self, Context(problem), evaluator)
-        tuner.offer([tuner.scheduler.schedule()])
+        tuner.step(1)
         while not tracker.stop() and spent(tracker) < self.samples:
             tuner.step(int(min(self.round, tracker.evaluations_left)))
         if tracker.solution is not None and not tracker.stop():
@@ -106,27 +107,28 @@ class Tuner:
         self.scheduler = first_policy(config.policy).scheduler(context)
         self.adam = Adam(len(self.scheduler.policy.vector), config.learning_rate)
         self.rng = evaluator.tracker.rng()
+        self.passes = self.scheduler.passes(self.rng)
 
     def step(self, count: int) -> None:
-        """Draw schedules, offer them, and take a step towards the better ones."""
-        draws = self.rng.integers(1, 2**62, count).tolist()
-        plans = [self.scheduler.schedule(random) for random in draws]
+        """Make passes, offer their schedules, and take a step towards the better ones."""
+        ways, plans = zip(*islice(self.passes, count), strict=True)
         values = self.offer(plans)
         if self.config.learning_rate == 0 or count < 2:
             return
         weights = rank_utilities(values).tolist()
         gradient = self.scheduler.gradient(
             [
-                (random, weight * self._credit(plan))
-                for random, plan, weight in zip(draws, plans, weights, strict=True)
-                if weight != 0
+                (way, weight * self._credit(plan))
+                for way, plan, weight in zip(ways, plans, weights, strict=True)
+                if weight != 0 and way.random is not None
             ]
         )
         policy = self.scheduler.policy
         policy = policy.with_vector(policy.vector + self.adam.step(gradient))
-        self.scheduler = LearnedScheduler(policy, self.context, self.scheduler.sight)
+        self.scheduler = LearnedScheduler(policy, self.context, self.scheduler.sights)
+        self.passes = self.scheduler.passes(self.rng)
 
-    def offer(self, plans: list[ListSchedule]) -> Ints:
+    def offer(self, plans: Sequence[ListSchedule]) -> Ints:
         """Return the values of schedules, counted, the best one offered."""
         placements = [self.context.fitted(plan) for plan in plans]
         values = np.full(len(plans), 2**62, np.int64)
@@ -184,9 +186,8 @@ class LearnedList(Heuristic):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield the schedule of the best scores, then drawn ones."""
         scheduler, rng = first_policy(self.policy).scheduler(context), tracker.rng()
-        for index in range(self.passes):
-            random = int(rng.integers(1, 2**62)) if index else None
-            yield context.fitted(scheduler.schedule(random))
+        for _, plan in islice(scheduler.passes(rng), self.passes):
+            yield context.fitted(plan)
 
 
 def first_policy(name: str) -> ListPolicy:

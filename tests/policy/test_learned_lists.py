@@ -5,6 +5,7 @@ right, their files come back.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
-from placeopt.solvers.policy.list_policy import ListPolicy, trained
+from placeopt.solvers.policy.list_policy import ListPolicy, Pass, trained
 from placeopt.solvers.policy.tuned_list import critical
 from placeopt.solving.registry import make_solver
 
@@ -53,14 +54,47 @@ def test_schedules_keep_every_constraint():
     count = 0
     for seed, context in enumerate(contexts()):
         scheduler = moved(seed).scheduler(context)
-        for random in (None, 1 + seed):
-            plan = scheduler.schedule(random)
+        for random, backward in product((None, 1 + seed), (False, True)):
+            plan = scheduler.schedule(Pass(random, backward))
             if plan.overflow:
                 continue
             placement = context.ranked(plan)
             assert evaluate(context.problem, placement, "planned").makespan == plan.finish.max()
             count += 1
-    assert count > 40
+    assert count > 80
+
+
+def mirrored(problem):
+    """Return a problem without shared tensors, its edges and links turned."""
+    return PlacementProblem(
+        name="mirrored",
+        compute=problem.compute,
+        producer=problem.consumer,
+        consumer_ptr=np.arange(problem.num_edges + 1),
+        consumer=problem.producer[problem.edge_tensor],
+        transfer=problem.transfer[problem.edge_tensor],
+        link_class=problem.link_class.T.copy(),
+    )
+
+
+@pytest.mark.interpreted
+def test_a_backward_pass_is_a_pass_of_the_turned_graph():
+    """From the sinks a policy says what it says of a problem whose edges point the other way, and
+    ends no later.
+    """
+    count = 0
+    for seed, context in enumerate(contexts()):
+        problem = context.problem
+        if problem.num_edges == 0 or (problem.colocation >= 0).any():
+            continue
+        free = problem.replace(capacity=np.full(problem.num_devices, 2**60))
+        policy, other = moved(seed), Context(mirrored(free))
+        plan = policy.scheduler(Context(free)).schedule(Pass(backward=True))
+        there = policy.scheduler(other).schedule()
+        assert plan.device.tolist() == there.device.tolist()
+        assert plan.finish.max() <= there.finish.max()
+        count += 1
+    assert count > 8
 
 
 def chance(policy, context, outcome):
@@ -70,8 +104,8 @@ def chance(policy, context, outcome):
     """
     scheduler, ones, found = policy.scheduler(context), np.ones(context.problem.num_ops), {}
     for random in range(1, 60):
-        plan = scheduler.schedule(random)
-        found.setdefault(outcome(plan), scheduler.gradient([(random, ones)]))
+        plan = scheduler.schedule(Pass(random))
+        found.setdefault(outcome(plan), scheduler.gradient([(Pass(random), ones)]))
     first, second = found[0], found[1]
     at = int(np.abs(first - second).argmax())
     return -second[at] / (first[at] - second[at]), first
@@ -112,9 +146,9 @@ def test_choices_are_drawn_by_their_probability():
     policy = moved(5)
     scheduler = policy.scheduler(context)
     p, _ = chance(policy, context, CHOICES["device"][1])
-    drawn = [scheduler.schedule(i).device[0] for i in range(1, 4001)]
+    drawn = [scheduler.schedule(Pass(i)).device[0] for i in range(1, 4001)]
     assert np.mean(np.array(drawn) == 0) == pytest.approx(p, abs=0.03)
-    whole, half = (scheduler.gradient([(9, np.full(1, x))]) for x in (1.0, 0.5))
+    whole, half = (scheduler.gradient([(Pass(9), np.full(1, x))]) for x in (1.0, 0.5))
     assert half == pytest.approx(whole / 2)
 
 
@@ -125,7 +159,7 @@ def test_critical_ops_are_those_that_delay_the_end():
     for seed in range(12):
         source = f"gen:layered?layers=4&width=4&ccr=2&spread=0.9&seed={seed}"
         context = Context(load(source, "uniform:3"))
-        plan = moved(seed).scheduler(context).schedule(seed + 1)
+        plan = moved(seed).scheduler(context).schedule(Pass(seed + 1))
         problem, order = context.problem, np.lexsort((context.position, plan.start))
 
         def length(longer, problem=problem, plan=plan, order=order):
@@ -198,9 +232,12 @@ def test_a_pass_repeats_and_training_was_worth_it():
         context = Context(load(source, "uniform:4"))
         now, before = trained().scheduler(context), ListPolicy.heft().scheduler(context)
         for random in (None, 5):
-            plan, again = now.schedule(random), trained().scheduler(context).schedule(random)
+            plan, again = (
+                now.schedule(Pass(random)),
+                trained().scheduler(context).schedule(Pass(random)),
+            )
             assert plan.start.tolist() == again.start.tolist()
             assert plan.device.tolist() == again.device.tolist()
-            ratios.append(plan.finish.max() / before.schedule(random).finish.max())
-        assert (now.schedule(6).start != plan.start).any()
+            ratios.append(plan.finish.max() / before.schedule(Pass(random)).finish.max())
+        assert (now.schedule(Pass(6)).start != plan.start).any()
     assert np.exp(np.mean(np.log(ratios))) < 0.97
