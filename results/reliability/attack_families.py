@@ -32,6 +32,10 @@ TURNS = {
     "sharding": 8,
     "pipeline": 3,
     "proof": 3,
+    "lanes": 2,
+    "prices": 2,
+    "slots": 2,
+    "parts": 4,
 }
 """Chunks of each family in a round: about as many as take each the same time."""
 
