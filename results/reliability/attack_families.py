@@ -3,7 +3,7 @@ goes on where its CSV ends, and ends after --seconds.
 
 A row is a chunk of seeds of one family: problems, those with a solution, differences, the first of
 them, and seconds of the processor. `--table` names another CSV, so that two processes run seeds of
-their own; `join` adds such tables up, a row per family, in `attack-families.csv`.
+their own; `join` adds such tables up, a row per family, in `attack-families.csv` or --table.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ TURNS = {
     "sharding": 8,
     "pipeline": 3,
     "proof": 3,
+    "lanes": 2,
+    "prices": 2,
+    "slots": 2,
+    "parts": 4,
 }
 """Chunks of each family in a round: about as many as take each the same time."""
 
@@ -89,7 +93,7 @@ def join(options: argparse.Namespace) -> None:
                 total[name] += int(row[name])
             total["cpu_seconds"] = round(total["cpu_seconds"] + float(row["cpu_seconds"]), 1)
             total["example"] = total["example"] or row["example"]
-    write_csv(TABLE, list(totals.values()))
+    write_csv(options.table, list(totals.values()))
     print(sum(row["problems"] for row in totals.values()), "problems")
 
 

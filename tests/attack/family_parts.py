@@ -102,17 +102,19 @@ def draw_hub(rng):
     """Return tables of a node whose neighbours, while it has one of its strategies, pass the limit
     together; seldom with very many strategies.
     """
-    many, n = rng.random() < 0.05, rng.choice([3, 4, 4, 5])
+    many, n = rng.random() < 0.05, rng.choice([3, 4, 5, 5])
     sizes = [rng.choice([1, 2, 3]), *(rng.choice([2, 2, 3]) for _ in range(n - 1))]
     if many:
         n, sizes = 3, [rng.choice([140, 200]), 2, 2]
-    top, last = rng.choice([3, 20, 1000]), rng.choice([1, 1, 3])
+    top, last = rng.choice([3, 20, 1000]), rng.choice([1, 3])
     own, idle = rng.choice([0, 0, 2, 9]), rng.choice([0, 0, 3])
     usages = [[rng.randint(0, own) for _ in range(sizes[0])]]
     usages += [[idle, *(rng.randint(1, 9) for _ in range(k - 1))] for k in sizes[1:]]
-    ever = 1.0 if many else 0.8
+    ever = 1.0 if many else 0.7
     intervals = [[0, last] if rng.random() < ever else [rng.randrange(last), last] for _ in sizes]
     edges = [[0, v] if rng.random() < 0.5 else [v, 0] for v in range(1, n)]
+    if n > 4 and rng.random() < 0.5:
+        edges[-1] = [n - 1, 1]  # the hub hangs on another node that has a neighbour of its own
     edges += [rng.sample(range(1, n), 2) for _ in range(rng.choice([0, 0, 1, 2]))]
     cheaper = rng.choice([1, 3, 10])  # what uses more costs less
     steep = rng.random() < 0.3  # a neighbour of little use is dear with every strategy of the hub

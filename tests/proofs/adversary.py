@@ -495,7 +495,7 @@ def sharding_target(rng, _family):
             ]
         elif rng.random() < 0.3:
             content = coarser(content, rng.randint(0, 2), rng.randint(0, 2))
-        if rng.random() < 0.4:
+        if rng.random() < 0.15:
             content[3] += [star(content[0]) for _ in range(rng.choice([1, 1, 2, 4]))]
         numbers = [0, 1, -1, best, *(rng.choice([-1, 1]) * x for x in scale)]
         content = mutated(rng, content, rng.choice([0, 0, 1, 1, 2, 5]), numbers)
