@@ -20,6 +20,8 @@ KINDS = ("same", "tie", "weaker", "cost", "words")
 otherwise; a bound is weaker, and holds; the same is found with more or less work; a message says
 other words."""
 
+_SHARES = ("made", "killed at once", "killed since", "argued", "left")
+
 
 def mutation_score(_options: argparse.Namespace) -> list[Row]:
     """Seeded faults in what decides truth, by group of files: killed by a test that runs the line,
@@ -48,25 +50,31 @@ def mutation_score(_options: argparse.Namespace) -> list[Row]:
 
 
 def fresh_mutants(_options: argparse.Namespace) -> list[Row]:
-    """A share of mutants of another seed, which no test had been written for, nor any argued:
-    how many the tests killed at once, and how many with the tests that were written on what survived
-    of them. Of the checker's steps, `run` and plug-ins, and the bounds of the makespan, the latency
-    and sharding; the others were not tried.
+    """Shares of mutants of other seeds, which no test had been written for when they were tried, nor
+    any argued: how many the tests killed at once, and how many they and those written on what
+    survived kill since; of the rest those that `equivalent.csv` argues, and those that are left.
     """
-    groups: dict[str, Row] = {}
+    argued = {_key(row) for row in read_csv(HERE / "equivalent.csv")}
+    groups: dict[tuple[str, str], Row] = {}
     for row in read_csv(HERE / "mutants-fresh.csv"):
+        outcome = "left"
+        if "killed" in (row["outcome"], row["since"]):
+            outcome = "killed since"
+        elif _key(row) in argued:
+            outcome = "argued"
         for name in (row["group"], "all"):
             entry = groups.setdefault(
-                name, {"group": name, "made": 0, "killed at once": 0, "killed since": 0}
+                (row["seed"], name),
+                {"seed": row["seed"], "group": name, **dict.fromkeys(_SHARES, 0)},
             )
             entry["made"] += 1
             entry["killed at once"] += row["outcome"] == "killed"
-            entry["killed since"] += "killed" in (row["outcome"], row["since"])
-    groups["all"] = groups.pop("all")
-    for entry in groups.values():
+            entry[outcome] += 1
+    ordered = sorted(groups.items(), key=lambda item: (int(item[0][0]), item[0][1] == "all"))
+    for _, entry in ordered:
         for when in ("at once", "since"):
             entry[f"part {when}"] = f"{entry[f'killed {when}'] / entry['made']:.3f}"
-    return list(groups.values())
+    return [entry for _, entry in ordered]
 
 
 def _key(row: Row) -> tuple[str, ...]:

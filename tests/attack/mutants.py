@@ -1,10 +1,15 @@
 """The mutation score: python tests/attack/mutants.py [--first N] [--count N] [--files GLOB] [--again].
 
+A fresh share: python tests/attack/mutants.py --fresh --seed N [--again].
+
 Seeded small faults in what decides truth, one at a time, against the tests that run the faulty line.
 A mutant is killed if one of them fails, dies, or takes far longer than it does without the fault.
 `results/reliability/mutants.csv` gets a row per mutant at once, so that a run goes on where the
 last one ended; `results/reliability/equivalent.csv` says of which survivors no test can tell, and
-why. `results/reliability/study.py mutation-score` draws the table.
+why. `results/reliability/study.py mutation-score` draws the table. With `--fresh` mutants of another
+seed go to `mutants-fresh.csv`, those of other tables left out: how many the tests kill at once is what
+to expect of a fault that nobody has seen. `--fresh --again` notes, beside that, which survivors the
+tests written since kill.
 
 How. Everything happens in a copy of the working tree. A group of files has a server: a process that
 collects the group's tests once, with interpreted kernels (NUMBA_DISABLE_JIT=1), and runs none of them.
@@ -55,6 +60,7 @@ RESULTS = Path("results/reliability")
 NAMES = ["file", "where", "operator", "before", "after", "number"]
 """The columns that name a mutant (`Mutant.key`)."""
 COLUMNS = ["group", "line", *NAMES, "outcome", "killer", "seconds"]
+FRESH = ["seed", *COLUMNS, "since", "since killer"]
 SLOWEST = 8.0
 """Processor seconds of a test above which it is left out."""
 MOST = 6.0
@@ -591,12 +597,12 @@ def read_rows(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
         return {tuple(row[name] for name in NAMES): row for row in csv.DictReader(file)}
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: list[dict[str, Any]], columns: list[str] = COLUMNS) -> None:
     """Write the CSV file of mutants."""
     import csv
 
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -615,30 +621,35 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--share", type=float, default=None, help="of all mutants, instead of the table's"
     )
-    parser.add_argument("--seed", type=int, default=SEED, help="another one: a fresh share")
-    parser.add_argument("--besides", type=Path, help="leave out the mutants of this table")
+    parser.add_argument("--seed", type=int, default=SEED, help="another one: other mutants")
+    parser.add_argument(
+        "--fresh", action="store_true", help="those of no table, into mutants-fresh.csv"
+    )
     parser.add_argument("--seconds", type=float, default=None, help="begin none after so many")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "placeopt-mutants"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / RESULTS / "mutants.csv")
+    parser.add_argument("--output", type=Path, help="instead of the table in results/reliability")
     parser.add_argument(
         "--tests", action="append", metavar="FILE::GLOB", help="only these tests of the group"
     )
     options = parser.parse_args(arguments)
-    rows = read_rows(options.output)
-    tried = read_rows(options.besides) if options.besides else {}
+    known = ROOT / RESULTS / "mutants.csv"
+    output = options.output or (known.with_stem("mutants-fresh") if options.fresh else known)
+    rows = read_rows(output)
+    others = read_rows(known) if options.fresh else {}
+    share = 1.0 if options.again else options.share
     wanted = [
         pair
-        for pair in chosen(options.files, options.share, options.seed)
-        if pair[1].key not in tried
+        for pair in chosen(options.files, share, options.seed)
+        if (pair[1].key in rows if options.again else pair[1].key not in others)
     ][options.first :]
     argued = read_rows(ROOT / RESULTS / "equivalent.csv")
     todo = [
         (group, mutant)
         for group, mutant in wanted
         if (
-            rows.get(mutant.key, {}).get("outcome") == "survived" and mutant.key not in argued
+            lives(rows[mutant.key]) and mutant.key not in argued
             if options.again
             else mutant.key not in rows
         )
@@ -652,9 +663,15 @@ def main(arguments: list[str] | None = None) -> None:
         jobs = [mutant for name, mutant in todo if name == group]
         for key, answer in answers(group, jobs, options, left):
             mutant = next(m for m in jobs if m.key == key)
-            entry = dict(zip(NAMES, key, strict=True))
-            rows[key] = {"group": group, "line": mutant.line, **entry, **answer}
-            write_rows(options.output, in_order(rows))
+            entry = {"group": group, "line": mutant.line, **dict(zip(NAMES, key, strict=True))}
+            if options.fresh and options.again:
+                since = {"since": answer["outcome"], "since killer": answer["killer"]}
+                rows[key] = {**rows[key], "line": mutant.line, **since}
+            elif options.fresh:
+                rows[key] = {"seed": options.seed, **entry, **answer}
+            else:
+                rows[key] = {**entry, **answer}
+            write_rows(output, in_order(rows), FRESH if options.fresh else COLUMNS)
             print(
                 f"{mutant.file}:{mutant.line} {mutant.operator}: {mutant.before[:60]} -> "
                 f"{mutant.after[:60]}: {answer}",
@@ -662,10 +679,18 @@ def main(arguments: list[str] | None = None) -> None:
             )
 
 
+def lives(row: dict[str, str]) -> bool:
+    """Whether no test has killed a mutant, at once or since."""
+    return "killed" not in (row["outcome"], row.get("since"))
+
+
 def in_order(rows: dict[tuple[str, ...], dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows by group and place."""
     order = {name: i for i, name in enumerate(GROUPS)}
-    return sorted(rows.values(), key=lambda r: (order[r["group"]], r["file"], int(r["line"])))
+    return sorted(
+        rows.values(),
+        key=lambda r: (int(r.get("seed", 0)), order[r["group"]], r["file"], int(r["line"])),
+    )
 
 
 def answers(

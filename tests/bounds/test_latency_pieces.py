@@ -60,6 +60,9 @@ def test_what_no_cpu_can_take_shares_the_accelerators():
     for _ in range(60):
         n, paying = int(rng.integers(3, 8)), int(rng.integers(1, 4))
         edges = [(u, v, 1) for v in range(n) for u in range(v) if rng.random() < 0.25]
+        if rng.random() < 0.5:  # a fork and a join
+            edges = list({*edges, *((0, v, 1) for v in range(1, n - 1))})
+            edges = list({*edges, *((v, n - 1, 1) for v in range(n - 1))})
         cpu = np.where(rng.random(n) < 0.4, -1, rng.integers(1, 30, n))
         compute = np.column_stack([*rng.integers(1, 9, (paying, n)), cpu])
         io_class = [*[0] * paying, -1]

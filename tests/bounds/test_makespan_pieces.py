@@ -387,6 +387,8 @@ def test_segments_that_are_worth_while_could_pass_what_is_known():
             ticks = graph.listed(segment, problem.num_devices)
             assert ticks == listed_by_definition(graph, segment, problem.num_devices)
         ticks = {s: rng.randint(0, 20) for s in segments}
+        for v in graph.order:
+            graph.before[v] = [(u, rng.choice([0, 0, 4]), pay) for u, _, pay in graph.before[v]]
         head, tail = ([rng.choice([0, 0, 9]) for _ in graph.order] for _ in range(2))
         heads = SimpleNamespace(minima=lambda head=head, tail=tail: (head, tail))
         steps = [(u, v, free) for v in graph.order for u, free, _ in graph.before[v]]

@@ -12,7 +12,7 @@ import placeopt as po
 from placeopt.sharding.compact import MAX_TOTAL, condense, costs_of, draft_of
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import profile_of
-from placeopt.sharding.reduction import least_of_spans, reduce, without_room
+from placeopt.sharding.reduction import least_of_spans, reduce, replaced, without_room
 
 
 def problems(count):
@@ -168,3 +168,51 @@ def test_pairs_without_room_are_raised():
                 assert kept[choice] + whole.offset == cost
     assert raised > 20
     assert removed > 20
+
+
+def pair_cost(c, e, v, x, z):
+    """Return what strategy x of v costs beside z of the other node of an edge."""
+    u, w = c.edge[e].tolist()
+    rows, columns = (x, z) if v == u else (z, x)
+    return int(c.table[c.edge_ptr[e] + rows * int(c.num_choices[w]) + columns])
+
+
+@pytest.mark.interpreted
+def test_what_is_replaced_costs_no_less_than_another_strategy():
+    """A strategy goes where another one of no more usage goes with every neighbour's strategy that
+    it goes with, and all differences together are no loss; in whole numbers, however large.
+    """
+    rng, gone, forbidden = np.random.default_rng(0), 0, 0
+    for seed in range(80):
+        draft, fits = draft_of(draw_linked(seed)[0])
+        condensed = condense(draft, fits)
+        c = condensed.compact
+        most = int(rng.choice([8, 30, 10**18]))
+        table = np.where(rng.random(len(c.table)) < 0.2, MAX_TOTAL - 1, c.table)
+        c = c._replace(table=table, cost=rng.integers(0, 12, len(c.cost)))
+        alive = rng.random(len(c.cost)) < 0.9
+        expected = alive.copy()
+        for v in range(c.num_nodes):
+            start, size = int(c.node_ptr[v]), int(c.num_choices[v])
+            for x, other in np.ndindex(size, size):
+                at, by = start + x, start + other
+                if x == other or not (expected[at] and expected[by]) or c.usage[by] > c.usage[at]:
+                    continue
+                total, goes = int(c.cost[by]) - int(c.cost[at]), True
+                for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+                    e, w = int(c.adj_edge[i]), int(c.adj_node[i])
+                    worst = -most
+                    for z in range(int(c.num_choices[w])):
+                        old = pair_cost(c, e, v, x, z)
+                        if expected[c.node_ptr[w] + z] and old < most:
+                            new = pair_cost(c, e, v, other, z)
+                            goes = goes and new < most
+                            worst = max(worst, new - old)
+                    total += worst
+                forbidden += not goes
+                expected[at] = not (goes and total <= 0)
+        before = int(alive.sum())
+        replaced(c, alive, most, 10**15)
+        assert alive.tolist() == expected.tolist(), seed
+        gone += before - int(alive.sum())
+    assert min(gone, forbidden) > 20
