@@ -54,10 +54,12 @@ TRAINING: dict[str, Draw] = {
     "lu": _of("lu", tiles=(4, 7), seed=SEEDS),
     "ffnn": _of("ffnn", layers=(1, 3), shards=(2, 3)),
     "ffnn-training": lambda rng: f"gen:ffnn?layers=1&shards={rng.integers(2, 4)}&training=1",
+    "chain-mm": _of("chain-mm", shards=(2, 4)),
     "bert": _of("bert", layers=(1, 2)),
     "bert-training": lambda rng: "gen:bert?layers=1&training=1",
     "rnn-lm": _of("rnn-lm", layers=(1, 3), steps=(4, 9)),
     "squeezenet": lambda rng: "gen:squeezenet",
+    "squeezenet-training": lambda rng: "gen:squeezenet?training=1",
 }
 """Families on which the list scheduler is trained."""
 
@@ -66,8 +68,6 @@ CHOICE: dict[str, Draw] = {
     "in-tree": DEVELOPMENT["in-tree"],
     "gpt2": _of("gpt2", layers=(1, 2)),
     "resnet50": lambda rng: "gen:resnet50",
-    "chain-mm": _of("chain-mm", shards=(2, 4)),
-    "squeezenet-training": lambda rng: "gen:squeezenet?training=1",
 }
 """Families by which its weights and settings are chosen."""
 

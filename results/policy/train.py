@@ -8,7 +8,8 @@
 
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
 graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
-the mean of all. Tried is the mean of the weights over the last steps. Graphs are of TRAINING's
+the mean of all. Passes are from the sources; applied, every other one is from the sinks, by the
+same weights. Tried is the mean of the weights over the last steps. Graphs are of TRAINING's
 families; weights and temperatures are chosen on those of CHOICE. The families of TEST are only read
 by `apply` and `portfolio`. How the steps are cut into runs changes nothing.
 
@@ -29,7 +30,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ Row = dict[str, Any]
 GRAPHS, FIRST = 3300, 1000
 """Graphs that are trained on, and the seed of the first of them."""
 
-APART, FIRST_APART = 60, 100_000
+APART, FIRST_APART = 64, 100_000
 """Graphs by which the weights are chosen."""
 
 BATCH, DRAWN, OUTER = 8, 16, 4
@@ -107,17 +108,20 @@ def length(scheduler: LearnedScheduler, way: Pass = GREEDY) -> int:
     return int(scheduler.schedule(way).finish.max())
 
 
-def both(scheduler: LearnedScheduler) -> int:
-    """Return the makespan of the better one of the passes from both ends."""
-    return min(length(scheduler), length(scheduler, Pass(backward=True)))
+def lengths(scheduler: LearnedScheduler) -> list[int]:
+    """Return the makespans of SAMPLES passes, from both ends in turn; the first two take the best
+    scores.
+    """
+    passes = islice(scheduler.passes(np.random.default_rng(0)), SAMPLES)
+    return [int(plan.finish.max()) for _, plan in passes]
 
 
 def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
     """Return the policy gradient of a graph that is drawn."""
     rng = np.random.default_rng([seed, 3])
     _, context, sights = training(int(rng.integers(GRAPHS)))
-    scheduler, backward = LearnedScheduler(policy, context, sights), bool(rng.integers(2))
-    ways = [Pass(x, backward=backward) for x in rng.integers(1, 2**62, DRAWN).tolist()]
+    scheduler = LearnedScheduler(policy, context, sights)
+    ways = [Pass(random) for random in rng.integers(1, 2**62, DRAWN).tolist()]
     logs = np.log([length(scheduler, way) for way in ways])
     advantage = (logs.mean() - logs) / max(1e-9, logs.std())
     order = np.argsort(logs, kind="stable").tolist()
@@ -128,7 +132,7 @@ def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
 
 def tried(policy: ListPolicy, apart: list[Seen], over: np.ndarray) -> tuple[float, str]:
     """Return the mean logarithm of a pass over `over`, and the ratio of each family."""
-    logs = np.log([both(LearnedScheduler(policy, *seen[1:])) for seen in apart]) - over
+    logs = np.log([length(LearnedScheduler(policy, *seen[1:])) for seen in apart]) - over
     families = [name.rsplit("-", 1)[0] for name, _, _ in apart]
     said = (
         f"{family} {np.exp(logs[[f == family for f in families]].mean()):.3f}"
@@ -201,10 +205,9 @@ def choose_heats() -> None:
     for op_heat in HEATS:
         for heat in HEATS:
             warm, logs = replace(policy, heats=(op_heat, heat)), []
-            for _, context, sight in apart:
-                scheduler = LearnedScheduler(warm, context, sight)
-                best = min(length(scheduler, random) for random in range(1, SAMPLES))
-                logs.append(np.log(best / length(scheduler)))
+            for _, context, sights in apart:
+                passes = lengths(LearnedScheduler(warm, context, sights))
+                logs.append(np.log(min(passes) / passes[0]))
             found[op_heat, heat] = float(np.mean(logs))
             print((op_heat, heat), f"{np.exp(found[op_heat, heat]):.4f}", flush=True)
     replace(policy, heats=min(found, key=lambda key: found[key])).save(TRAINED)
@@ -249,12 +252,11 @@ def apply() -> None:
     rows = read_csv(TABLE, numbers=True)
     trained, before = ListPolicy.load(TRAINED), ListPolicy.heft()
     for index, row in enumerate(rows):
-        _, context, sight = graph(TEST, index)
+        _, context, sights = graph(TEST, index)
         for label, policy in (("before", before), ("learned", trained)):
-            scheduler = LearnedScheduler(policy, context, sight)
-            row[f"{label}_1"] = length(scheduler)
-            samples = [length(scheduler, random) for random in range(1, SAMPLES)]
-            row[f"{label}_{SAMPLES}"] = min(row[f"{label}_1"], *samples)
+            scheduler = LearnedScheduler(policy, context, sights)
+            found = lengths(scheduler)
+            row |= {f"{label}_{count}": min(found[:count]) for count in (1, 2, SAMPLES)}
         began = time.process_time()
         for _ in range(5):
             scheduler.schedule()
@@ -308,6 +310,8 @@ def page() -> str:
         ("best", "**best of these**"),
         ("before_1", "HEFT's weights, one pass"),
         ("learned_1", "**learned weights, one pass**"),
+        ("before_2", "HEFT's weights, a pass from each end"),
+        ("learned_2", "**learned weights, a pass from each end**"),
         (f"before_{SAMPLES}", f"HEFT's weights, best of {SAMPLES}"),
         (f"learned_{SAMPLES}", f"**learned weights, best of {SAMPLES}**"),
     ]
@@ -337,7 +341,7 @@ def page() -> str:
             len(mine := [row for row in rows if row["graph"].rsplit("-", 1)[0] == family]),
             *(
                 f"{np.exp(np.mean([np.log(row[key] / row['best']) for row in mine])):.3f}"
-                for key in ("heft", "edge-zeroing", "learned_1", f"learned_{SAMPLES}")
+                for key in ("heft", "edge-zeroing", "learned_1", "learned_2", f"learned_{SAMPLES}")
             ),
         ]
         for family in TEST
@@ -355,12 +359,20 @@ def page() -> str:
         *markdown_table(heads, table),
         "",
         f"Asked was to be below every heuristic on 70 %: one pass is on {share('learned_1')}, the "
-        f"best of {SAMPLES} on {share(f'learned_{SAMPLES}')}.",
+        f"better of a pass from each end on {share('learned_2')}, the best of {SAMPLES} on {share(f'learned_{SAMPLES}')}.",
         "",
         "## By family, over the best heuristic",
         "",
         *markdown_table(
-            ["family", "graphs", "HEFT", "edge zeroing", "one pass", f"best of {SAMPLES}"],
+            [
+                "family",
+                "graphs",
+                "HEFT",
+                "edge zeroing",
+                "one pass",
+                "from each end",
+                f"best of {SAMPLES}",
+            ],
             families,
         ),
         "",
