@@ -3,8 +3,8 @@
 A lane is a list of tactics that take turns. Before each turn every tactic that is not exhausted has
 
     cost   : what its next doubling costs: the time that it has had
-    weight : what the next doubling may bring: the part of the gap that it closed lately, relative
-             to the most that any tactic of the lane did, and 1 / m besides, for m tactics
+    weight : what the next doubling may bring: the logarithm of the gap that it closed lately, at
+             most 1, and 1 / m besides, for m tactics
 
 and the turn goes to the greatest weight / cost. A piece is at most as long as all before it of the
 same tactic together, so it is the cost. "Lately" forgets half with each doubling: searches and
@@ -12,7 +12,8 @@ proofs gain about as much with each doubling of their time, and what gained noth
 is expected to gain less in the next, which costs twice as much. Gains are parts of the gap that
 there was (logarithms), so that early ones, which are large and easy, do not outweigh later ones.
 Cheap tactics come first, since nobody has cost anything, in the order of the list. While one
-tactic alone gains, it has half of the time, and the others the other half in equal parts.
+tactic alone closes the gap, by a factor of e with each doubling, it has half of the time, and the
+others the other half in equal parts; where gains are small, all are looked at alike.
 
 No tactic starves. Let a lane have m tactics, and let one of them close the gap alone within time t
 of its own (or a first piece, if that is longer). Weights lie between 1 / m and 1 + 1 / m. Whenever
@@ -32,9 +33,9 @@ every other tactic has had the (m + 1)th part of that run, or gains less.
 A tactic that offers nothing before some seconds (a model has to be built) costs twice these seconds
 before its first piece, which is as long.
 
-A tactic that waits for what another one has to find gives its turn up: a look counts as if its cost
-had been spent, so that looks are few and it has nothing to make up for when it goes on. If all wait,
-the lane sleeps, or ends where no other lane is at work.
+A tactic that waits for what another one has to find gives its turn up: a look counts as if its
+cost had been spent, so that looks are few and it has nothing to make up for when it goes on. If all
+wait, the lane sleeps, or ends where no other lane is at work.
 
 Two lanes, one of tactics that prove and one of tactics that improve the incumbent, run on two
 threads where seconds are the limit and two cores are there; they tell each other what they find
@@ -174,9 +175,8 @@ class Lane:
 
     def _next(self, ready: list[Turn]) -> Turn:
         """Return who may bring most for what it costs (see the module)."""
-        most = max(turn.lately for turn in ready) or 1.0
         rest = 1.0 / len(ready)
-        return max(ready, key=lambda turn: (turn.lately / most + rest) / turn.cost)
+        return max(ready, key=lambda turn: (min(1.0, turn.lately) + rest) / turn.cost)
 
     def _begin(self, turn: Turn) -> bool:
         """Begin a tactic when its first turn comes, if it applies; whether it has begun."""
