@@ -59,11 +59,6 @@ SEGMENTS_SECONDS = 2.0
 they help, all other proofs begin from a higher bound (both looks at the stack of modules that
 README places take 0.6 s)."""
 
-LADDER_SECONDS = 1.0
-"""Length of the first climb of `ladder`: within it the bound came most of the way on the four
-problems with unlike devices that were looked at (5.1 to 1.2 %, 10.6 to 6.5, 24 to 19, 30 to 24),
-and all other proofs begin from there."""
-
 SMALL = 2000
 """Ops times devices up to which CP-SAT has all its threads, whatever runs beside it."""
 
@@ -293,14 +288,7 @@ PROVERS: tuple[Tactic, ...] = (
     Runs("fronts", BOUND, _fronts, when=lambda facts: facts.timed, needs=lambda _: TRY_SECONDS),
     Runs("shapes", BOTH, _shapes, when=lambda f: f.timed and f.model, needs=_building),
     Runs("probe", BOTH, _probe, when=lambda facts: facts.exact, needs=_building),
-    Runs(
-        "ladder",
-        BOTH,
-        _ladder,
-        when=lambda facts: facts.model,
-        needs=_building,
-        prior=LADDER_SECONDS,
-    ),
+    Runs("ladder", BOTH, _ladder, when=lambda facts: facts.model, needs=_building),
     Runs("cp-sat", BOTH, _cp_sat, when=lambda facts: facts.exact, needs=_building),
 )
 """Tactics that prove; those before others begin first."""
