@@ -117,7 +117,7 @@ def draw_hub(rng):
         edges[-1] = [n - 1, 1]  # the hub hangs on another node that has a neighbour of its own
     edges += [rng.sample(range(1, n), 2) for _ in range(rng.choice([0, 0, 1, 2]))]
     cheaper = rng.choice([1, 3, 10])  # what uses more costs less
-    steep = rng.random() < 0.3  # a neighbour of little use is dear with every strategy of the hub
+    steep = rng.random() < 0.5  # a neighbour of little use is dear with every strategy of the hub
 
     def pair(u, x, v, y):
         if steep and 0 in (u, v):
@@ -153,7 +153,7 @@ def attack(seed):
             if rng.random() < 0.3:
                 stack.enter_context(mock.patch.object(module, name, rng.choice(smaller)))
         stack.enter_context(poor_answers(rng, rng.choice([0.0, 0.0, 0.3])))
-        if rng.random() < 0.2:
+        if rng.random() < 0.3:
             return True, reductions(problem, drawn, best, rng)
         way = rng.choice([_whole, _branches, _branches, _dual, _dual, _dual])
         return True, way(problem, drawn, best, known, rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import ExitStack
-from itertools import product
+from itertools import islice, product
 from unittest import mock
 
 import numpy as np
@@ -114,6 +114,13 @@ def reductions(problem, drawn, best, rng):
         reduced = reduce(whole, most, lambda: next(looks, None) is None)
     if reduced is None:
         return [f"reductions leave nothing below {most}"] if best - whole.offset < most else []
+    for tenths in rng.sample(range(1, 10), 3):  # below the best there is nothing to lose
+        rest = reduce(whole, max(0, (best - whole.offset) * tenths // 10))
+        dear = () if rest is None else product(*map(range, rest.compact.num_choices.tolist()))
+        for choice in islice(dear, 20):
+            cost = value(drawn, tuple(int(x) for x in rest.expand(np.array(choice, np.int64))))
+            if cost is not None and cost < best:
+                return [f"reductions leave a choice of {cost}, the best has {best}"]
     left = []
     for _ in range(3):
         choice = np.array([rng.randrange(len(row)) for row in drawn[0]])

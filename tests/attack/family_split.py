@@ -33,9 +33,13 @@ def draw_split(rng):
         case.capacity = [rng.choice([NO_LIMIT, rng.randint(0, sum(case.resident) + 1)])] * k
     else:
         k = case.num_devices
-    case.link_class, case.channel = [[0] * k for _ in range(k)], [[-1] * k for _ in range(k)]
     divisors = [h for h in range(1, k + 1) if k % h == 0]
     groups = rng.choice(divisors) if alike and rng.random() < 0.4 else 1
+    if groups > 1 and rng.random() < 0.3:  # another one, of a type that groups leave out
+        k += 1
+        case.compute = [[*row, row[0] + 1] for row in case.compute]
+        case.io_class, case.capacity = [*case.io_class, case.io_class[0]], [*case.capacity, 9]
+    case.link_class, case.channel = [[0] * k for _ in range(k)], [[-1] * k for _ in range(k)]
     sync = [rng.choice([0, 0, rng.randint(1, 20)]) for _ in range(case.num_ops)]
     uplink = [rng.randint(0, 9) for _ in case.producer]
     return case, rng.choice([1, 2, 3]), groups, rng.random() < 0.4, sync, uplink
@@ -45,6 +49,12 @@ def type_of(case, d):
     """What tells a device from others: its times, its costs of transfers, and its capacity."""
     io = [0 if case.io_class[d] < 0 else row[case.io_class[d]] for row in case.transfer]
     return [row[d] for row in case.compute], io, case.capacity[d], case.io_class[d] < 0
+
+
+def used(case, groups):
+    """Number of the devices, the first ones, that a split may use: with groups those of one type."""
+    every = range(case.num_devices)
+    return sum(groups == 1 or type_of(case, d) == type_of(case, 0) for d in every)
 
 
 def order_of(case):
@@ -75,9 +85,9 @@ def value(case, groups, overlap, sync, uplink, max_replicas, stages, devices):
     """Return the period of a split, None where it breaks a rule; `stages` is a stage per op,
     `devices` a tuple per stage.
     """
-    size = case.num_devices // groups
+    size = used(case, groups) // groups
     flat = [d for part in devices for d in part]
-    if len(set(flat)) < len(flat):
+    if len(set(flat)) < len(flat) or max(flat) >= used(case, groups):
         return None
     for u, v in order_of(case):
         if stages[u] > stages[v]:
@@ -126,9 +136,9 @@ def device_lists(case, groups, max_replicas, count):
     """Yield every choice of disjoint devices for `count` stages; of devices that are alike in a
     group the first free ones.
     """
-    size = case.num_devices // groups
+    size = used(case, groups) // groups
     kinds = {}
-    for d in range(case.num_devices):
+    for d in range(used(case, groups)):
         kinds.setdefault(str((type_of(case, d), d // size)), []).append(d)
 
     def extend(chosen, free):
@@ -147,7 +157,7 @@ def best_split(case, max_replicas, groups, overlap, sync, uplink):
     best = None
     for stages in stage_lists(case.num_ops):
         count = 1 + max(stages)
-        if count > case.num_devices or any(stages[u] > stages[v] for u, v in order_of(case)):
+        if count > used(case, groups) or any(stages[u] > stages[v] for u, v in order_of(case)):
             continue
         for devices in device_lists(case, groups, max_replicas, count):
             found = value(case, groups, overlap, sync, uplink, max_replicas, stages, devices)
