@@ -141,6 +141,7 @@ def front_of(compute, edges=()):
         ([[2, 2, -1]] * 2 + [[-1, -1, 9]] * 6, 4, 8),  # each op on a class of its own
         ([[3, 3, 1]] * 4 + [[3, -1, -1]] * 2, 2, 5),  # one tick of each op that runs on the last
         ([[9, 9, 4, 4]] * 12, 4, 16),
+        ([[5, -1]] * 2, 5, 5),  # the second device can run neither
     ],
 )
 def test_the_energy_of_many_ops_by_hand(compute, window, energy):

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from sharding_problems import draw
+from sharding_problems import draw, draw_linked
 
 from placeopt.sharding.bounds.exact_pass import (
     Witness,
@@ -169,3 +169,29 @@ def test_prices_and_messages_are_rounded_to_what_fits():
                     assert got.tolist() == [round(x * 2**20) for x in part]
                 for t, price in enumerate(prices):
                     assert live[t] == int(np.floor(price * unit))
+
+
+@pytest.mark.interpreted
+def test_messages_of_many_neighbours_fit_together():
+    """All messages that a node gets, its cost and a pair's stay below 2^60 in the units of a pass,
+    and are not made smaller than that asks for.
+    """
+    seen = 0
+    for seed in range(40):
+        draft, alive = draft_of(draw_linked(seed, nodes=12)[0])
+        compact = condense(draft, alive).compact
+        degree = int(np.diff(compact.adj_ptr).max(initial=0))
+        if degree < 6:
+            continue
+        seen += 1
+        pointers = pointers_of(compact)
+        for size in (1.0, 2.0**40, 2.0**45 + 1, 2.0**50, 2.0**53, 2.0**70):
+            messages = tuple(np.full(int(p[-1]), size) for p in pointers)
+            prices = np.zeros(len(compact.capacity))
+            stars = NO_STARS, NONE.astype(float)
+            w = witness_of(compact, prices, tuple(pointers), messages, stars, size)
+            sent = max(int(w.to_low.max()), int(w.to_high.max()))
+            dearest = int(min(size, 2.0**57)) << w.cost_bits if size < 2.0**60 else 0
+            assert degree * sent + dearest < 2**60
+            assert w.cost_bits == 20 or (degree + 3) * sent * 2 >= 2**58
+    assert seen > 5
