@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from placeopt.model import interpreted
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.threads import num_threads
+from placeopt.model.threads import num_threads, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -452,13 +452,10 @@ class _Workers:
             )
             for _ in range(count)
         ]
-        self._threads = [
-            threading.Thread(target=self._feed, args=(p,), daemon=True) for p in self._processes
-        ]
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> _Workers:
-        for thread in self._threads:
-            thread.start()
+        self._threads = [start_thread(self._feed, process) for process in self._processes]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -516,7 +513,7 @@ def serve() -> None:
             arrived.release()
         os._exit(0)  # whoever asked is gone
 
-    threading.Thread(target=listen, args=(sys.stdin,), daemon=True).start()
+    start_thread(listen, sys.stdin)
     while True:
         arrived.acquire()
         group = _group(waiting.pop(0))

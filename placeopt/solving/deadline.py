@@ -14,6 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from placeopt.model.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -74,8 +76,7 @@ def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE
         finally:
             ended.set()
 
-    thread = threading.Thread(target=work, name="placeopt-search", daemon=True)
-    thread.start()
+    thread = start_thread(work, name="placeopt-search")
     try:
         while not ended.wait(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
             pass

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +47,12 @@ import numpy as np
 
 from placeopt.model.errors import Refused
 from placeopt.model.result import TacticUse
+from placeopt.model.threads import start_thread
 from placeopt.solving.exchange import Exchange
 from placeopt.solving.tactic import FIRST_EVALUATIONS, FIRST_SECONDS, VALUE, WAITING, State
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from placeopt.solving.tactic import Tactic
@@ -71,9 +72,7 @@ again."""
 
 def load(module: str) -> threading.Thread:
     """Begin to import a module on another thread: CP-SAT takes a part of a second."""
-    thread = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
-    thread.start()
-    return thread
+    return start_thread(importlib.import_module, module)
 
 
 class Turn:
@@ -280,13 +279,12 @@ class Scheduler:
             for tactics, mine in ((improve, tracker), (prove, own))
         ]
         lanes[0].other, lanes[1].other = lanes[1], lanes[0]
-        thread = threading.Thread(
-            target=self._work, args=(lanes[1], own), name="placeopt-bound-lane"
-        )
         tracker.exchange, self._beside = exchange, 1
         tracker.reports.extend(turn.report for turn in lanes[1].turns)
         with own.within(tracker):
-            thread.start()
+            thread = start_thread(
+                self._work, lanes[1], own, name="placeopt-bound-lane", daemon=False
+            )
             try:
                 self._run(lanes[0])
                 exchange.meet(tracker)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ortools.sat.python import cp_model
 
 from placeopt.model.cp_sat import cp_solver, solve_interruptibly
+from placeopt.model.threads import start_thread
 from placeopt.solvers.exact.makespan_solution import decode
 
 if TYPE_CHECKING:
@@ -52,11 +53,9 @@ class TightHorizon:
     def run(self, num_workers: int, stop: Callable[[], bool]) -> None:
         """Run on `num_workers` threads until an answer or `stop`."""
         threads = [
-            threading.Thread(target=self._work, name="placeopt-restarts")
+            start_thread(self._work, name="placeopt-restarts", daemon=False)
             for _ in range(num_workers)
         ]
-        for thread in threads:
-            thread.start()
         try:
             while not self._over.wait(LONGEST_WAIT) and not stop():
                 pass

@@ -192,8 +192,8 @@ def anneal(
         begun.append(
             AnnealingWalk(space, placement.device, sequence, random, shares.first, acceptance)
         )
-    with WalkTeam(begun, evaluator.threads) as team:
-        anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), cycles)
+    team = WalkTeam(begun, evaluator.threads)
+    anneal_in_cycles(evaluator, team, shares, cooling.scaled(space.mean_load), cycles)
 
 
 def lockstep(

@@ -4,12 +4,11 @@ time.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.threads import num_threads
+from placeopt.model.threads import map_threads, num_threads
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.search import walk_kernels
 from placeopt.solvers.search.search_space import SearchSpace, ranked
@@ -126,25 +125,20 @@ class WalkTeam:
 
     def __init__(self, walks: Sequence[AnnealingWalk], threads: int | None = None) -> None:
         self.walks = list(walks)
-        workers = min(len(self.walks), num_threads() if threads is None else max(1, threads))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="walk") if workers > 1 else None
-
-    def __enter__(self) -> WalkTeam:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
+        cores = num_threads() if threads is None else max(1, threads)
+        self._workers = min(len(self.walks), cores)
 
     def run(self, steps: Sequence[int], hot: float, cold: float, target: int = 0) -> int:
         """Let walk i take steps[i] steps; return the number of proposals made in all."""
 
-        def one(walk: AnnealingWalk, count: int) -> int:
+        def one(work: tuple[AnnealingWalk, int]) -> int:
+            walk, count = work
             return walk.run(count, hot, cold, target) if count > 0 else 0
 
-        if self._pool is None:
-            return sum(map(one, self.walks, steps))
-        return sum(self._pool.map(one, self.walks, steps))
+        work = zip(self.walks, steps, strict=False)
+        if self._workers == 1:
+            return sum(map(one, work))
+        return sum(map_threads(one, work, self._workers, "walk"))
 
     def weigh(self, weights: Floats) -> None:
         """Set the relative frequency of each of MOVES for the steps to come."""

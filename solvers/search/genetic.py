@@ -106,14 +106,13 @@ class Genetic(BatchSearch):
             for level in LEVELS
             if level < space.num_units
         ]
-        with climber:
-            first = [_member(evaluator, placement) for placement in starts[:size]]
-            scratch = (space.random_homes(rng) for _ in range(size - len(first)))
-            first += [first[0]._replace(home=home) for home in scratch if home is not None]
-            members = climber.climb(first, climb)
-            while len(members) >= 1 and not tracker.stop():
-                children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
-                members = _select(members + climber.climb(children, climb), size)
+        first = [_member(evaluator, placement) for placement in starts[:size]]
+        scratch = (space.random_homes(rng) for _ in range(size - len(first)))
+        first += [first[0]._replace(home=home) for home in scratch if home is not None]
+        members = climber.climb(first, climb)
+        while len(members) >= 1 and not tracker.stop():
+            children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
+            members = _select(members + climber.climb(children, climb), size)
 
     def child(
         self,
@@ -144,10 +143,6 @@ class Genetic(BatchSearch):
 class Climber(Protocol):
     """A local search that improves every member."""
 
-    def __enter__(self) -> Climber: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved by `steps` proposals each, best first; fewer if the budget
         ends.
@@ -168,12 +163,6 @@ class WalkClimber:
             for state in random_states(rng, CLIMBERS)
         ]
         self.team = WalkTeam(walks, evaluator.threads)
-
-    def __enter__(self) -> WalkClimber:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.team.__exit__(*error)
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved; fewer if the budget ends."""
@@ -216,12 +205,6 @@ class RowClimber:
 
     def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
         self.evaluator, self.rng = evaluator, rng
-
-    def __enter__(self) -> RowClimber:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved."""

@@ -162,8 +162,7 @@ def test_crews_do_not_depend_on_threads(threads):
     values = []
     for count in (1, threads):
         walkers = [walker_on(seed)[1] for seed in (11, 12, 13, 14)]
-        with WalkTeam(walkers, count) as crew:
-            crew.run([200] * 4, 5.0, 0.1)
+        WalkTeam(walkers, count).run([200] * 4, 5.0, 0.1)
         values.append([walker.best_value for walker in walkers])
     assert values[0] == values[1]
 
