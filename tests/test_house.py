@@ -145,6 +145,59 @@ def test_arrows_run_down_only():
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+def test_threads_are_made_in_one_place():
+    """Only `placeopt.model.threads` makes threads and pools; the runner of exported ONNX parts is
+    copied beside them and stands alone.
+    """
+    makers = ("Thread", "ThreadPoolExecutor")
+    made = {
+        name_of(path)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in makers
+    }
+    assert made == {"placeopt/model/threads.py", "placeopt/programs/onnx_runner.py"}
+
+
+NAMED_IN_STRINGS = {
+    "placeopt/model/objective.py": 9,
+    "placeopt/solving/registry.py": 2,
+    # no registries: who stands below names who stands above, or a circle would close
+    "placeopt/model/result.py": 1,
+    "placeopt/cli/interrupt.py": 1,
+    "placeopt/solving/compilation.py": 3,
+    "solvers/portfolio.py": 1,
+    "solvers/exact/cp_sat.py": 3,
+}
+"""Modules of other rooms, or of the same one, that a file names in strings, which no contract sees:
+at most so many."""
+
+
+def test_few_modules_are_named_in_strings():
+    """Imports are statements, but for the registries of plug-ins and what is listed."""
+    modules = {
+        re.sub(r"^(?!placeopt)", "placeopt.", name_of(path)[: -len(".py")].replace("/", "."))
+        for path in FILES
+    }
+    found = {}
+    for path, tree in trees().items():
+        own = name_of(path)
+        package = re.sub(r"^(?!placeopt)", "placeopt.", own.rpartition("/")[0].replace("/", "."))
+        named = {
+            word.partition(":")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(word := node.value, str)
+        }
+        rooms = {f"{word}.__init__" for word in named} & modules
+        there = (named & modules) | {room.removesuffix(".__init__") for room in rooms}
+        # a runner starts itself by name, and the group of entry points is called like a room
+        there -= {"placeopt", package, f"{package}.{path.stem}"}
+        if there:
+            found[own] = len(there)
+    assert {own: n for own, n in found.items() if n > NAMED_IN_STRINGS.get(own, 0)} == {}
+
+
 def test_importing_the_package_is_light():
     """`import placeopt` loads none of the heavy libraries."""
     heavy = "{'numba', 'ortools', 'matplotlib', 'onnx', 'torch', 'scipy', 'dask', 'networkx'}"
