@@ -103,6 +103,7 @@ def test_the_example_is_a_cluster(tmp_path):
 def test_options_change_devices():
     """Precision, memory and efficiency act on the devices."""
     assert make_cluster("1xA100?precision=fp16").devices[0].peak_flops == 312e12
+    assert make_cluster("1xH100?precision=bf16").devices[0].peak_flops == 989.4e12
     assert make_cluster("1xA100?efficiency=0.5").devices[0].peak_flops == 19.5e12 / 2
     assert make_cluster("1xA100?memory=2").devices[0].memory == 2 * 2**30
 
@@ -117,6 +118,7 @@ def test_options_change_devices():
         ("4xA100?contention=bus", "contention must be"),
         ("4xA100?memory=-1", "positive"),
         ("1xP100?precision=tf32", "matrix units"),
+        ("1xV100?precision=bf16", "matrix units"),
         ("nowhere.toml", "no such file"),
         ("99999xA100", "expected 1"),
         ("9" * 9999 + "xA100", "expected 1"),

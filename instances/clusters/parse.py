@@ -3,7 +3,7 @@
 Names are `KIND`, `NxKIND` (the links that such devices have: NVLink, Infinity Fabric, PCI Express),
 `NxKIND-pcie`, `HxNxKIND` (H hosts over Ethernet), several of them joined by `+` (hosts of unlike
 devices: `2xA100+2xV100`), `cpu+gpu`, `cpu+NxKIND`, `edge` and `uniform:N`, each with options after
-a question mark: `contention=none|pair|source|host|hardware`, `precision=fp32|tf32|fp16`,
+a question mark: `contention=none|pair|source|host|hardware`, `precision=fp32|tf32|fp16|bf16`,
 `memory=GIB`, `efficiency=FRACTION`.
 """
 
@@ -233,9 +233,11 @@ def _at_precision(device: Device, precision: str, text: str) -> Device:
     if precision == "fp32":
         return device
     peaks = TENSOR_CORE_PEAKS.get(device.kind, {})
-    if precision not in ("tf32", "fp16"):
+    if "tf32" in peaks:  # Ampere and later, MI300: as many bf16 products as fp16 ones
+        peaks = peaks | {"bf16": peaks["fp16"]}
+    if precision not in ("tf32", "fp16", "bf16"):
         raise InputError(
-            f"cluster '{text}': precision must be fp32, tf32 or fp16, received '{precision}'"
+            f"cluster '{text}': precision must be fp32, tf32, fp16 or bf16, received '{precision}'"
         )
     if device.family != "gpu":
         return device

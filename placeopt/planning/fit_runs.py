@@ -42,12 +42,12 @@ class Widths:
     """
 
     counted: float = 0.3
-    kernel: float = 0.2
-    free: float = 0.7
+    kernel: float = 0.1
+    free: float = 0.5
     kind: float = 0.02
-    model: float = 0.03
+    model: float = 0.02
     layer: float = 0.03
-    tail: float = 1.0
+    tail: float = 2.0
 
     def of_constant(self, name: str) -> float:
         """Return that of a constant."""
@@ -259,6 +259,7 @@ def fit(
         memory=fit_memory(runs, start),
         spread=start.spread,
         source=source or f"fitted to {len(runs)} runs",
+        launchers=tuple(sorted({*start.launchers, *(run.launcher for run in runs)} - {""})),
     )
     return bootstrapped(fitted, model, found, bootstraps) if bootstraps else fitted
 

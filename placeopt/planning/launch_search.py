@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.plans.calibration import Calibration, spread_key
 from placeopt.plans.configuration import RECOMPUTE, Configuration
 from placeopt.plans.gpus import Gpu, find_gpu
 from placeopt.plans.memory_model import MemoryParts, memory_parts
@@ -24,6 +23,8 @@ from placeopt.plans.step_model import StepModel, StepParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from placeopt.plans.calibration import Calibration
 
 GIB = 2**30
 PLANNED = 0.95
@@ -427,10 +428,8 @@ def spread(answer: LaunchAnswer) -> tuple[float, float, int, str] | None:
     """
     if answer.best is None:
         return None
-    known = answer.problem.constants.spread
-    key = spread_key(answer.best.conf, answer.problem.machine.gpu)
-    key = key if key in known else "all"
-    if key not in known:
+    found = answer.problem.constants.interval(answer.best.conf, answer.problem.machine.gpu)
+    if found is None:
         return None
-    low, high, rows = known[key]
-    return answer.best.seconds * low, answer.best.seconds * high, int(rows), key
+    low, high, rows, key = found
+    return answer.best.seconds * low, answer.best.seconds * high, rows, key

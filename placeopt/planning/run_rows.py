@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from placeopt.model.errors import InputError
-from placeopt.plans.calibration import family
+from placeopt.plans.calibration import family, launcher_of
 from placeopt.plans.configuration import Configuration
 from placeopt.plans.gpus import Gpu, find_gpu
 from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
@@ -34,6 +34,7 @@ class Run:
     notes : what was assumed. unsaid_recompute, unsaid_sharding : whether the row says nothing of
     them. seconds, memory_gb, oom : measured, None where the row does not say. source : whose rows
     it is among; they share a noise. offloads : whether states are said to be in the host's memory.
+    launcher : its name without release.
     """
 
     shape: ModelShape
@@ -47,6 +48,7 @@ class Run:
     oom: bool | None
     source: str = ""
     offloads: bool = False
+    launcher: str = ""
 
     @property
     def shares(self) -> bool:
@@ -100,6 +102,7 @@ def read_run(row: dict[str, Any]) -> Run:
         None if oom is None else bool(oom),
         _text(row, "source"),
         "offload" in _text(row, "sharding").lower(),
+        launcher_of(_text(row, "framework")),
     )
 
 

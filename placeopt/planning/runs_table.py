@@ -19,7 +19,14 @@ from placeopt.plans.step_model import StepModel, StepParts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ADDED = ("predicted_step_s", "predicted_memory_gb", "predicted_oom", "note")
+PREDICTED = (
+    "predicted_step_s",
+    "predicted_low_s",
+    "predicted_high_s",
+    "predicted_memory_gb",
+    "predicted_oom",
+)
+ADDED = (*PREDICTED, "note")
 OFFLOADED = "offloading to the host assumed: nothing else fits"
 USABLE = 0.99
 """Part of the memory as sold that drivers report, to a hundredth: 16160 MiB on V100-16, 32510 on
@@ -117,11 +124,15 @@ def predicted_row(row: dict[str, Any], constants: Calibration) -> dict[str, Any]
         run = read_run(row)
         parts, memory, run, said = predict_run(run, constants)
     except InputError as error:
-        return row | dict.fromkeys(ADDED[:3], "") | {"note": str(error)}
+        return row | dict.fromkeys(PREDICTED, "") | {"note": str(error)}
     notes = [*run.notes, *([said] if said else [])]
     total = memory.total / 2**30
+    spread = constants.interval(run.conf, run.gpu, run.launcher)
+    low, high = spread[:2] if spread else (None, None)
     return row | {
         "predicted_step_s": f"{parts.total:.6g}",
+        "predicted_low_s": f"{low * parts.total:.6g}" if low else "",
+        "predicted_high_s": f"{high * parts.total:.6g}" if high else "",
         "predicted_memory_gb": f"{total:.4g}",
         "predicted_oom": int(memory.total > USABLE * run.gpu.memory),
         "note": "; ".join(notes),

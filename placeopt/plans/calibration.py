@@ -8,6 +8,7 @@ and generation of devices. They are shrunk to 0, which is what an unknown kind o
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -81,6 +82,11 @@ def family(framework: str) -> str:
     return next((name for name, words in known if any(word in text for word in words)), "other")
 
 
+def launcher_of(framework: str) -> str:
+    """Return a launcher's name without release and punctuation: "NeMo 24.07" is "nemo"."""
+    return re.sub(r"[^a-z]+", " ", framework.lower()).strip()
+
+
 def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
     """Return the kinds that a run is of, widest first; the last two are its model, and its layer.
 
@@ -106,6 +112,10 @@ def offset_keys(shape: ModelShape, conf: Configuration, gpu: Gpu) -> list[str]:
     ]
 
 
+UNFITTED = "a launcher or device that no run was fitted of"
+"""Key of the spread of sources left out of the fit."""
+
+
 def spread_key(conf: Configuration, gpu: Gpu) -> str:
     """Return the kind of run whose measured steps the spread of a prediction comes from."""
     scale = "one host" if conf.devices <= conf.per_host else "many hosts"
@@ -121,7 +131,7 @@ class Calibration:
     intervals : 5th to 95th part of the constants over bootstrapped groups of runs. samples : values
     of the constants in some of these bootstraps, the i-th of each together. spread : measured over
     predicted of runs apart by kind of run: (lowest tenth, highest tenth, runs).
-    memory : constants of memory. source : in words.
+    memory : constants of memory. source : in words. launchers : those with runs that were fitted.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -131,6 +141,7 @@ class Calibration:
     memory: dict[str, float] = field(default_factory=dict)
     source: str = "not fitted"
     samples: dict[str, list[float]] = field(default_factory=dict)
+    launchers: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
         value = self.values.get(name)
@@ -141,6 +152,24 @@ class Calibration:
         if not self.offsets:
             return 0.0
         return sum(self.offsets.get(key, 0.0) for key in offset_keys(shape, conf, gpu))
+
+    def interval(
+        self, conf: Configuration, gpu: Gpu, launcher: str = ""
+    ) -> tuple[float, float, int, str] | None:
+        """Return the tenths of measured over predicted in runs like this one, how many these are,
+        and their kind; None if none are known.
+
+        Without a `launcher`, the plan's family of launchers counts. Where runs of neither the
+        launcher nor the devices were fitted, it is that of sources left out, which is wider.
+        """
+        families = {family(name) for name in self.launchers}
+        known = launcher in self.launchers if launcher else conf.framework in families
+        key = spread_key(conf, gpu)
+        key = key if known and key in self.spread else UNFITTED
+        if key not in self.spread:
+            return None
+        low, high, rows = self.spread[key]
+        return low, high, int(rows), key
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -155,6 +184,7 @@ class Calibration:
             "memory": self.memory,
             "spread": self.spread,
             "samples": self.samples,
+            "launchers": list(self.launchers),
         }
 
     def save(self, path: Path) -> None:
@@ -199,6 +229,7 @@ def read_calibration(path: str | Path) -> Calibration:
             {key: float(value) for key, value in body["memory"].items()},
             str(body["source"]),
             {name: [float(v) for v in row] for name, row in body.get("samples", {}).items()},
+            tuple(body.get("launchers", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"file '{path}': broken calibration: {error!r}") from error

@@ -11,7 +11,9 @@ knows names and counts alone. Each half is predicted by the fit of the other.
 halves: runs.csv has the errors of the step by source and devices, choices.csv the groups of rows that
 differ in the plan alone, memory.csv peaks and rows out of memory, groups.csv the groups that are
 predicted worst; the spread of measured over predicted of rows apart goes to calibration.json.
-`sources` leaves one source out at a time: sources.csv. runs.md is drawn from these tables.
+`sources` leaves one source out at a time: sources.csv, and their spread, which the interval of
+launchers without fitted runs comes from. coverage.csv counts the rows in intervals that other rows
+gave: the other half's, the other sources'. runs.md is drawn from these tables.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ from placeopt.planning.fit_runs import (
 )
 from placeopt.planning.run_rows import read_run
 from placeopt.planning.runs_table import OFFLOADED, USABLE, predict_run, read_runs
-from placeopt.plans.calibration import CONSTANTS, Calibration, read_calibration, spread_key
+from placeopt.plans.calibration import (
+    CONSTANTS,
+    UNFITTED,
+    Calibration,
+    read_calibration,
+    spread_key,
+)
 
 HERE = Path(__file__).parent
 SHIPPED = Path(placeopt.plans.__file__).parent / "calibration.json"
@@ -216,15 +224,40 @@ def memory(rows: list[Row], kind: str) -> list[Row]:
 def spreads(rows: list[Row]) -> dict[str, list[float]]:
     """Return the tenths of measured over predicted on rows apart, by kind of run."""
     groups: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
+    for row in judged(rows):
         run = row["run"]
-        if run.seconds and not row["flag"]:
-            for key in (spread_key(run.conf, run.gpu), "all"):
-                groups[key].append(run.seconds / row["step"])
+        groups[spread_key(run.conf, run.gpu)].append(run.seconds / row["step"])
     return {
         key: [*np.round(np.percentile(ratios, (10, 90)), 3).tolist(), len(ratios)]
         for key, ratios in groups.items()
     }
+
+
+def spread_of_sources(rows: list[Row]) -> list[float]:
+    """Return the tenths of measured over predicted, every source counting as much, and the rows."""
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for row in judged(rows):
+        by_source[row["source"]].append(row["run"].seconds / row["step"])
+    ratios = np.concatenate(list(by_source.values()))
+    weights = np.concatenate([np.full(len(r), 1 / len(r)) for r in by_source.values()])
+    order = np.argsort(ratios)
+    parts = np.cumsum(weights[order])
+    parts = (parts - weights[order] / 2) / parts[-1]
+    return [*np.round(np.interp((0.1, 0.9), parts, ratios[order]), 3).tolist(), len(ratios)]
+
+
+def coverage(rows: list[Row], known: dict[str, list[float]], kind: str) -> list[Row]:
+    """Return how many rows of each source lie in the interval of their kind of run."""
+    table = []
+    for source in sorted({row["source"] for row in rows}):
+        inside = []
+        for row in judged([row for row in rows if row["source"] == source]):
+            low, high, _ = known.get(spread_key(row["run"].conf, row["run"].gpu), known[UNFITTED])
+            inside.append(low <= row["run"].seconds / row["step"] <= high)
+        table.append(
+            {"rows_are": kind, "source": source, "rows": len(inside), "inside": sum(inside)}
+        )
+    return table
 
 
 WIDTHS = {
@@ -293,10 +326,7 @@ class Folds:
 
 
 def priors(rows: list[Row]) -> None:
-    """Find the widths with the least error of runs apart, one after the other, twice; then narrow
-    each as far as the error is at most one standard error of the difference above (Breiman et al.,
-    Classification and Regression Trees, 1984, section 3.4.3; pairs of sources here).
-    """
+    """Find the widths with the least error of runs apart, one after the other, twice."""
     folds, best, table = Folds(rows), Widths(), []
     least = folds.scores(best).mean()
     for turn in (1, 2):
@@ -308,19 +338,6 @@ def priors(rows: list[Row]) -> None:
                 table.append({"turn": turn, "width": name, "value": value, "error": score})
                 if score < least:
                     best, least = tried, score
-    lowest = folds.scores(best)
-    for name, values in WIDTHS.items():
-        for value in (value for value in values if value < getattr(best, name)):
-            tried = replace(best, **{name: value})
-            scores = folds.scores(tried)
-            more = scores - lowest
-            table.append(
-                {"turn": "narrower", "width": name, "value": value, "error": scores.mean()}
-            )
-            if more.mean() <= more.std(ddof=1) / len(more) ** 0.5:
-                best = tried
-                break
-    least = folds.scores(best).mean()
     table += [
         {"turn": "best", "width": field.name, "value": getattr(best, field.name), "error": least}
         for field in fields(best)
@@ -371,29 +388,57 @@ def halves(rows: list[Row]) -> None:
         [row for row in rows if sides[row["source"], row["model"], row["n_gpus"]] == side]
         for side in (0, 1)
     ]
-    apart: list[Row] = []
-    for side in (0, 1):
-        constants = shipped(fit(usable(parts[side]), Calibration()), parts[side])
-        apart += predictions(parts[1 - side], constants)
+    sides_apart: list[list[Row]] = []
+    for side in (1, 0):
+        constants = shipped(fit(usable(parts[side]), Calibration(), bootstraps=0), parts[side])
+        sides_apart.append(predictions(parts[1 - side], constants))
+    apart = sides_apart[0] + sides_apart[1]
     everything = predictions(rows, read_calibration(SHIPPED))
     write_csv(HERE / "runs.csv", errors(apart, APART) + errors(everything, "fitted"))
     write_csv(HERE / "choices.csv", choices(apart, APART))
     write_csv(HERE / "memory.csv", memory(apart, APART) + memory(everything, "fitted"))
     write_csv(HERE / "groups.csv", worst_groups(apart))
-    replace(read_calibration(SHIPPED), spread=spreads(apart)).save(SHIPPED)
+    known = read_calibration(SHIPPED)
+    unfitted = {key: row for key, row in known.spread.items() if key == UNFITTED}
+    replace(known, spread=spreads(apart) | unfitted).save(SHIPPED)
+    covered = []
+    for side in (0, 1):
+        other = sides_apart[1 - side]
+        spread = spreads(other) | {UNFITTED: spread_of_sources(other)}
+        covered += coverage(sides_apart[side], spread, f"half {side}, interval of the other")
+    write_csv(HERE / "coverage.csv", covered + _covered(LEFT_OUT))
 
 
 def sources(rows: list[Row]) -> None:
     """Predict each source by the fit of all others, as a stranger's rows are predicted."""
-    table = []
+    table, left_out = [], []
     for source in sorted({row["source"] for row in rows}):
         others = [row for row in rows if row["source"] != source]
         near = read_calibration(SHIPPED)
         constants = shipped(fit(usable(others), Calibration(), near=near, bootstraps=0), others)
         mine = predictions([row for row in rows if row["source"] == source], constants)
-        table += [row for row in errors(mine, "of a source left out") if row["source"] != "all"]
+        left_out += mine
+        table += [row for row in errors(mine, LEFT_OUT) if row["source"] != "all"]
         print(*table[-1].values(), flush=True)
     write_csv(HERE / "sources.csv", table)
+    covered = [row for row in _covered("") if row["rows_are"] != LEFT_OUT]
+    for source in sorted({row["source"] for row in left_out}):
+        mine = [row for row in left_out if row["source"] == source]
+        others = spread_of_sources([row for row in left_out if row["source"] != source])
+        covered += coverage(mine, {UNFITTED: others}, LEFT_OUT)
+    write_csv(HERE / "coverage.csv", covered)
+    known = read_calibration(SHIPPED)
+    replace(known, spread=known.spread | {UNFITTED: spread_of_sources(left_out)}).save(SHIPPED)
+
+
+LEFT_OUT = "of a source left out"
+
+
+def _covered(kind: str) -> list[Row]:
+    """Return the rows of coverage.csv of a kind, of all kinds for ""."""
+    path = HERE / "coverage.csv"
+    rows = read_csv(path, numbers=True) if path.is_file() else []
+    return [row for row in rows if kind in ("", row["rows_are"])]
 
 
 def choices_table(rows: list[dict[str, Any]]) -> list[list[Any]]:
@@ -423,7 +468,11 @@ def draw() -> None:
     shown = ["source", "groups", "mean of measured over best", "within 1.10 (%)", "worst"]
     lines += ["", "## First choices among plans of one group", ""]
     lines += markdown_table(shown, choices_table(read_csv(HERE / "choices.csv")))
-    for title, name in (("Memory", "memory"), ("Groups that are predicted worst", "groups")):
+    for title, name in (
+        ("Memory", "memory"),
+        ("Rows in the interval of eight in ten", "coverage"),
+        ("Groups that are predicted worst", "groups"),
+    ):
         rows = read_csv(HERE / f"{name}.csv", numbers=True)
         if rows:
             lines += ["", f"## {title}", ""]

@@ -33,9 +33,11 @@ from placeopt.planning.runs_table import (
     read_runs,
 )
 from placeopt.plans.calibration import (
+    UNFITTED,
     Calibration,
     default_calibration,
     family,
+    launcher_of,
     offset_keys,
     read_calibration,
 )
@@ -625,6 +627,23 @@ def test_regret_is_over_every_plan_and_sample():
     body = to_json(answer)
     assert body["regret"] == pytest.approx(worst[0])
     assert body["safest"]["regret"] == pytest.approx(worst.min())
+
+
+def test_intervals_are_those_of_rows_like_it():
+    """A launcher or device without fitted runs gets the spread of sources left out."""
+    spread = {"A100, one host": [0.9, 1.1, 7], UNFITTED: [0.6, 1.5, 30]}
+    known = Calibration(spread=spread, launchers=("megatron lm",))
+    run = read_run(ROW)
+    assert known.interval(run.conf, run.gpu, "megatron lm")[:3] == (0.9, 1.1, 7)
+    assert known.interval(replace(run.conf, framework="megatron"), run.gpu)[:2] == (0.9, 1.1)
+    for launcher, gpu in (("colossal", run.gpu), ("megatron lm", find_gpu("H100")[0])):
+        assert known.interval(run.conf, gpu, launcher) == (0.6, 1.5, 30, UNFITTED)
+    assert known.interval(replace(run.conf, framework="jax"), run.gpu)[3] == UNFITTED
+    assert Calibration().interval(run.conf, run.gpu) is None
+    row = predicted_row(ROW | {"framework": "Colossal-AI 0.3"}, known)
+    step, low, high = (float(row[f"predicted_{name}_s"]) for name in ("step", "low", "high"))
+    assert (low / step, high / step) == pytest.approx((0.6, 1.5), rel=1e-4)
+    assert launcher_of("Megatron-LM 24.07") == "megatron lm"
 
 
 def test_a_fit_keeps_what_its_rows_do_not_tell():
