@@ -9,8 +9,10 @@ are worth stands beside it in results/policy/ablation.md.
 `learned-list`: a list scheduler whose priorities and choices of devices were learned on other
 graphs.
 
-One pass takes the best scores; further ones draw ops and devices by them. Nothing is learned on the
-problem: every pass is a list schedule of at most a few milliseconds on some hundred ops.
+Passes schedule from the sources and from the sinks in turn: what is read from its end is a schedule
+as well. The first from each end takes the best scores; further ones draw ops and devices by them.
+Nothing is learned on the problem: every pass is a list schedule of at most a few milliseconds on
+some hundred ops.
 
 References
 ----------
@@ -171,13 +173,16 @@ def critical(context: Context, plan: ListSchedule) -> Flags:
 
 @dataclass(frozen=True)
 class LearnedList(Heuristic):
-    """A list scheduler with learned scores: the best ones first, then samples."""
+    """A list scheduler with learned scores, from both ends: the best ones first, then samples."""
 
     name: ClassVar[str] = "learned-list"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "learned-lists")
 
     passes: int = option(
-        64, low=1, meaning="schedules: the first takes the best scores, the others are drawn"
+        64,
+        low=1,
+        meaning="schedules, from the sources and the sinks in turn: the first two take the best "
+        "scores, the others are drawn",
     )
     policy: str = option(
         "", meaning="policy file; empty for the package's, heft for the one before any training"
