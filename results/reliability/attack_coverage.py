@@ -67,18 +67,22 @@ def deciding_files() -> list[Path]:
     ]
 
 
-def attacks() -> dict[str, Callable[[int], Any]]:
-    """Return what attacks one seed, by family."""
+def attacks() -> dict[str, Callable[[int], list[str]]]:
+    """Return what attacks one seed and says every difference that it finds, by family."""
     sys.path[:0] = [str(ROOT / "tests" / "attack"), str(ROOT / "tests" / "proofs")]
     from families import FAMILIES
 
-    def adversary(seed: int) -> None:
+    def adversary(seed: int) -> list[str]:
         from adversary import FAMILIES as AIMS
         from adversary import attacked
 
-        attacked(AIMS[seed % len(AIMS)], seed, 10)
+        tally = attacked(AIMS[seed % len(AIMS)], seed, 10)
+        return [tally.first] if tally.at_optimum else []
 
-    return {**FAMILIES, "adversary": adversary}
+    def differences(family: str) -> Callable[[int], list[str]]:
+        return lambda seed: FAMILIES[family](seed).differences
+
+    return {**{family: differences(family) for family in FAMILIES}, "adversary": adversary}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -92,21 +96,25 @@ def run(options: argparse.Namespace) -> None:
         path = options.pieces / f"{options.family}-{first}.json.gz"
         if path.exists() or time.monotonic() > end:
             continue
-        counts = _counted(attack, range(first, first + PIECE))
-        piece = {"problems": PIECE, "digests": digests, "counts": counts}
+        counts, wrong = _counted(attack, range(first, first + PIECE))
+        print(*wrong, sep="\n", end="\n" if wrong else "")
+        piece = {"problems": PIECE, "digests": digests, "counts": counts, "differences": wrong}
         write_bytes(path, gzip.compress(json.dumps(piece).encode()))
 
 
-def _counted(attack: Callable[[int], Any], seeds: range) -> dict[str, dict[str, int]]:
-    """Return, per file, how many seeds reach each line, "12", and each branch, "12 14"."""
+def _counted(
+    attack: Callable[[int], list[str]], seeds: range
+) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return, per file, how many seeds reach each place (`Names.of`), and the differences found."""
     from coverage import Coverage
 
     files = [str(path) for path in deciding_files()]
     cover = Coverage(data_file=None, branch=True, config_file=False, include=files)
+    wrong = []
     cover.start()
     for seed in seeds:
         cover.switch_context(str(seed))
-        attack(seed)
+        wrong += [f"seed {seed}: {what}" for what in attack(seed)]
     cover.stop()
     data, counts = cover.get_data(), {}
     for name in sorted(data.measured_files()):
@@ -116,7 +124,7 @@ def _counted(attack: Callable[[int], Any], seeds: range) -> dict[str, dict[str, 
             data.set_query_context(str(seed))
             count.update({place for pair in data.arcs(name) or () for place in places(pair)})
         counts[_name(Path(name))] = dict(count)
-    return counts
+    return counts, wrong
 
 
 def _places(reader: Any, names: Names) -> Callable[[tuple[int, int]], frozenset[str]]:
@@ -238,6 +246,16 @@ def report(options: argparse.Namespace) -> None:
         if i not in used:
             print("reason of nothing:", *row.values())
     print(rows[-1])
+    _say_differences(options.pieces)
+
+
+def _say_differences(folder: Path) -> None:
+    """Print in how many problems of the pieces that keep differences there are any, and which."""
+    pieces = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted(folder.glob("*.gz"))]
+    judged = [piece for piece in pieces if "differences" in piece]
+    wrong = [what for piece in judged for what in piece["differences"]]
+    print(sum(piece["problems"] for piece in judged), "problems judged,", len(wrong), "differences")
+    print(*wrong, sep="\n")
 
 
 def _says(row: dict[str, str], place: dict[str, Any]) -> bool:
