@@ -212,7 +212,7 @@ class Lane:
         tracker = self.tracker
         if tracker.value is None or tracker.lower_bound >= tracker.value:
             return by_value + by_bound
-        left = float(1 - tracker.lower_bound / tracker.value)
+        left = float((tracker.value - tracker.lower_bound) / tracker.value)
         return math.log1p((by_value + by_bound) / left)
 
 

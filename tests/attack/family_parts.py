@@ -20,7 +20,7 @@ from placeopt.sharding.bounds import branches as branches_file
 from placeopt.sharding.bounds import lagrangian
 from placeopt.sharding.bounds.bounding import Bounding
 from placeopt.sharding.bounds.branches import Branches
-from placeopt.sharding.bounds.lagrangian import MOST_PRICE, Dual
+from placeopt.sharding.bounds.lagrangian import BEYOND, MOST_PRICE, Dual
 from placeopt.sharding.compact import condense, costs_of, draft_of, usage_unit
 
 SMALL = (
@@ -215,7 +215,10 @@ def _dual(problem, drawn, best, _known, rng):
         if deed is not None:
             deed()
             continue
-        clamped = dual.clamped()
+        c, most_cost = dual.compact, int(min(dual.clamp, BEYOND))
+        clamped = c._replace(
+            cost=np.minimum(c.cost, most_cost), table=np.minimum(c.table, most_cost)
+        )
         proof, witness, priced = dual.certify()
         if proof.bound > most:
             found.append(f"{proof.bound} is proved by prices, the optimum is {most}")

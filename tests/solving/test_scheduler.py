@@ -149,6 +149,19 @@ def test_gains_count_by_the_gap_that_there_was():
     assert log.count("late") > log.count("early")
 
 
+def test_a_gap_of_one_beside_huge_values_is_no_gap_of_nothing():
+    """A bound one below a value of 2^62 is not rounded to the value: what it gained is finite."""
+    made = Tracker("toy", PROBLEM, Budget(evaluations=500), seed=3)
+    made.offer(2**62, po.Placement([0, 0]))
+
+    def nearly(state):
+        state.tracker.count()
+        state.raise_bound(2**62 - 1, "nearly")
+        yield
+
+    assert run([Steps("nearly", BOUND, nearly)], made).lower_bound == 2**62 - 1
+
+
 def test_exhausted_tactics_end_the_run():
     """Once every tactic has ended, the run ends, with what each did."""
     made = run([toy("a", ends=100), toy("b", VALUE, ends=7)], tracker(evaluations=LARGE))
