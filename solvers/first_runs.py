@@ -166,6 +166,8 @@ def policies() -> None:
         _run(name, "makespan", Budget(evaluations=400))  # the seeds take the first hundreds
     solver = make_solver("dual-policy", teacher="", credit="critical")
     run(small_problem(), solver, Budget(evaluations=100))
+    solver = make_solver("dual-policy", groups=0.0, episodes=0.0, windows=1.0)
+    run(small_problem(), solver, Budget(evaluations=400))
 
 
 def learned_lists() -> None:
