@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class Widths:
     """Standard deviations of what is fitted around its start, as logarithms.
 
-    Those with the least error of runs of sources and halves apart, each source counting as much:
-    `results/plans/calibrate.py priors` finds them and writes results/plans/priors.csv.
+    No other has less error of runs of sources and halves apart, each source counting as much, by
+    more than the standard error of the difference: `results/plans/calibrate.py priors` compares
+    them and writes results/plans/priors.csv.
 
     Attributes
     ----------
@@ -42,12 +43,12 @@ class Widths:
     """
 
     counted: float = 0.3
-    kernel: float = 0.1
-    free: float = 0.5
+    kernel: float = 0.2
+    free: float = 0.7
     kind: float = 0.02
-    model: float = 0.02
+    model: float = 0.03
     layer: float = 0.03
-    tail: float = 2.0
+    tail: float = 8.0
 
     def of_constant(self, name: str) -> float:
         """Return that of a constant."""
