@@ -71,7 +71,7 @@ def test_work_of_all_devices_is_the_largest_of_all_stretches():
 @pytest.mark.interpreted
 def test_energy_of_windows_is_summed_over_ops():
     """Some window offers less than the least weighted ticks of all ops in it, over the classes on
-    which an op can still be in time; an op that is on none needs nothing.
+    which an op can still be in time; every op is in time on some class, or nothing is asked.
     """
     from placeopt.makespan.bounds import energy
 
@@ -84,6 +84,8 @@ def test_energy_of_windows_is_summed_over_ops():
         head, tail = rng.integers(0, 3, (n, classes)), rng.integers(0, 3, (n, classes))
         weights, size = rng.integers(1, 4, classes), rng.integers(1, 3, classes)
         begins, ends = np.sort(rng.integers(0, 4, 2)), np.sort(rng.integers(2, 7, 2))
+        if not ((ticks >= 0) & (head + ticks + tail <= horizon)).any(axis=1).all():
+            continue
         overfull = False
         for begin, end in itertools.product(begins.tolist(), ends.tolist()):
             if end <= begin:
@@ -99,9 +101,9 @@ def test_energy_of_windows_is_summed_over_ops():
                             for s in range(head[v, c], latest + 1)
                         )
                         ways.append(int(weights[c] * inside))
-                need += min(ways, default=0)
+                need += min(ways)
             overfull |= need > int(size @ weights) * (end - begin)
         found = energy._overfull(head, tail, ticks, weights, size, begins, ends, horizon)
         assert bool(found) == overfull
         seen.append(overfull)
-    assert 10 < sum(seen) < 390
+    assert 10 < sum(seen) < len(seen) - 10
