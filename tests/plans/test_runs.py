@@ -487,13 +487,17 @@ def test_rank_groups_are_complete():
 
 @measured
 def test_a_table_is_predicted(tmp_path, capsys):
-    """Every measured row with a step gets a prediction; on one host it is near."""
-    out = tmp_path / "predicted.csv"
-    code, _ = command(capsys, "--runs", RUNS, "--out", out)
+    """Every measured row with a step gets a prediction, of a third of the table; on one host it is
+    near.
+    """
+    head, *lines = RUNS.read_text(encoding="utf-8").splitlines(keepends=True)
+    table, out = tmp_path / "runs.csv", tmp_path / "predicted.csv"
+    table.write_text(head + "".join(lines[::3]), encoding="utf-8")
+    code, _ = command(capsys, "--runs", table, "--out", out)
     assert code == 0
     with out.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(read_runs(RUNS))
+    assert len(rows) == len(lines[::3])
     near = [
         abs(float(row["predicted_step_s"]) / float(row["step_s"]) - 1)
         for row in rows
