@@ -97,31 +97,6 @@ def test_a_window_of_everything_is_the_best_choice():
 
 
 @pytest.mark.jit
-def test_small_windows_keep_the_rest_and_the_capacity():
-    """A window of few nodes leaves all others as they are, counts what they use, and lowers the
-    cost.
-    """
-    better = 0
-    for condensed, search, feasible in searches(range(300, 360)):
-        c = condensed.compact
-        windows = Windows(c, np.random.default_rng(0))
-        choice = search.best
-        for _ in range(8):
-            windows.pairs = 3
-            free = windows._window(np.zeros(len(c.capacity), np.int64))
-            windows._window = lambda _used, free=free: free
-            found = windows.improve(choice)
-            del windows._window
-            if found is not None:
-                assert (found[~free] == choice[~free]).all()
-                assert tuple(condensed.expand(found).tolist()) in feasible
-                assert search.cost_of(found) < search.cost_of(choice)
-                choice = found
-                better += not free.all()
-    assert better > 10
-
-
-@pytest.mark.jit
 def test_first_attempts_reach_a_tight_limit():
     """Two percent above the smallest peak a good choice is there after few turns, and keeps the
     limit.
@@ -139,7 +114,7 @@ def test_tactics_share_a_solve_and_repeat_it():
     """
     problem = contest_like("training", 100, 3)
     first, again = (po.solve(problem, evaluations=60_000, seed=4) for _ in range(2))
-    assert {use.name for use in first.tactics} >= {"prices", "branches", "tree-moves", "windows"}
+    assert {use.name for use in first.tactics} >= {"prices", "branches", "tree-moves"}
     assert (first.value, first.lower_bound, first.evaluations) == (
         again.value,
         again.lower_bound,
