@@ -1,5 +1,5 @@
 """The tactics of a sharding problem: `prices`, `branches` and `cp-sat` raise the bound,
-`tree-moves` and `windows` improve the choice.
+`tree-moves` improves the choice.
 
 What one finds serves the others: the prices and the choices that the bound's messages decode guide
 the moves, and the cost of the best choice aims and narrows the bound.
@@ -21,8 +21,6 @@ from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.solvers.sharding.tree_search import TreeSearch
-from placeopt.solvers.sharding.windows import SECONDS as WINDOW_SECONDS
-from placeopt.solvers.sharding.windows import Windows
 from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
@@ -59,9 +57,6 @@ as long."""
 
 EFFORT = 1e-3
 """CP-SAT's deterministic seconds that count as one evaluation."""
-
-WINDOW_COUNT = round(WINDOW_SECONDS / EFFORT)
-"""Evaluations that a window counts as."""
 
 BUILD_SECONDS = 2.5e-5
 """Seconds per pair of strategies that building the model for CP-SAT takes, about."""
@@ -300,25 +295,6 @@ def _moves(state: State) -> Iterator[None]:
         yield
 
 
-def _windows(state: State) -> Iterator[str | None]:
-    """Choose windows of the best choice anew, one after the other."""
-    sides: Sides = state.facts
-    condensed, windows = None, None
-    while not state.stop():
-        if condensed is not sides.bounding.condensed or windows is None:
-            condensed = sides.bounding.condensed
-            if condensed.compact.num_nodes == 0:
-                return
-            windows = Windows(condensed.compact, state.rng)
-        choice = condensed.contract(state.solution.strategy)
-        found = None if choice is None else windows.improve(choice)
-        if found is not None:
-            sides.offer(state, condensed, found)
-        if state.by_evaluations:
-            state.tracker.count(min(WINDOW_COUNT, state.tracker.evaluations_left))
-        yield WAITING if choice is None else None
-
-
 def _make_moves(state: State, search: TreeSearch) -> None:
     """Work for a piece of time, or of evaluations, or until a better choice is found."""
     tracker, known = state.tracker, search.best_cost
@@ -335,6 +311,5 @@ TACTICS: tuple[Tactic, ...] = (
     Steps("branches", BOTH, _branches, needs=_part_seconds),
     Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
     Steps("tree-moves", VALUE, _moves),
-    Steps("windows", VALUE, _windows),
 )
 """Tactics of a sharding problem; those before others begin first."""

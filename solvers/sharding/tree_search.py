@@ -13,9 +13,9 @@ give up another cannot take at the same time. So the search makes attempts, each
 The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core. A phase ends with a
 cycle that gains nothing, or so little that in as many cycles again the attempt would not become the
 best, or after so many turns; the number doubles from attempt to attempt, so that a first good
-choice is there soon. There are four ways to begin: from a decoded choice, with the strict phase
-alone from one that is decoded within the capacity, from the best one, and from the best one with
-the strict phase alone.
+choice is there soon. There are five ways to begin: from a decoded choice, with the strict phase
+alone from one that is decoded within the capacity, from the best one, from the best one with the
+strict phase alone, and from what CP-SAT makes of windows of the best one.
 The next attempt begins as the last one did if that found a better choice, else in the next way.
 
 References
@@ -35,6 +35,7 @@ from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
 from placeopt.sharding.compact import costs_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, roots_at
+from placeopt.solvers.sharding.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ SWEEP = 3.0
 PIECE = 20_000
 """Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
 
-DECODED, FITTED, RELAXED, POLISHED, WAYS = 0, 1, 2, 3, 4
+DECODED, FITTED, RELAXED, POLISHED, WINDOW, WAYS = 0, 1, 2, 3, 4, 5
 """Ways in which an attempt begins, and their number."""
 
 DOUBLINGS = 64
@@ -104,6 +105,7 @@ class TreeSearch:
         self.attempts = 0
         self._made, self._limit = 0, 1
         self.board = board_of(compact, choice)
+        self.window = Windows(compact, rng)
         self._work = self._attempts()
 
     def guide(self, prices: Floats, decoded: Ints, fitted: Ints) -> None:
@@ -150,13 +152,27 @@ class TreeSearch:
             self.attempts += 1
             start = {DECODED: self._decoded, FITTED: self._fitted}.get(way)
             self.board = board_of(self.unlimited, self.best if start is None else start)
-            if way not in (FITTED, POLISHED):
+            if way == WINDOW:
+                yield from self._windows(turns)
+            elif way not in (FITTED, POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))
             turns *= 2
             if self.best_cost >= known:
                 way = (way + 1) % WAYS
+
+    def _windows(self, turns: int) -> Iterator[None]:
+        """Choose windows of the best choice anew, until one brings nothing, at most `turns`."""
+        for _ in range(turns):
+            found = self.window.improve(self.best, self.best_cost)
+            self._made += 1
+            if found is not None:
+                self.board = board_of(self.compact, found)
+                self._keep_best()
+            yield
+            if found is None:
+                return
 
     def _free(self, turns: int) -> Iterator[None]:
         """Make moves without a capacity at the bound's prices."""

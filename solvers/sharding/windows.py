@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
-from placeopt.sharding.compact import Draft, condense, costs_of, over_time
+from placeopt.sharding.compact import as_draft, condense, over_time
 from placeopt.sharding.exact_rest import solve_rest
 
 if TYPE_CHECKING:
@@ -46,25 +46,17 @@ class Windows:
         self.compact, self.rng = compact, rng
         self.pairs = FIRST_PAIRS
 
-    def improve(self, choice: Ints) -> Ints | None:
-        """Return a choice that costs less than `choice` and differs in a window; None if none was
-        found.
+    def improve(self, choice: Ints, cost: int) -> Ints | None:
+        """Return a choice of less than `cost`, that of `choice`, which differs in a window; None if
+        none was found.
         """
         c = self.compact
-        amounts = c.usage[c.node_ptr[:-1] + choice]
-        used = over_time(c.first, c.last, amounts, len(c.capacity))
-        free = self._window(used)
-        node, draft = around(c, free, c.capacity - used, choice)
-        alive = np.repeat(free[node], np.diff(draft.node_ptr))
-        alive[draft.node_ptr[:-1] + choice[node]] = True
-        inner = condense(draft, alive)
-        rest = inner.compact
-        if rest.num_nodes == 0:
-            return None
-        known = inner.contract(choice[node])
-        assert known is not None
-        below = sum(int(part.sum()) for part in costs_of(rest, known))
-        if below == 0:
+        free = self._window(choice)
+        alive = np.repeat(free, c.num_choices)
+        alive[c.node_ptr[:-1] + choice] = True
+        inner = condense(as_draft(c), alive)
+        rest, below = inner.compact, cost - inner.offset
+        if rest.num_nodes == 0 or below <= 0:
             return None
         if amount_left(rest, below) > CP_SAT_PAIRS:
             self._shrink()
@@ -81,24 +73,17 @@ class Windows:
             self.pairs = min(2 * self.pairs, CP_SAT_PAIRS)
         else:
             self._shrink()
-        if found.choice is None:
-            return None
-        better = choice.copy()
-        better[node] = inner.expand(found.choice)
-        return better
+        return None if found.choice is None else inner.expand(found.choice)
 
     def _shrink(self) -> None:
         self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
 
-    def _window(self, used: Ints) -> Flags:
-        """Return which nodes are free.
-
-        Parameters
-        ----------
-        used : usage at every time point.
-        """
+    def _window(self, choice: Ints) -> Flags:
+        """Return which nodes are free."""
         c = self.compact
         sizes = c.num_choices
+        amounts = c.usage[c.node_ptr[:-1] + choice]
+        used = over_time(c.first, c.last, amounts, len(c.capacity))
         free = np.zeros(c.num_nodes, np.bool_)
         first = int(self.rng.integers(c.num_nodes))
         queue, open_pairs = [first], 0
@@ -126,33 +111,3 @@ class Windows:
         time = first + int(full.argmax())
         live = np.flatnonzero((c.first <= time) & (time < c.last))
         return [int(live[self.rng.integers(len(live))])]
-
-
-def around(c: Compact, free: Flags, room: Ints, choice: Ints) -> tuple[Ints, Draft]:
-    """Return the nodes that are free or neighbours of such, and the draft of their edges to those
-    that are free; all others keep their choice, and what these nodes use now is free to them.
-
-    Parameters
-    ----------
-    room : that `choice` leaves at every time point.
-    """
-    touching = free[c.edge].any(axis=1)
-    inside = free.copy()
-    inside[c.edge[touching].ravel()] = True
-    node = np.flatnonzero(inside)
-    rank = np.cumsum(inside) - 1
-    strategies = np.repeat(inside, c.num_choices)
-    lengths = np.diff(c.edge_ptr)
-    first, last = c.first[node], c.last[node]
-    mine = over_time(first, last, c.usage[c.node_ptr[node] + choice[node]], len(room))
-    return node, Draft(
-        np.concatenate([[0], np.cumsum(c.num_choices[node])]).astype(np.int64),
-        c.cost[strategies],
-        c.usage[strategies],
-        first,
-        last,
-        rank[c.edge[touching]],
-        np.concatenate([[0], np.cumsum(lengths[touching])]).astype(np.int64),
-        c.table[np.repeat(touching, lengths)],
-        room + mine,
-    )
