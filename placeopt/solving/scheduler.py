@@ -31,7 +31,8 @@ constant is not for a lane with a tactic whose runs are as long as the whole sol
 every other tactic has had the (m + 1)th part of that run, or gains less.
 
 A tactic that offers nothing before some seconds (a model has to be built) costs twice these seconds
-before its first piece, which is as long.
+before its first piece, which is as long. They are asked for before each turn: what is left of a
+problem shrinks, and a part may not begin before another tactic has found something.
 
 A tactic that waits for what another one has to find gives its turn up: a look counts as if its
 cost had been spent, so that looks are few and it has nothing to make up for when it goes on. If all
@@ -92,7 +93,14 @@ class Turn:
     @property
     def cost(self) -> float:
         """What its next doubling costs, in seconds or evaluations."""
-        return max(self.state.used + self.passed, 0.0 if self.steps else self.state.first)
+        return max(self.state.used + self.passed, 0.0 if self.steps else self.first)
+
+    @property
+    def first(self) -> float:
+        """Length of the first piece: of twice what the tactic needs, as far as is known by now."""
+        state = self.state
+        least = 0.0 if state.by_evaluations else self.tactic.least(state.facts)
+        return max(state.first, 2 * least)
 
     def spend(self, spent: float, gain: float) -> None:
         """Note a piece of work and the logarithm of the gap that it closed."""
@@ -139,8 +147,6 @@ class Lane:
             Turn(tactic, State(tracker, facts, np.random.default_rng(seed), threads))
             for tactic, seed in zip(tactics, seeds, strict=True)
         ]
-        for turn in self.turns if not self._counted else ():
-            turn.state.first = max(turn.state.first, 2 * turn.tactic.least(facts))
 
     def run(self) -> None:
         """Give turns until every tactic is exhausted or the tracker stops."""
@@ -151,7 +157,8 @@ class Lane:
             alone = self.other is None or self.other.idle
             if self.tracker.stop():
                 break
-            if ready := [turn for turn in open_ if turn not in waiting]:
+            # what nobody can say yet, infinity, is waited for
+            if ready := [turn for turn in open_ if turn not in waiting and turn.cost < math.inf]:
                 turn = self._next(ready)
                 if self._begin(turn) and self._advance(turn):
                     waiting.add(turn)
@@ -183,6 +190,7 @@ class Lane:
         if turn.steps is None:
             turn.over = not turn.tactic.applies(self.facts)
             if not turn.over:
+                turn.state.first = turn.first
                 turn.steps = turn.tactic.steps(turn.state)
         return not turn.over
 

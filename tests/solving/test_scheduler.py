@@ -315,6 +315,31 @@ def test_a_long_start_waits_for_a_long_turn():
     assert begun[0] >= 10
 
 
+def test_what_a_tactic_needs_is_asked_for_again():
+    """One that cannot begin at first begins once what it needs is known; one that never can does
+    not.
+    """
+    made, time, begun = tracker(seconds=60.0), itertools.count(), []
+
+    def record(name):
+        def work(state):
+            begun.append(name)
+            yield
+
+        return work
+
+    def later(facts):
+        return 1.0 if next(time) > 50 else float("inf")
+
+    tactics = [
+        toy("early", ends=40),
+        Steps("later", BOUND, record("later"), needs=later),
+        Steps("never", BOUND, record("never"), needs=lambda facts: float("inf")),
+    ]
+    Lane(tactics, None, made, clock=lambda: 0.05 * next(time)).run()
+    assert begun == ["later"]
+
+
 def test_who_waits_gives_its_turns_up():
     """A tactic that waits looks seldom, and has no time to make up for when it goes on."""
     log = []
