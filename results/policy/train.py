@@ -403,7 +403,7 @@ def page() -> str:
         ]
         lines += [
             f"Over a portfolio of {PORTFOLIO_SECONDS:g} s of the clock on {len(some)} of these "
-            f"graphs, beside other work: {'; '.join(ratios).replace('**', '')}. Asked was 1.03.",
+            f"graphs: {'; '.join(ratios).replace('**', '')}. Asked was 1.03.",
             "",
         ]
     return "\n".join(lines)
