@@ -46,7 +46,7 @@ from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.model.arrays import Flags, Ints
+    from placeopt.model.arrays import Flags
 
 
 OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}

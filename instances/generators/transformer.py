@@ -30,7 +30,6 @@ from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.instances.generators.builder import Tensor
     from placeopt.model.graph import OpGraph
 
 

@@ -35,8 +35,6 @@ from placeopt.model.threads import start_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.experiments.study import Cell
-
 
 @dataclass
 class StudySummary:

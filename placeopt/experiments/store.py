@@ -30,12 +30,10 @@ from placeopt.model.files import one_line, parse_json
 from placeopt.model.result import STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     Row = dict[str, Any]
-    from collections.abc import Iterable
-
     Number = int | float | Fraction
 
 

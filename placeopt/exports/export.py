@@ -18,7 +18,6 @@ from placeopt.model.result import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from placeopt.exports.job import Exported
     from placeopt.model.problem import PlacementProblem
 
 

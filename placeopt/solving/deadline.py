@@ -10,11 +10,10 @@ later is taken. A reserve of the time is kept for judging the answer.
 from __future__ import annotations
 
 import atexit
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.threads import start_thread
+from placeopt.model.threads import BackgroundCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ LAST_WAIT = 30.0
 """Seconds for which the end of the process waits for searches left behind: they are inside compiled
 code."""
 
-_left_behind: list[threading.Thread] = []
+_left_behind: list[BackgroundCall[object]] = []
 
 
 def is_large(problem: Any, least: int = LARGE) -> bool:
@@ -65,37 +64,27 @@ def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE
     if tracker.budget.seconds is None or not is_large(tracker.problem, least):
         search()
         return
-    ended = threading.Event()
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            search()
-        except BaseException as error:  # told to whoever waits
-            failure.append(error)
-        finally:
-            ended.set()
-
-    thread = start_thread(work, name="placeopt-search")
+    call = BackgroundCall(search)
+    call.begin("placeopt-search")
     try:
-        while not ended.wait(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
+        while not call.ended(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
             pass
     except KeyboardInterrupt:
         tracker.interrupt()
-        ended.wait(PATIENCE)
+        call.ended(PATIENCE)
         raise
     finally:
-        if not ended.is_set():
+        if not call.ended():
             tracker.stop()
             tracker.close()
-            _left_behind.append(thread)
-    if failure and ended.is_set():
-        raise failure[0]
+            _left_behind.append(call)
+    if call.ended():
+        call.result()
 
 
 def left_behind() -> bool:
     """Whether a search that was left behind still runs."""
-    _left_behind[:] = [thread for thread in _left_behind if thread.is_alive()]
+    _left_behind[:] = [call for call in _left_behind if not call.ended()]
     return bool(_left_behind)
 
 

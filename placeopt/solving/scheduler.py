@@ -92,13 +92,12 @@ class Turn:
 
     @property
     def cost(self) -> float:
-        """What its next doubling costs, in seconds or evaluations."""
-        return max(self.state.used + self.passed, 0.0 if self.steps else self.first)
-
-    @property
-    def first(self) -> float:
-        """Length of the first piece: of twice what the tactic needs, as far as is known by now."""
+        """What its next doubling costs, in seconds or evaluations: at first twice what the tactic
+        needs, as far as is known by now.
+        """
         state = self.state
+        if self.steps is not None:
+            return state.used + self.passed
         least = 0.0 if state.by_evaluations else self.tactic.least(state.facts)
         return max(state.first, 2 * least)
 
@@ -158,9 +157,10 @@ class Lane:
             if self.tracker.stop():
                 break
             # what nobody can say yet, infinity, is waited for
-            if ready := [turn for turn in open_ if turn not in waiting and turn.cost < math.inf]:
+            costs = {turn: turn.cost for turn in open_ if turn not in waiting}
+            if ready := {turn: cost for turn, cost in costs.items() if cost < math.inf}:
                 turn = self._next(ready)
-                if self._begin(turn) and self._advance(turn):
+                if self._begin(turn, ready[turn]) and self._advance(turn):
                     waiting.add(turn)
                 else:
                     waiting.clear()
@@ -180,17 +180,19 @@ class Lane:
     def _read(self) -> float:
         return float(self.tracker.evaluations) if self._counted else self.tracker.elapsed
 
-    def _next(self, ready: list[Turn]) -> Turn:
+    def _next(self, ready: dict[Turn, float]) -> Turn:
         """Return who may bring most for what it costs (see the module)."""
         rest = 1.0 / len(ready)
-        return max(ready, key=lambda turn: (min(1.0, turn.lately) + rest) / turn.cost)
+        return max(ready, key=lambda turn: (min(1.0, turn.lately) + rest) / ready[turn])
 
-    def _begin(self, turn: Turn) -> bool:
-        """Begin a tactic when its first turn comes, if it applies; whether it has begun."""
+    def _begin(self, turn: Turn, cost: float) -> bool:
+        """Begin a tactic when its first turn comes, with a piece of that cost, if it applies;
+        whether it has begun.
+        """
         if turn.steps is None:
             turn.over = not turn.tactic.applies(self.facts)
             if not turn.over:
-                turn.state.first = turn.first
+                turn.state.first = cost
                 turn.steps = turn.tactic.steps(turn.state)
         return not turn.over
 
