@@ -49,7 +49,9 @@ def test_an_early_end_waits_for_what_has_begun_and_drops_the_rest(end):
     if end == "failure":
         with pytest.raises(ValueError, match="first"):
             next(results)
-        assert ended == [i for i in begun if i > 1]
+        assert sorted(ended) == sorted(
+            i for i in begun if i > 1
+        )  # those that wait end in any order
     else:
         results.close()
         assert sorted(ended) == sorted(begun)
