@@ -10,7 +10,8 @@ follows from its own value and bound.
 Whether the rows of a study can all be true: no proven bound above a value, no two optima, no
 solution of the infeasible.
 
-Rows speak of one problem where hash and objective are the same. A row that is "optimal" claims its
+Rows speak of one problem where hash and objective are the same, and where instance, cluster and
+objective are: then the hashes have to agree. A row that is "optimal" claims its
 value as a bound.
 """
 
@@ -69,24 +70,34 @@ def check_consistent(rows: Iterable[Row], where: str | Path = "these runs") -> N
 def contradiction(rows: Iterable[Row]) -> str:
     """Say in words which two rows contradict each other first; empty where none do. Rows that lack
     a column say nothing.
+
+    Rows of one instance, cluster and objective speak of one problem, too: tables put them under one
+    name.
     """
     problems: dict[tuple[str, str], list[Row]] = {}
+    named: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if all(key in row for key in CLAIMS):
             problems.setdefault((row["problem_hash"], row["objective"]), []).append(row)
+            name = row["instance"], row.get("cluster") or "", row["objective"]
+            named.setdefault(name, []).append(row)
     for same in problems.values():
         words = _bound_above_value(same) or _solution_of_infeasible(same) or _other_units(same)
         if words:
-            where = (
-                f"{same[0]['instance']} on {same[0]['cluster']}"
-                if same[0].get("cluster")
-                else same[0]["instance"]
-            )
-            return (
-                f"{one_line(where)} ({same[0]['objective']}): results contradict each other; "
-                f"{words}"
-            )
+            return _contradict(same, words)
+    for same in named.values():
+        words = _other_problem(same)
+        if words:
+            return _contradict(same, words)
     return ""
+
+
+def _contradict(rows: list[Row], words: str) -> str:
+    first = rows[0]
+    where = (
+        f"{first['instance']} on {first['cluster']}" if first.get("cluster") else first["instance"]
+    )
+    return f"{one_line(where)} ({first['objective']}): results contradict each other; {words}"
 
 
 def number_of(row: Row, key: str) -> Number | None:
@@ -163,6 +174,15 @@ def _other_units(rows: list[Row]) -> str:
         f"ticks of {known[0]['tick_seconds']} s of {_name(known[0])}, but of "
         f"{other['tick_seconds']} s of {_name(other)}"
     )
+
+
+def _other_problem(rows: list[Row]) -> str:
+    """Look for rows of another problem under the same name."""
+    first = rows[0]
+    other = next((row for row in rows if row["problem_hash"] != first["problem_hash"]), None)
+    if other is None:
+        return ""
+    return f"{_name(first)} and {_name(other)} solved two different problems"
 
 
 def _name(row: Row) -> str:

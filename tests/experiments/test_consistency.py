@@ -72,6 +72,17 @@ LIES = {
         [row("a", 0, 16 / 3, value_exact="16/3"), row("b", 3, 6, 27 / 5, lower_bound_exact="27/5")],
         ("value 16/3", "lower bound 27/5"),
     ),
+    "two problems of one name, so that no bound meets a value": (
+        [row("a", 0, 7), row("b", 3, None, 100, "unknown", problem_hash="g")],
+        ("solved two different problems",),
+    ),
+    "the same without a cluster": (
+        [
+            row("a", 0, 7, instance="gen:x on 2xA100", cluster=None),
+            row("b", 3, 120, 100, instance="gen:x on 2xA100", cluster="", problem_hash="g"),
+        ],
+        ("solved two different problems",),
+    ),
 }
 
 
@@ -175,15 +186,15 @@ def test_what_can_be_true_passes():
     """Equal optima, other problems and objectives, failures, and fractions beside their rounded
     selves are no contradiction.
     """
-    third = 16 / 3
+    third, other = 16 / 3, {"instance": "gen:z", "problem_hash": "p"}
     rows = [
         row("a", 0, 7, 7, "optimal"),
         row("b", 0, 7, 7, "optimal"),
         row("c", 0, 9, 3),
         row("d", 0, None, 0, "failed"),
-        row("a", 1, 5, 5, "optimal", problem_hash="other"),
+        row("a", 1, 5, 5, "optimal", instance="gen:y", problem_hash="other"),
         row("a", 2, 3, 3, "optimal", objective="period"),
-        row("a", 3, None, 0, "infeasible", problem_hash="third"),
+        row("a", 3, None, 0, "infeasible", cluster="3xA100", problem_hash="third"),
         row(
             "a",
             4,
@@ -192,10 +203,10 @@ def test_what_can_be_true_passes():
             "optimal",
             value_exact="16/3",
             lower_bound_exact="16/3",
-            problem_hash="p",
+            **other,
         ),
-        row("b", 4, third, third * (1 + 1e-15), "optimal", problem_hash="p"),
-        row("b", 5, third, 5, value_exact="nonsense", problem_hash="p"),
+        row("b", 4, third, third * (1 + 1e-15), "optimal", **other),
+        row("b", 5, third, 5, value_exact="nonsense", **other),
     ]
     assert contradiction(rows) == ""
     assert contradiction([{"key": "damaged"}]) == ""
