@@ -22,6 +22,7 @@ from tampering import load_checker, plain, verdict
 
 import placeopt as po
 from placeopt.certify.proof import finished, prove
+from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 
@@ -222,6 +223,34 @@ def test_a_problem_of_another_objective_is_refused():
     data = two_ops(0, [])
     data["problem"]["objective"] = "period"
     assert verdict(checker, finished(data)) == "no proof"
+
+
+def test_a_proof_about_an_easier_problem_is_refused(tmp_path, capsys, monkeypatch):
+    """Whoever changes the costs proves an optimum of something else under the same name: with
+    --problem the checker sees it.
+    """
+    problem, solution = small_makespan()
+    dearer = po.PlacementProblem.from_edges(
+        [[3, 4], [2, 2], [5, 2]], [(0, 1, 2), (0, 2, 2), (1, 2, 3)], name=problem.name
+    )
+    pairs = [(problem, solution), (ShardingProblem(name="s", **ONE), ShardingSolution([0]))]
+    for number, (some, chosen) in enumerate(pairs):
+        proof, known = tmp_path / f"{number}.json", tmp_path / f"problem-{number}.json"
+        claim = po.verify(some, chosen, seconds=0.05)
+        proof.write_text(json.dumps(prove(some, chosen, claim, seconds=0.2)))
+        known.write_text(json.dumps(to_dict(some)))
+        assert checker.main(str(proof), about=str(known)) == 0
+    known.write_text(json.dumps(to_dict(dearer)))
+    assert checker.main(str(tmp_path / "0.json"), about=str(known)) == 1
+    assert "about the problem" in capsys.readouterr().out
+    for words in ("[]", "{}", '{"a": NaN}', ""):
+        known.write_text(words)
+        assert checker.main(str(tmp_path / "0.json"), about=str(known)) > 0
+    words = ["check_proof", "--problem", str(tmp_path / "problem-0.json"), str(tmp_path / "1.json")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as stop:
+        checker.command()
+    assert stop.value.code == 1
 
 
 def test_unknown_and_missing_entries_of_a_problem_are_refused():

@@ -27,12 +27,16 @@ OBJECTIVES = {
 and may have."""
 
 
-def check(data):
-    """Check one proof; return what it claims, and the statements that had to be believed."""
+def check(data, problem=None):
+    """Check one proof, which has to be about a problem if one is given; return what it claims, and
+    the statements that had to be believed.
+    """
     fields(data, FIELDS)
     known = data["format"], whole(data["version"])
     require(known == ("placeopt-proof", 1), "format: expected a placeopt-proof, version 1")
     check_digest(data)
+    right = problem is None or data["problem"] == problem
+    demand(right, "the proof is about the problem that is given")
     objective = choice(data["objective"], " ".join(OBJECTIVES))
     reader, value_of, verify_bound, content, *more = OBJECTIVES[objective]
     method = name(fields(data["witness"], f"method {content}", *more)["method"])

@@ -60,8 +60,10 @@ def unpacked(name, max_bytes):
     return content
 
 
-def parse(text):
-    """Return the content of a JSON text: no key twice, no numbers but whole ones."""
+def parse(text, broken=None):
+    """Return the content of a JSON text: no key twice, no numbers but whole ones unless `broken`
+    reads others.
+    """
 
     def unique(pairs):
         keys = [key for key, _ in pairs]
@@ -71,7 +73,9 @@ def parse(text):
     def refuse(constant):
         raise UnreadableError(f"expected whole numbers, received {shown(constant)}")
 
-    return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=refuse)
+    return json.loads(
+        text, object_pairs_hook=unique, parse_constant=refuse, parse_float=broken or refuse
+    )
 
 
 def whole(value, low=0, high=SUM):
