@@ -4,12 +4,22 @@ sets: every state, and the step that each comes from.
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 
 import placeopt as po
 from placeopt.latency.bounds.flow import FlowBound
-from placeopt.latency.bounds.slot_program import ONE, SEVERAL, UNKNOWN, Flow, fill_rows, ideal_sums
+from placeopt.latency.bounds.slot_program import (
+    ONE,
+    SEVERAL,
+    UNKNOWN,
+    Flow,
+    _holders_after,
+    fill_rows,
+    ideal_sums,
+)
 from placeopt.model.arrays import NO_VALUE
 
 pytestmark = pytest.mark.interpreted
@@ -206,3 +216,31 @@ def test_the_tables_are_those_of_the_recursion(part):
             assert (fill(best + 1), fill(best)) == (best, NO_VALUE)
     assert parted > 20
     assert several > 10
+
+
+def known_of(slots):
+    """Return how many slots hold classes, given the slot of each."""
+    return ONE if len(set(slots)) == 1 else SEVERAL
+
+
+@pytest.mark.parametrize("holders", [UNKNOWN, ONE, SEVERAL])
+@pytest.mark.parametrize("before", range(4))
+def test_what_is_known_of_holders_is_all_that_can_be(before, holders):
+    """After a slot that holds some classes, of all ways to put those before it into slots that agree
+    with what was known: one or several slots where all ways say so, else unknown.
+    """
+    worlds = [
+        slots
+        for slots in product(range(before), repeat=before)
+        if holders == UNKNOWN or (slots and holders == known_of(slots))
+    ]
+    for behind, stay in product(range(4), range(before + 1)):
+        after = {
+            known_of([slots[v] for v in kept] + ["here"] * behind)
+            for slots in worlds
+            for kept in combinations(range(before), stay)
+            if behind + stay > 0
+        }
+        if after:
+            expected = after.pop() if len(after) == 1 else UNKNOWN
+            assert _holders_after(holders, behind, behind + stay, before) == expected

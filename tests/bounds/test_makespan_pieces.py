@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
 from pathlib import Path
@@ -24,6 +25,7 @@ from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds import front, front_windows, segment_graph
 from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.destructive import Clusters
 from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
 from placeopt.makespan.bounds.head_tail import _smallest_ends
@@ -210,6 +212,45 @@ def test_fronts_go_on_after_windows_that_stay_open():
         assert search.run(time.perf_counter() + 0.3, lanes.best) is None
     assert rounds
     assert search._limit > 0.01
+
+
+def test_a_window_knows_every_smaller_one():
+    """What CP-SAT does not look into holds no more than any smaller window and all that the devices
+    deliver in the ticks between.
+    """
+    side, rng = front_of([[50, 50]] * 9), random.Random(5)
+    with mock.patch.object(Fronts, "_maximum", lambda *given: (given[3], False)):
+        for window in rng.sample(range(2, 60), 12):
+            side.most[window] = rng.randint(0, window * side.width)
+        known = dict(side.most)
+        for window in range(1, 70):
+            side.extend(window, 60.0)
+            below = max(w for w in known if w < window)
+            least = known[below] + (window - below) * side.width
+            known[window] = min(least, window * side.width, known.get(window, least))
+            assert side.most[window] == known[window]
+
+
+@pytest.mark.parametrize("label", [0, 1, 2**40])
+def test_groups_share_a_device_whatever_their_label_is(label):
+    """Ops of a label are one cluster from the start, those without a label are their own."""
+    problem = PlacementProblem.from_edges(
+        [[5, 5]] * 4, [], colocation=[-1, label, -1, label], name="labels"
+    )
+    clusters = Clusters(Analysis(problem, seconds=3600.0).relaxation, 100)
+    assert clusters.find(1) == clusters.find(3)
+    assert len({clusters.find(v) for v in range(4)}) == 3
+
+
+def test_a_search_ends_where_a_bound_passes_all_work():
+    """One after the other, each op on its slowest device, the work takes 9 + 4 ticks: a bound of a
+    tick more says that there is no schedule, and one that meets a known solution ends it, too.
+    """
+    problem = PlacementProblem.from_edges([[5, 9], [4, 3]], [(0, 1, 0)])
+    evidence = Analysis(problem, seconds=3600.0).evidence(0)
+    assert evidence.limit == 9 + 4 + 1
+    assert replace(evidence, upper=7).limit == 7
+    assert replace(evidence, upper=99).limit == 9 + 4 + 1
 
 
 # --- segments
