@@ -88,10 +88,10 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
     """
     rows = list(rows)
     check_consistent(rows)
-    values: dict[str, dict[str, Any]] = {}
-    bounds: dict[str, tuple[int, str]] = {}
+    values: dict[tuple[str, str], dict[str, Any]] = {}
+    bounds: dict[tuple[str, str], tuple[int, str]] = {}
     for row in rows:
-        key = row["problem_hash"]
+        key = row["problem_hash"], row["objective"]
         if row["lower_bound"] > bounds.get(key, (-1, ""))[0]:
             bounds[key] = (row["lower_bound"], row["bound_method"])
         if row["value"] is None:

@@ -212,6 +212,13 @@ def test_what_can_be_true_passes():
     assert contradiction([{"key": "damaged"}]) == ""
 
 
+def test_a_bound_on_one_objective_is_none_on_another():
+    """Rows that name one problem under two objectives: each objective has its own best row."""
+    rows = [row("a", 0, 7, 2), row("b", 0, 120, 100, objective="period")]
+    found = {best.objective: (best.value, best.lower_bound) for best in analysis.best_known(rows)}
+    assert found == {"makespan": (7, 2), "period": (120, 100)}
+
+
 def test_numbers_are_compared_exactly_where_they_are_exact():
     """Ticks beyond 2^53 and fractions are compared exactly, floats within rounding, and what is no
     number is above.
