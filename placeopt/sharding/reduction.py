@@ -85,9 +85,9 @@ def reduce(
             without_room(compact, alive, most, least_of_spans(compact.capacity))
         if not consistent(compact, alive, most):
             return None
-        replaced(compact, alive, most, MOST_WORK)
-        if not consistent(compact, alive, most):
-            return None
+        replaced(
+            compact, alive, most, MOST_WORK
+        )  # what replaces goes with as much: still consistent
         smaller = condense(as_draft(compact), alive)
         draft = followers_moved(smaller.compact, most)
         before = len(compact.cost)

@@ -12,7 +12,13 @@ import placeopt as po
 from placeopt.sharding.compact import MAX_TOTAL, condense, costs_of, draft_of
 from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import profile_of
-from placeopt.sharding.reduction import least_of_spans, reduce, replaced, without_room
+from placeopt.sharding.reduction import (
+    consistent,
+    least_of_spans,
+    reduce,
+    replaced,
+    without_room,
+)
 
 
 def problems(count):
@@ -216,3 +222,25 @@ def test_what_is_replaced_costs_no_less_than_another_strategy():
         assert alive.tolist() == expected.tolist(), seed
         gone += before - int(alive.sum())
     assert min(gone, forbidden) > 20
+
+
+@pytest.mark.interpreted
+def test_what_replaces_goes_with_all_that_goes_with_the_replaced():
+    """Pairs that are consistent stay so where strategies are replaced: nobody loses the last one
+    that goes with it.
+    """
+    fewer = 0
+    for problem, feasible in problems(240):
+        whole = condense(*draft_of(problem))
+        most = min(feasible.values()) - whole.offset + 1
+        alive = whole.compact.cost < most
+        if not whole.compact.num_nodes or most >= 10**18:
+            continue
+        assert consistent(whole.compact, alive, most)
+        known = alive.copy()
+        replaced(whole.compact, alive, most, 10**6)
+        fewer += alive.sum() < known.sum()
+        left = alive.copy()
+        assert consistent(whole.compact, left, most)
+        assert np.array_equal(left, alive)
+    assert fewer > 20
