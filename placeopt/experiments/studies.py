@@ -84,9 +84,15 @@ def read_csv(path: Path, numbers: bool = False) -> list[Row]:
     ]
 
 
-def kept_rows(path: Path, again: str = "", numbers: bool = False) -> list[Row]:
-    """Return the rows of a CSV file that need not be measured (`again`: see `run_cells`)."""
-    return [row for row in read_csv(path, numbers) if stays(row, again)]
+def kept_rows(path: Path, given: argparse.Namespace, heads: Sequence[str]) -> list[Row]:
+    """Return the rows of a CSV file that need not be measured (`--again`, and `--only` by the
+    columns that name a row).
+    """
+    return [
+        row
+        for row in read_csv(path)
+        if stays(row, given.again) or given.only not in ", ".join(row[head] for head in heads)
+    ]
 
 
 def grid_options(about: str | None, stages: Sequence[str] = ()) -> argparse.Namespace:
@@ -175,12 +181,12 @@ def record_grid(
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         groups.setdefault(tuple(map(str, named(cell).values())), []).append(cell)
-    there = {tuple(row[head] for head in named(cells[0])): row for row in read_csv(path)}
-    table = {
-        name: there[name]
-        for name in groups
-        if name in there and (given.only not in ", ".join(name) or stays(there[name], given.again))
-    }
+    heads = list(named(cells[0]))
+    there, table = (
+        {tuple(row[head] for head in heads): row for row in rows}
+        for rows in (read_csv(path), kept_rows(path, given, heads))
+    )
+    table = {name: table[name] for name in groups if name in table}
     todo = {
         name: cells
         for name, cells in groups.items()

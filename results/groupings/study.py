@@ -99,6 +99,7 @@ PARTS: dict[str, tuple[tuple[tuple[str, str], ...], Methods, int]] = {
 """Part: workloads, methods, seeds."""
 
 Row = dict[str, Any]
+NAMED = "instance", "cluster", "method"
 
 
 def summed(rows: list[Row]) -> Row:
@@ -107,7 +108,7 @@ def summed(rows: list[Row]) -> Row:
     """
     values = [row["value"] for row in rows]
     return {
-        "ops": po.load(rows[0]["instance"]).num_ops,
+        "ops": po.load(rows[0]["instance"], cluster=rows[0]["cluster"]).num_ops,
         "runs": len(rows),
         "evaluations": EVALUATIONS,
         "mean": round(mean(values), 1),
@@ -120,7 +121,7 @@ def summed(rows: list[Row]) -> Row:
 
 def named(cell: Cell) -> Row:
     """Return workload and method of a run."""
-    return {"instance": cell.instance, "cluster": cell.cluster, "method": cell.label}
+    return dict(zip(NAMED, (cell.instance, cell.cluster, cell.label), strict=True))
 
 
 def given_rows(instance: str, cluster: str) -> list[Row]:
@@ -158,12 +159,16 @@ def record(part: str, given: argparse.Namespace) -> None:
     """Run what is missing of a part."""
     workloads, methods, seeds = PARTS[part]
     path = HERE / f"{part}.csv"
-    beside = [row for row in kept_rows(path, given.again) if row["method"] not in methods]
-    there = {(row["instance"], row["cluster"]) for row in beside}
-    cells = []
+    beside: list[Row] = []
+    cells: list[Cell] = []
     for instance, cluster in workloads:
-        if (instance, cluster) not in there:
-            beside += given_rows(instance, cluster)
+        there = [
+            row
+            for row in kept_rows(path, given, NAMED[:2])
+            if (row["instance"], row["cluster"]) == (instance, cluster)
+            and row["method"] not in methods
+        ]
+        beside += there or given_rows(instance, cluster)
         solvers = [
             {"name": name, "label": label, "options": options}
             for label, (name, options) in methods.items()
