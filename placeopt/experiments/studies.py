@@ -96,21 +96,34 @@ def kept_rows(path: Path, given: argparse.Namespace, heads: Sequence[str]) -> li
 
 
 def grid_options(about: str | None, stages: Sequence[str] = ()) -> argparse.Namespace:
-    """Read the command line of a study that is a grid.
+    """Read the command line of a study that is a grid: `row_options`, and how many runs at a time
+    on which back end.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--jobs", type=int, default=1, help="runs by evaluations at a time")
+    parser.add_argument("--backend", default="loky", help="loky or dask")
+    parser.add_argument("--address", help="Dask scheduler")
+    return row_options(about, stages, parser)
+
+
+def row_options(
+    about: str | None, stages: Sequence[str] = (), *parents: argparse.ArgumentParser
+) -> argparse.Namespace:
+    """Read the command line of a study that keeps the rows that are there.
 
     Parameters
     ----------
     about : the study's docstring.
     stages : what may be named, all by default.
+    parents : parsers of further options.
     """
     parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=parents,
     )
     if stages:
         parser.add_argument("stages", nargs="*", default=list(stages), metavar="STAGE")
-    parser.add_argument("--jobs", type=int, default=1, help="runs by evaluations at a time")
-    parser.add_argument("--backend", default="loky", help="loky or dask")
-    parser.add_argument("--address", help="Dask scheduler")
     parser.add_argument(
         "--again",
         nargs="?",
