@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent
@@ -36,7 +37,7 @@ def redraw(text: str, source: Source) -> tuple[str, list[str]]:
     stale: list[str] = []
     source.files.clear()
 
-    def drawn(match: re.Match[str]) -> str:
+    def drawn(match: re.Match[str], last: bool) -> str:
         name = match[2]
         if name not in TABLES:
             raise LookupError(f"no table is called '{name}'; known: {', '.join(TABLES)}")
@@ -48,7 +49,7 @@ def redraw(text: str, source: Source) -> tuple[str, list[str]]:
         return match[1] + body + match[4]
 
     for last in (False, True):
-        text = BLOCK.sub(drawn, text)
+        text = BLOCK.sub(partial(drawn, last=last), text)
     return text, stale
 
 

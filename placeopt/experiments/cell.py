@@ -243,7 +243,7 @@ def _where() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def commit() -> str:
     """Return the commit of the tree that placeopt is imported from, with a plus sign where its
-    tracked files differ from it; empty outside of a git checkout.
+    tracked files differ from it, but for results and pages; empty outside of a git checkout.
     """
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():
@@ -254,7 +254,7 @@ def commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!results")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!results", ":!*.md")
         return git("rev-parse", "--short=9", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.TimeoutExpired):
         return ""

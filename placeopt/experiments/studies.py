@@ -21,7 +21,7 @@ from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from placeopt.experiments.study import Cell
 
@@ -84,13 +84,15 @@ def read_csv(path: Path, numbers: bool = False) -> list[Row]:
     ]
 
 
-def kept_rows(path: Path, given: argparse.Namespace, heads: Sequence[str]) -> list[Row]:
+def kept_rows(
+    path: Path, given: argparse.Namespace, heads: Sequence[str], numbers: bool = False
+) -> list[Row]:
     """Return the rows of a CSV file that need not be measured (`--again`, and `--only` by the
     columns that name a row).
     """
     return [
         row
-        for row in read_csv(path)
+        for row in read_csv(path, numbers)
         if stays(row, given.again) or given.only not in ", ".join(row[head] for head in heads)
     ]
 
@@ -139,6 +141,41 @@ def row_options(
         check_choice("STAGE", stage, stages)
     given.end = time.monotonic() + 60 * given.minutes
     return given
+
+
+def is_there(path: Path, given: argparse.Namespace) -> bool:
+    """Return whether a table that is measured as a whole is there, and need not be measured."""
+    rows = read_csv(path)
+    return bool(rows) and len(kept_rows(path, given, ())) == len(rows)
+
+
+def record_rows(
+    path: Path,
+    head: str,
+    jobs: Iterable[tuple[str, Callable[[], Row]]],
+    given: argparse.Namespace,
+    digits: int | None = None,
+) -> None:
+    """Write a table of which a job measures each row, after each; what is no grid.
+
+    Parameters
+    ----------
+    head : the first column, which holds the name of a job.
+    """
+    rows = {row[head]: row for row in read_csv(path)}
+    kept = {row[head] for row in kept_rows(path, given, (head,))}
+    names = []
+    for name, job in jobs:
+        names.append(name)
+        if name in kept or given.only not in name:
+            continue
+        if time.monotonic() > given.end:
+            print(f"{path.name}: stopped before {name}; run it again to continue")
+            return
+        rows[name] = {head: name, **job()}
+        print(f"{path.name}:", *(f"{key} {x} " for key, x in rows[name].items()), flush=True)
+        write_csv(path, list(rows.values()), digits)
+    write_csv(path, [rows[name] for name in names if name in rows], digits)
 
 
 def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> dict[str, Row]:

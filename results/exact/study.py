@@ -25,11 +25,10 @@ import numpy as np
 import placeopt as po
 from placeopt.experiments.studies import (
     data_folder,
-    kept_rows,
     read_csv,
+    record_rows,
     row_options,
     table_of,
-    write_csv,
 )
 from placeopt.instances.readers.dnn_partitioning import read_split
 from placeopt.model.budget import Budget
@@ -38,8 +37,6 @@ from placeopt.solving.registry import make_solver
 from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
-    import argparse
-
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
 
@@ -388,25 +385,6 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
 # -----------------------------------------------------------------------------------------------
 
 
-def run(stage: str, given: argparse.Namespace) -> None:
-    """Measure the rows of a stage that are missing and rewrite its file after each."""
-    path = HERE / f"{stage}.csv"
-    rows = {row["instance"]: row for row in read_csv(path)}
-    kept = {row["instance"] for row in kept_rows(path, given, ("instance",))}
-    for name, job in STAGES[stage]():
-        if name in kept or given.only not in name:
-            continue
-        if time.monotonic() > given.end:
-            print(f"{stage}: stopped before {name}; run it again to continue")
-            return
-        rows[name] = {"instance": name, **job()}
-        print(
-            f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()),
-            flush=True,
-        )
-        write_csv(path, list(rows.values()))
-
-
 def draw_tables() -> None:
     """Write tables.md from the CSV files; of the optima only a summary and the slowest."""
     parts = ["# Tables\n\nDrawn by `study.py` from the CSV files of this folder. See README.md.\n"]
@@ -439,7 +417,7 @@ def main() -> None:
         return
     given = row_options(__doc__, tuple(STAGES))
     for stage in given.stages:
-        run(stage, given)
+        record_rows(HERE / f"{stage}.csv", "instance", STAGES[stage](), given)
         draw_tables()
 
 

@@ -36,9 +36,7 @@ def tasks(source: Source) -> list[str]:
         for row in optima
         if row["status"] == "optimal" and float(row["value"]) == float(row["published"])
     ]
-    layered = [
-        gap for name, gap in gaps_of_solve(source).items() if name.startswith("layered-60-")
-    ]
+    layered = [gap for name, gap in gaps_of_solve(source).items() if name.startswith("layered-60-")]
     return table(
         HEADS,
         [

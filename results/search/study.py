@@ -24,7 +24,7 @@ from placeopt.experiments.studies import (
     data_folder,
     fastest,
     grid_options,
-    kept_rows,
+    is_there,
     origin_of,
     read_csv,
     record_grid,
@@ -492,20 +492,14 @@ def scratch_lines(
     return lines
 
 
-def is_there(file: str, given: argparse.Namespace) -> bool:
-    """Return whether a table is there of which nothing is to be measured again."""
-    rows = read_csv(HERE / file)
-    return bool(rows) and len(kept_rows(HERE / file, given, list(rows[0])[:2])) == len(rows)
-
-
 def main() -> None:
     """Run the stages whose tables are missing, then write the page."""
     given = grid_options(__doc__, ("searches", "doppler", "throughput"))
-    if "searches" in given.stages and not is_there("table.csv", given):
+    if "searches" in given.stages and not is_there(HERE / "table.csv", given):
         searches(given)
     if "doppler" in given.stages and DATA.is_dir():
         long_runs(given)
-    if "throughput" in given.stages and not is_there("throughput.csv", given):
+    if "throughput" in given.stages and not is_there(HERE / "throughput.csv", given):
         write_csv(HERE / "throughput.csv", throughput())
     write_page(*(read_csv(HERE / f"{name}.csv", numbers=True) for name in TABLES))
 
