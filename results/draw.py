@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent
@@ -29,19 +30,27 @@ def pages(folder: Path = RESULTS) -> list[Path]:
 
 
 def redraw(text: str, source: Source) -> tuple[str, list[str]]:
-    """Return a page with its tables drawn anew, and the names of those that differed."""
-    stale: list[str] = []
+    """Return a page with its tables drawn anew, and the names of those that differed.
 
-    def drawn(match: re.Match[str]) -> str:
+    `recorded` comes last: it says where the rows of the others are from.
+    """
+    stale: list[str] = []
+    source.files.clear()
+
+    def drawn(match: re.Match[str], last: bool) -> str:
         name = match[2]
         if name not in TABLES:
             raise LookupError(f"no table is called '{name}'; known: {', '.join(TABLES)}")
+        if (name == "recorded") != last:
+            return match[0]
         body = "\n".join(TABLES[name](source)) + "\n"
         if body != match[3]:
             stale.append(name)
         return match[1] + body + match[4]
 
-    return BLOCK.sub(drawn, text), stale
+    for last in (False, True):
+        text = BLOCK.sub(partial(drawn, last=last), text)
+    return text, stale
 
 
 def main(arguments: list[str]) -> int:

@@ -1,81 +1,170 @@
-"""What is recorded: every table of results/, its rows, and the commits that it was recorded on.
+"""What is recorded: every study of results/, its tables and rows, the commits that they are of, and
+the one command that records it all.
 
-    python results/record.py          # a line per CSV file, then how many rows are of today's code
-    python results/record.py --json
+    python results/record.py                            # a line per study
+    python results/record.py tables [--json]            # a line per CSV file
+    python results/record.py run [STUDY ...] [--minutes M]    # record what is of other code, in order
 
-A row names its commit in the column `commit` and the load of the machine in `load`, which
-`write_csv` of placeopt.experiments.studies adds; where a table has no such column, the commit that
-last changed the file stands in brackets. Ages are in days, by the date of the commit. A row is of
-today's code where no file of the package differs between its commit and the present one. One that
-was recorded on a changed tree (a plus sign) is not.
+Studies and their commands are in studies.toml. A row names its commit in the column `commit` and
+the load of the machine in `load`, which `write_csv` of placeopt.experiments.studies adds, as does
+the store of a grid; where a table has no such column, the commit that last changed the file stands
+in brackets. A row is of today's code where no file of the package differs between its commit and
+the present tree. One that was recorded on a changed tree (a plus sign) is not.
+
+`run` runs the commands of every study of which a row is not of today's code, draws the pages, and
+notes in minutes.csv how long a study took and what ran beside it. Stop it and start it again: what
+is of today's code by then is not run again. After `--minutes` it begins no study, and those that go
+on where they ended begin no row.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
-import re
+import math
+import os
+import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from placeopt.experiments.cell import commit, same_package
+from placeopt.experiments.store import latest, read_rows
+from placeopt.experiments.studies import read_csv, write_csv
+
 RESULTS = Path(__file__).resolve().parent
-PACKAGE = "placeopt", "solvers", "schedules", "instances"
+STUDIES = RESULTS / "studies.toml"
+MINUTES = RESULTS / "minutes.csv"
+Study = dict[str, Any]
 
 
-def git(*words: str) -> str:
-    """Return what git prints."""
-    done = subprocess.run(["git", *words], cwd=RESULTS, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+def studies() -> dict[str, Study]:
+    """Return the studies by name."""
+    return tomllib.loads(STUDIES.read_text(encoding="utf-8"))
 
 
-@lru_cache
-def current(commit: str) -> bool:
-    """Return whether the package of a commit is that of the present one."""
-    known = re.fullmatch("[0-9a-f]{7,40}", commit)
-    differs = ["git", "diff", "--quiet", commit, "HEAD", "--", *(f":/{room}" for room in PACKAGE)]
-    return bool(known) and subprocess.run(differs, cwd=RESULTS, check=False).returncode == 0
+def files(study: Study) -> list[Path]:
+    """Return the tables of a study that are there."""
+    return [path for pattern in study["tables"] for path in sorted(RESULTS.glob(pattern))]
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Return the study, file, rows, commits and age of a table."""
+    """Return the file, rows, commits and age of a table."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
+    if rows and "commit" not in rows[0]:  # the report of a grid, whose runs say it
+        runs = list(latest(read_rows(path.parent / "runs.jsonl")).values())
+        rows = runs if runs and all("commit" in run for run in runs) else rows
     commits = Counter(row["commit"] or "not said" for row in rows if "commit" in row)
-    last, _, date = git("log", "-1", "--format=%h %ct", "--", str(path)).partition(" ")
+    words = ["git", "log", "-1", "--format=%h %ct", "--", str(path)]
+    done = subprocess.run(words, cwd=RESULTS, capture_output=True, text=True, check=False)
+    last, _, date = done.stdout.strip().partition(" ")
     of = commits or {last: len(rows)}
     return {
-        "study": str(path.parent.relative_to(RESULTS)),
-        "file": path.name,
+        "file": str(path.relative_to(RESULTS)),
         "rows": len(rows),
         "commits": dict(commits) if commits else f"[{last}]",
-        "rows of today's code": sum(count for commit, count in of.items() if current(commit)),
+        "rows of today's code": sum(n for name, n in of.items() if same_package(name)),
         "days": round((time.time() - int(date)) / 86400, 1) if date else None,
     }
 
 
-def main() -> None:
-    """Print a line per table."""
-    tables = [described(path) for path in sorted(RESULTS.rglob("*.csv"))]
-    if "--json" in sys.argv[1:]:
-        print(json.dumps(tables, indent=1))
-        return
-    for table in tables:
-        commits = table["commits"]
-        said = (
-            commits
-            if isinstance(commits, str)
-            else ", ".join(f"{c} ({n})" for c, n in commits.items())
-        )
+def stale(study: Study) -> int:
+    """Return how many rows of a study are not of today's code; one where it has none."""
+    tables = [described(path) for path in files(study)]
+    return sum(x["rows"] - x["rows of today's code"] for x in tables) if tables else 1
+
+
+def minutes_of(name: str, study: Study) -> str:
+    """Say how long a study takes: as it was noted, or by the seconds of its rows."""
+    noted = [row for row in read_csv(MINUTES) if row["study"] == name]
+    if noted:
+        return f"{noted[0]['minutes']} minutes on {noted[0]['commit']}"
+    spent = sum(
+        float(row[column] or 0) * float(row.get("runs") or 1)
+        for path in files(study)
+        for row in read_csv(path)
+        for column in study.get("seconds", ())
+        if column in row
+    )
+    return f"about {spent / 60:.0f} minutes by its rows" if spent else "minutes not noted yet"
+
+
+def line_of(table: dict[str, Any]) -> str:
+    """Return the line of a table."""
+    commits = table["commits"]
+    if not isinstance(commits, str):
+        commits = ", ".join(f"{name} ({n})" for name, n in commits.items())
+    return f"{table['file']}: {table['rows']} rows, {commits}, {table['days']} days"
+
+
+def status() -> None:
+    """Print what would be run again, and about how long that takes."""
+    for name, study in studies().items():
+        rows, old = sum(described(path)["rows"] for path in files(study)), stale(study)
+        again = f"{old} are run again" if old else "all of today's code"
+        print(f"{name}: {rows} rows, {again} ({minutes_of(name, study)})")
+
+
+def run(names: list[str], minutes: float) -> None:
+    """Record the studies that are named, all by default."""
+    end = time.monotonic() + 60 * minutes
+    for name in names or studies():
+        study, left = studies()[name], end - time.monotonic()
+        old = stale(study)
         print(
-            f"{table['study']}/{table['file']}: {table['rows']} rows, {said}, {table['days']} days"
+            f"{name}: {old} rows to be recorded" if old else f"{name}: of today's code", flush=True
         )
-    fresh, rows = (sum(table[key] for table in tables) for key in ("rows of today's code", "rows"))
-    print(f"{len(tables)} tables with {rows} rows, {fresh} of them of today's code")
+        if not old or left <= 0:
+            continue
+        began = time.monotonic()
+        for command in study["commands"]:
+            words = shlex.split(command)
+            words[:1] = [sys.executable, *(["-m", "placeopt"] if words[0] == "placeopt" else [])]
+            if study.get("goes_on") and minutes < math.inf:
+                words += ["--minutes", f"{left / 60:.2f}"]
+            print(f"+ {command}", flush=True)
+            if subprocess.run(words, cwd=RESULTS.parent, check=False).returncode:
+                print(f"{name}: '{command}' failed; the next study", flush=True)
+                break
+        note(name, (time.monotonic() - began) / 60)
+    subprocess.run([sys.executable, str(RESULTS / "draw.py")], check=False)
+
+
+def note(name: str, minutes: float) -> None:
+    """Note how long a study took; what it took before on this commit counts."""
+    rows = {row["study"]: row for row in read_csv(MINUTES)}
+    if name in rows and rows[name]["commit"] == commit():
+        minutes += float(rows[name]["minutes"])
+    load = round(os.getloadavg()[0], 1)
+    rows[name] = {"study": name, "minutes": round(minutes, 1), "commit": commit(), "load": load}
+    write_csv(MINUTES, [rows[name] for name in studies() if name in rows])
+
+
+def main() -> None:
+    """List, or run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=("studies", "tables", "run"), default="studies")
+    parser.add_argument("names", nargs="*", metavar="STUDY", help=", ".join(studies()))
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing later")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    given = parser.parse_args()
+    if unknown := [name for name in given.names if name not in studies()]:
+        parser.error(f"study: expected one of {', '.join(studies())}, received '{unknown[0]}'")
+    if given.what == "run":
+        run(given.names, given.minutes)
+    elif given.what == "studies":
+        status()
+    else:
+        tables = [described(path) for path in sorted(RESULTS.glob("*/*.csv"))]
+        print(json.dumps(tables, indent=1) if given.json else "\n".join(map(line_of, tables)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,13 @@ def bench_command(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Repeat failed runs.")
     ] = False,
+    again: Annotated[
+        str,
+        typer.Option("--again", help="Repeat runs of another state of the code (changed), or all."),
+    ] = "",
+    minutes: Annotated[
+        float, typer.Option("--minutes", help="Begin no run later.", show_default=False)
+    ] = math.inf,
     oversubscribe: Annotated[
         bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
     ] = False,
@@ -69,6 +77,8 @@ def bench_command(
             backend=backend,
             address=address,
             retry_failed=retry_failed,
+            again=again,
+            minutes=minutes,
             allow_oversubscription=oversubscribe,
             reporter=live or (None if json else PlainReporter()),
         )
@@ -95,6 +105,7 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
                 "skipped": summary.skipped,
                 "done": summary.done,
                 "failed": summary.failed,
+                "left": summary.left,
                 "unsaved": summary.unsaved,
                 "interrupted": summary.interrupted,
                 "runtime": summary.seconds,
@@ -113,6 +124,8 @@ def _print_summary(summary: StudySummary, name: str, folder: Path, *, json: bool
             f"{summary.unsaved} results could not be written (disk full?): free some space and run "
             "the command again"
         )
+    if summary.left and not summary.interrupted:
+        say(f"{summary.left} runs are left: run the same command to go on")
     if summary.interrupted:
         say("interrupted: run the same command to go on")
     say(f"results: {folder / 'runs.jsonl'}; next: placeopt report {folder}")

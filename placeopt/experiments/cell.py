@@ -8,6 +8,7 @@ import faulthandler
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import threading
@@ -206,9 +207,11 @@ def _solve(cell: Cell) -> dict[str, Any]:
     )
     problem = _problem(text)
     solver = make_solver(cell.solver, cell.kind, **cell.options)
+    began = time.process_time()
     result = run(
         problem, solver, Budget(cell.seconds, cell.evaluations, cell.target), seed=cell.seed
     )
+    cpu = time.process_time() - began  # of the process: of all cells where they share one
     if cell.kind == "placement":
         result = result.with_bound(_bound(text))
     found = result_fields(result)
@@ -217,6 +220,7 @@ def _solve(cell: Cell) -> dict[str, Any]:
         **cell.spec(),
         **_where(),
         **{key: found[key] for key in RESULT_FIELDS if key in found},
+        "cpu": round(cpu, 4),
         "trace": thin(trace),
     }
     if cell.keep_placement and getattr(result.solution, "device", None) is not None:
@@ -239,7 +243,7 @@ def _where() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def commit() -> str:
     """Return the commit of the tree that placeopt is imported from, with a plus sign where its
-    tracked files differ from it; empty outside of a git checkout.
+    tracked files differ from it, but for results and pages; empty outside of a git checkout.
     """
     tree = Path(__file__).resolve().parents[2]
     if not (tree / ".git").exists():
@@ -250,10 +254,23 @@ def commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!results")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":!results", ":!*.md")
         return git("rev-parse", "--short=9", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+@lru_cache
+def same_package(commit: str) -> bool:
+    """Return whether no file of the package differs between a commit and this tree; of a tree that
+    was changed (a plus sign) and of an unknown commit nobody knows.
+    """
+    if re.fullmatch("[0-9a-f]{7,40}", commit) is None:
+        return False
+    rooms = ("placeopt", "solvers", "schedules", "instances")
+    tree = Path(__file__).resolve().parents[2]
+    command = ["git", "diff", "--quiet", commit, "--", *(f":/{room}" for room in rooms)]
+    return subprocess.run(command, cwd=tree, capture_output=True, check=False).returncode == 0
 
 
 def thin(trace: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import pickle
 import shutil
@@ -23,17 +24,18 @@ import threading
 import time
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from placeopt.experiments.cell import failure, prepare, run_cell
+from placeopt.experiments.cell import failure, prepare, run_cell, same_package
 from placeopt.experiments.store import RunStore, contradiction, latest
 from placeopt.experiments.study import Cell, Study, expand
 from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
 from placeopt.model.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass
@@ -42,13 +44,15 @@ class StudySummary:
 
     Attributes
     ----------
-    skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
+    skipped : cells that were finished before; left : cells that the time did not allow.
+    unsaved : finished cells that the disk did not take.
     contradiction : two rows of the store of which at least one is false, in words; empty where
     there are none.
     """
 
     total: int = 0
     skipped: int = 0
+    left: int = 0
     done: int = 0
     failed: int = 0
     unsaved: int = 0
@@ -182,68 +186,91 @@ class LiveReporter:
 
 
 BACKENDS = ("loky", "threading", "dask")
+AGAIN = ("changed", "all")
 
 
-def run_study(
-    study: Study,
-    results: str | Path = "results",
-    *,
-    jobs: int | None = None,
-    backend: str = "loky",
-    address: str | None = None,
-    retry_failed: bool = False,
-    allow_oversubscription: bool = False,
-    reporter: Reporter | None = None,
-) -> StudySummary:
+def run_study(study: Study, results: str | Path = "results", **settings: Any) -> StudySummary:
     """Run the cells of a study that have no result yet.
 
     Parameters
     ----------
     results : folder; the study's store is results/<name>/runs.jsonl.
+    settings : those of `run_cells`.
+    """
+    return run_cells(expand(study), Path(results) / study.name, **settings)
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    jobs: int | None = None,
+    backend: str = "loky",
+    address: str | None = None,
+    retry_failed: bool = False,
+    again: str = "",
+    minutes: float = math.inf,
+    allow_oversubscription: bool = False,
+    reporter: Reporter | None = None,
+) -> StudySummary:
+    """Run the cells that have no row in a folder's store yet.
+
+    Parameters
+    ----------
     jobs : cells at a time, by default one per core.
     backend : joblib back end: "loky", "threading" or "dask" (a LocalCluster, or the scheduler at
         `address`).
     retry_failed : run failed cells again.
+    again : "changed" runs again what is of another state of the package, "all" everything.
+    minutes : begin no cell later; those that wait are done by the next run.
     allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
     reporter : told about every finished cell.
     """
     check_choice("--backend", backend, BACKENDS)
+    check_choice("--again", again, ("", *AGAIN))
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     jobs = cores if jobs is None else jobs
     if jobs < 1:
         raise InputError(f"--jobs: expected at least 1, received {jobs}")
-    cells = expand(study)
     if not allow_oversubscription and address is None:
         _check_workers(cells, jobs, cores)
-    folder = Path(results) / study.name
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
     with RunStore(folder) as store:
-        known = latest(store.rows())
-        if retry_failed:
-            known = {key: row for key, row in known.items() if row.get("status") != "failed"}
+        known = {
+            key: row
+            for key, row in latest(store.rows()).items()
+            if stays(row, again) and not (retry_failed and row.get("status") == "failed")
+        }
         todo = [cell for cell in cells if cell.key not in known]
         summary.skipped = len(cells) - len(todo)
         if reporter is not None:
             reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
         finished = reporter.finished if reporter is not None else lambda *_: None
+        end = started + 60 * minutes
         try:
-            for row in _execute(todo, folder, jobs, backend, address):
+            for row in _execute(todo, folder, jobs, backend, address, end):
                 store.append(row)
                 summary.count(row)
                 finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.contradiction = contradiction(latest(store.rows()).values())
+    summary.left = len(todo) - summary.done - summary.failed
     summary.unsaved = len(store.unsaved)
     summary.seconds = time.perf_counter() - started
     return summary
 
 
-def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
+def stays(row: dict[str, Any], again: str) -> bool:
+    """Return whether a row is kept where rows are to be measured `again`."""
+    return not again or (again == "changed" and same_package(str(row.get("commit", ""))))
+
+
+def _check_workers(cells: Sequence[Cell], jobs: int, cores: int) -> None:
     """Refuse grids whose CP-SAT workers would crowd the cores."""
     from placeopt.solving.registry import make_solver
 
@@ -265,9 +292,11 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
 
 
 def _execute(
-    cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None
+    cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None, end: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of every cell, in order of completion, whatever happens to the workers."""
+    """Yield the row of every cell that begins before `end`, in order of completion, whatever
+    happens to the workers.
+    """
     waiting = {cell.key: cell for cell in cells}
     running = folder / "running"
     alone: list[Cell] = []
@@ -276,7 +305,7 @@ def _execute(
         running.mkdir(parents=True)
         broken = False
         try:
-            for row in _pool(list(waiting.values()), running, jobs, backend, address):
+            for row in _pool(list(waiting.values()), running, jobs, backend, address, end):
                 del waiting[row["key"]]
                 yield row
         except (KeyboardInterrupt, GeneratorExit, InputError):
@@ -310,7 +339,7 @@ def _execute(
 
 
 def _pool(
-    cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None
+    cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None, end: float
 ) -> Iterator[dict[str, Any]]:
     from joblib import Parallel, delayed, parallel_config
 
@@ -327,12 +356,12 @@ def _pool(
             n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="3 * n_jobs"
         )
         # Elsewhere a worker that ends takes others along, or is started again and again.
-        run = [
+        run = (
             delayed(run_alone)(cell)
             if cell.hard_timeout is not None and not own_processes
             else delayed(run_cell)(cell, note, own_processes)
-            for cell in cells
-        ]
+            for cell in takewhile(lambda _: time.perf_counter() < end, cells)
+        )
         yield from parallel(run)
     if backend == "loky":
         from joblib.externals.loky import get_reusable_executor

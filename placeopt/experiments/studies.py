@@ -1,9 +1,10 @@
-"""What the studies in results/ share: where the instances are, tables as CSV and Markdown,
-clocks.
+"""What the studies in results/ share: where the instances are, tables as CSV and Markdown, tables
+whose rows stand for runs of a grid, clocks.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import math
@@ -13,11 +14,16 @@ from pathlib import Path
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
-from placeopt.experiments.cell import commit
+from placeopt.experiments.cell import commit, same_package
+from placeopt.experiments.runner import AGAIN, PlainReporter, run_cells, stays
+from placeopt.experiments.store import latest, read_rows
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from placeopt.experiments.study import Cell
 
 Row = dict[str, Any]
 ORIGIN = "commit", "load"  # the columns that say where a row is from
@@ -76,6 +82,190 @@ def read_csv(path: Path, numbers: bool = False) -> list[Row]:
         {key: text if key == "commit" else _number(text) for key, text in row.items()}
         for row in rows
     ]
+
+
+def kept_rows(
+    path: Path, given: argparse.Namespace, heads: Sequence[str], numbers: bool = False
+) -> list[Row]:
+    """Return the rows of a CSV file that need not be measured (`--again`, and `--only` by the
+    columns that name a row).
+    """
+    return [
+        row
+        for row in read_csv(path, numbers)
+        if stays(row, given.again) or given.only not in ", ".join(row[head] for head in heads)
+    ]
+
+
+def grid_options(about: str | None, stages: Sequence[str] = ()) -> argparse.Namespace:
+    """Read the command line of a study that is a grid: `row_options`, and how many runs at a time
+    on which back end.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--jobs", type=int, default=1, help="runs by evaluations at a time")
+    parser.add_argument("--backend", default="loky", help="loky or dask")
+    parser.add_argument("--address", help="Dask scheduler")
+    return row_options(about, stages, parser)
+
+
+def row_options(
+    about: str | None, stages: Sequence[str] = (), *parents: argparse.ArgumentParser
+) -> argparse.Namespace:
+    """Read the command line of a study that keeps the rows that are there.
+
+    Parameters
+    ----------
+    about : the study's docstring.
+    stages : what may be named, all by default.
+    parents : parsers of further options.
+    """
+    parser = argparse.ArgumentParser(
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=parents,
+    )
+    if stages:
+        parser.add_argument("stages", nargs="*", default=list(stages), metavar="STAGE")
+    parser.add_argument(
+        "--again",
+        nargs="?",
+        const="changed",
+        default="",
+        choices=AGAIN,
+        help="measure rows anew that are of another state of the package, or `all`",
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows that hold this text")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing later")
+    given = parser.parse_args()
+    for stage in given.stages if stages else ():
+        check_choice("STAGE", stage, stages)
+    given.end = time.monotonic() + 60 * given.minutes
+    return given
+
+
+def is_there(path: Path, given: argparse.Namespace) -> bool:
+    """Return whether a table that is measured as a whole is there, and need not be measured."""
+    rows = read_csv(path)
+    return bool(rows) and len(kept_rows(path, given, ())) == len(rows)
+
+
+def record_rows(
+    path: Path,
+    head: str,
+    jobs: Iterable[tuple[str, Callable[[], Row]]],
+    given: argparse.Namespace,
+    digits: int | None = None,
+) -> None:
+    """Write a table of which a job measures each row, after each; what is no grid.
+
+    Parameters
+    ----------
+    head : the first column, which holds the name of a job.
+    """
+    rows = {row[head]: row for row in read_csv(path)}
+    kept = {row[head] for row in kept_rows(path, given, (head,))}
+    names = []
+    for name, job in jobs:
+        names.append(name)
+        if name in kept or given.only not in name:
+            continue
+        if time.monotonic() > given.end:
+            print(f"{path.name}: stopped before {name}; run it again to continue")
+            return
+        rows[name] = {head: name, **job()}
+        print(f"{path.name}:", *(f"{key} {x} " for key, x in rows[name].items()), flush=True)
+        write_csv(path, list(rows.values()), digits)
+    write_csv(path, [rows[name] for name in names if name in rows], digits)
+
+
+def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> dict[str, Row]:
+    """Run cells that have no row in a folder's store, and return the rows of all by key.
+
+    Those that have seconds run one at a time, those that have evaluations `--jobs` at a time, on
+    loky or Dask.
+    """
+    for timed in (False, True):
+        some = [cell for cell in cells if (cell.seconds is not None) == timed]
+        if not some:
+            continue
+        summary = run_cells(
+            some,
+            folder,
+            jobs=1 if timed else given.jobs,
+            backend="loky" if timed else given.backend,
+            address=None if timed else given.address,
+            retry_failed=True,
+            again=given.again,
+            minutes=(given.end - time.monotonic()) / 60,
+            reporter=PlainReporter(),
+        )
+        if summary.contradiction:
+            raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
+        if summary.interrupted or summary.left:
+            print(f"{summary.left} runs are left; run it again to continue")
+            break
+    wanted = {cell.key for cell in cells}
+    found = latest(read_rows(folder / "runs.jsonl"))
+    return {key: row for key, row in found.items() if key in wanted and row["status"] != "failed"}
+
+
+def record_grid(
+    path: Path,
+    cells: Sequence[Cell],
+    named: Callable[[Cell], Row],
+    summed: Callable[[list[Row]], Row],
+    given: argparse.Namespace,
+    beside: Sequence[Row] = (),
+) -> list[Row]:
+    """Write and return a table of which a row stands for the runs of one solver on one problem.
+
+    A row that is there is kept, unless it is to be measured `--again`; the runs of the others go to
+    the store beside the table, so that whatever ends this, no run is done twice.
+
+    Parameters
+    ----------
+    named : the first columns of a cell's row, which tell rows apart.
+    summed : its other columns, of the rows of its runs.
+    beside : rows of the table that are not of the grid.
+    """
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(map(str, named(cell).values())), []).append(cell)
+    heads = list(named(cells[0]))
+    there, table = (
+        {tuple(row[head] for head in heads): row for row in rows}
+        for rows in (read_csv(path), kept_rows(path, given, heads))
+    )
+    table = {name: table[name] for name in groups if name in table}
+    todo = {
+        name: cells
+        for name, cells in groups.items()
+        if name not in table and given.only in ", ".join(name)
+    }
+    print(f"{path.name}: {len(table)} of {len(groups)} rows are there, {len(todo)} to be measured")
+    found = run_grid(
+        [cell for cells in todo.values() for cell in cells], path.parent / "runs", given
+    )
+    for name, cells in todo.items():
+        rows = [found[cell.key] for cell in cells if cell.key in found]
+        if len(rows) == len(cells):
+            table[name] = {**named(cells[0]), **summed(rows), **origin_of(rows)}
+        elif name in there:
+            table[name] = there[name]
+    rows = [*beside, *(table[name] for name in groups if name in table)]
+    write_csv(path, rows)
+    return rows
+
+
+def origin_of(rows: Sequence[Row]) -> Row:
+    """Return commit and mean load of runs; the commit is the last one's, or of those that are of
+    another state of the package, if there are any.
+    """
+    last = min(rows, key=lambda row: (same_package(row["commit"]), -row["finished"]))
+    return {
+        "commit": last["commit"],
+        "load": round(sum(row["load"] for row in rows) / len(rows), 1),
+    }
 
 
 def table_of(rows: Sequence[Row]) -> list[str]:

@@ -1,34 +1,27 @@
 """Every released graph of Doppler on 4 and 8 devices: heuristics, searches and policies at equal
 evaluations, and the bound.
 
-    PLACEOPT_DATA=../shared/data python results/doppler/study.py [--again METHOD ...] [--for
-    SECONDS]
+    PLACEOPT_DATA=../shared/data python results/doppler/study.py [--again] [--only METHOD]
 
-Writes results/doppler/runs.csv row by row and skips rows that are there, so that it may be stopped
-and continued; `--again` measures the rows of some methods anew, `--for` starts no further row after
-so many seconds. Then equal_time.csv: the searches and what learns, three runs each, once more on 4
-devices with as many evaluations as the processor seconds of the dual policy from the critical path
-allow, by the seconds per evaluation in runs.csv. The tables of README.md are drawn from both by
-`python results/draw.py`. Devices are identical, transfers have no contention; values are ticks /
-1e10, as the released simulator prints them.
+A grid whose rows are there are kept (`--help` says what else): runs.csv, then equal_time.csv: the
+searches and what learns, three runs each, once more on 4 devices with as many evaluations as the
+processor seconds of the dual policy from the critical path allow, by the seconds per evaluation in
+runs.csv. The tables of README.md are drawn from both by `python results/draw.py`. Devices are
+identical, transfers have no contention; values are ticks / 1e10, as the released simulator prints
+them; processor seconds are the least of the runs, so that nothing is loaded in them.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-import placeopt as po
-from placeopt.experiments.studies import data_folder, half_width, read_csv, write_csv
-from placeopt.solving.registry import make_solver
+from placeopt.experiments.studies import data_folder, grid_options, half_width, record_grid
+from placeopt.experiments.study import Study, expand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from placeopt.model.problem import PlacementProblem
+    from placeopt.experiments.study import Cell
 
 HERE = Path(__file__).parent
 DATA = data_folder("doppler")
@@ -38,10 +31,6 @@ EVALUATIONS, SEEDS, FEWER = 4000, 5, 3
 which are slow."""
 
 TORCH = ("recurrent-placer", "visiting-placer", "graph-placer", "soft-grouper", "neural-parsing")
-WARM = 64
-"""Evaluations that a method has before its first row, so that nothing is loaded while it is
-measured."""
-
 GRAPHS = (
     *(
         (name, devices)
@@ -84,10 +73,10 @@ solver and options."""
 SEARCHES = ("cross-entropy", "annealing", "genetic")
 METHODS: dict[str, Method] = {
     "critical path, best of 50": ("critical-path", {}, {"evaluations": 50}, SEEDS),
-    "enumerative": ("enumerative", {}, {}, 1),
     **{
-        name: (name, {}, {}, 1)
+        name: (name, {}, {"seconds": 60}, 1)
         for name in (
+            "enumerative",
             "round-robin",
             "heft",
             "etf",
@@ -116,118 +105,72 @@ TIMED_GRAPHS = tuple(graph for graph in GRAPHS if graph[1] == 4)
 """What is run at equal time: all but the ablations of the policy gradient, on the graphs for four
 devices."""
 
-Key = tuple[str, int, str]
-warmed: set[str] = set()
+
+def cells_of(graph: str, devices: int, methods: dict[str, Method]) -> list[Cell]:
+    """Return the runs of some methods on one released graph."""
+    return expand(
+        Study.model_validate(
+            {
+                "name": "doppler",
+                "instances": [str(DATA / f"{graph}.txt")],
+                "clusters": [f"uniform:{devices}"],
+                "solvers": [
+                    {"name": solver, "label": label, "options": options, "seeds": {"count": runs}}
+                    | budget
+                    for label, (solver, options, budget, runs) in methods.items()
+                ],
+            }
+        )
+    )
 
 
-def row_of(problem: PlacementProblem, method: Method) -> dict[str, Any]:
-    """Return mean, best and worst value of the seeds, the best bound that a run proved, and the
-    mean of the seconds.
+def named(cell: Cell) -> dict[str, Any]:
+    """Return graph, devices and method of a run."""
+    devices = str(cell.cluster).removeprefix("uniform:")
+    return {"graph": Path(cell.instance).stem, "devices": devices, "method": cell.label}
+
+
+def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean, best and worst value of the seeds, the best bound that a run proved, the mean of
+    the seconds and the least processor seconds.
     """
-    solver, options, budget, seeds = method
-    if "evaluations" in budget and solver not in warmed:
-        warmed.add(solver)
-        make_solver(solver, **options).solve(problem, po.Budget(evaluations=WARM))
-    began = time.process_time()
-    results = [
-        make_solver(solver, **options).solve(problem, po.Budget(**budget), seed=seed)
-        for seed in range(seeds)
-    ]
-    cpu = (time.process_time() - began) / seeds
-    values = [result.objective * SCALE for result in results]
+    values = [row["value"] * SCALE for row in rows]
     return {
-        "runs": seeds,
-        "evaluations": budget.get("evaluations", ""),
+        "runs": len(rows),
+        "evaluations": rows[0]["budget"]["evaluations"] or "",
         "mean": round(mean(values), 4),
-        "interval": round(half_width(values), 4) if seeds > 1 else "",
+        "interval": round(half_width(values), 4) if len(rows) > 1 else "",
         "best": round(min(values), 4),
         "worst": round(max(values), 4),
-        "bound": round(max(result.lower_bound for result in results) * SCALE, 4),
-        "seconds": round(mean(result.runtime for result in results), 2),
-        "cpu": round(cpu, 3),
+        "bound": round(max(row["lower_bound"] for row in rows) * SCALE, 4),
+        "seconds": round(mean(row["runtime"] for row in rows), 2),
+        "cpu": round(min(row["cpu"] for row in rows), 3),
     }
 
 
-def problem_of(graph: str, devices: int) -> PlacementProblem:
-    """Load one released graph."""
-    return po.load(str(DATA / f"{graph}.txt"), cluster=f"uniform:{devices}")
-
-
-def at_equal_evaluations(rows: dict[Key, dict[str, Any]]) -> Iterator[tuple[Key, Method]]:
-    """Yield what is missing in runs.csv."""
-    for graph, devices in GRAPHS:
-        for name, method in METHODS.items():
-            if (graph, devices, name) not in rows:
-                yield (graph, devices, name), method
-
-
-def at_equal_time(
-    rows: dict[Key, dict[str, Any]], runs: dict[Key, dict[str, Any]]
-) -> Iterator[tuple[Key, Method]]:
-    """Yield what is missing in equal_time.csv: each method with the evaluations that the processor
-    seconds allow.
-    """
-    for graph, devices in TIMED_GRAPHS:
-        seconds = float(runs[graph, devices, CLOCK]["cpu"])
-        for name in TIMED:
-            if (graph, devices, name) not in rows:
-                solver, options, budget, _ = METHODS[name]
-                share = seconds / float(runs[graph, devices, name]["cpu"])
-                allowed = max(1, round(budget["evaluations"] * share))
-                yield (graph, devices, name), (solver, options, {"evaluations": allowed}, FEWER)
-
-
-def record(
-    path: Path, rows: dict[Key, dict[str, Any]], missing: Iterator[tuple[Key, Method]], end: float
-) -> bool:
-    """Run what is missing, writing after each row; return whether all is there."""
-    place = {
-        (*graph, name): i
-        for i, (graph, name) in enumerate((graph, name) for graph in GRAPHS for name in METHODS)
+def at_equal_time(graph: str, devices: int, runs: list[dict[str, Any]]) -> list[Cell]:
+    """Return the runs of each method with the evaluations that the processor seconds allow."""
+    spent = {
+        row["method"]: float(row["cpu"])
+        for row in runs
+        if (row["graph"], row["devices"]) == (graph, str(devices))
     }
-    for key, method in missing:
-        if time.monotonic() > end:
-            print(f"stopped before {key}; run it again to continue")
-            return False
-        graph, devices, name = key
-        rows[key] = {
-            "graph": graph,
-            "devices": devices,
-            "method": name,
-            **row_of(problem_of(graph, devices), method),
-        }
-        print(*rows[key].values(), sep="  ", flush=True)
-        write_csv(path, [rows[one] for one in sorted(rows, key=place.__getitem__)])
-    return True
+    timed: dict[str, Method] = {}
+    for name in TIMED if {CLOCK, *TIMED} <= set(spent) else ():
+        solver, options, budget, _ = METHODS[name]
+        allowed = max(1, round(budget["evaluations"] * spent[CLOCK] / spent[name]))
+        timed[name] = solver, options, {"evaluations": allowed}, FEWER
+    return cells_of(graph, devices, timed) if timed else []
 
 
 def main() -> None:
     """Run what is missing."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--again",
-        nargs="*",
-        default=[],
-        metavar="METHOD",
-        help="solvers whose rows are measured anew",
-    )
-    parser.add_argument(
-        "--for", dest="limit", type=float, default=float("inf"), help="start no row after so long"
-    )
-    given = parser.parse_args()
-    end = time.monotonic() + given.limit
-    runs, timed = (
-        {
-            (row["graph"], int(row["devices"]), row["method"]): row
-            for row in read_csv(HERE / file)
-            if row["method"] in METHODS and METHODS[row["method"]][0] not in given.again
-        }
-        for file in ("runs.csv", "equal_time.csv")
-    )
-    if record(HERE / "runs.csv", runs, at_equal_evaluations(runs), end):
-        record(HERE / "equal_time.csv", timed, at_equal_time(timed, runs), end)
+    given = grid_options(__doc__)
+    cells = [cell for graph in GRAPHS for cell in cells_of(*graph, METHODS)]
+    runs = record_grid(HERE / "runs.csv", cells, named, summed, given)
+    timed = [cell for graph in TIMED_GRAPHS for cell in at_equal_time(*graph, runs)]
+    if timed:
+        record_grid(HERE / "equal_time.csv", timed, named, summed, given)
 
 
 if __name__ == "__main__":

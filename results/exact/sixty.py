@@ -1,17 +1,18 @@
-"""The gap of `solve` in 60 s, beside what an earlier version proves by `solve` and `bound` with 60
+"""The gap of `solve` in 20 s, beside what an earlier version proves by `solve` and `bound` with 60
 s each.
 
     git worktree add --detach EARLIER 2f0eb8a
-    python results/exact/sixty.py after                    # this version, each instance in a
+    python results/exact/sixty.py                          # this version, each instance in a
                                                            process of its own
     python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after
                                                            the other
 
 Instances are those of results/exact, results/benchmark and results/scaling, without the 139
 published optima (all proved, stage `optima` of study.py), and Llama graphs: Doppler's, and sharded
-for eight devices. A row that is there is skipped (`--again` measures it anew), `--only TEXT` takes
-the rows whose name holds TEXT, `--for` starts no further row after so many seconds. `before` skips
-what `after` ended within 0.01 % of its bound. Both write sixty.csv.
+for eight devices. A row that is there is skipped (`--help` says what else); `before` skips what
+this version ended within 0.01 % of its bound. Both write sixty.csv, whose `commit` is that of this
+version's side; `limit` are the seconds that it had. It is no grid: the earlier version runs in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -28,9 +29,17 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "sixty.csv"
-SECONDS = 60.0
 CLOSED = 0.01
 """Gap in per cent below which the earlier version is not run."""
+
+MEASURED = "value", "bound", "method", "seconds"
+HEADS = (
+    "instance",
+    *(f"{side} {key}" for side in ("before", "after") for key in MEASURED),
+    "before bound alone",
+    "before seconds alone",
+    "limit",
+)
 
 Row = dict[str, Any]
 Source = tuple[Any, ...]
@@ -131,7 +140,7 @@ def load(source: Source) -> Any:
     return po.load(files / "latency" / f"{names[0]}.json", objective="latency", slots=names[1])
 
 
-def warmed(problem: Any) -> None:
+def warm_up(problem: Any) -> None:
     """Compile what a small problem of the same objective needs."""
     import placeopt as po
 
@@ -157,23 +166,23 @@ def bound(problem: Any, seconds: float) -> int:
     return int(prove(problem, seconds=seconds).value)
 
 
-def one(source: Source, alone: bool) -> None:
-    """Print value, bound and times of one instance; with `alone` false, of `bound` too."""
+def one(source: Source, seconds: float, side: str) -> None:
+    """Print value, bound and times of one instance; of the earlier version those of `bound` too."""
     import placeopt as po
 
     problem = load(source)
-    warmed(problem)
+    warm_up(problem)
     began = time.perf_counter()
-    result = po.solve(problem, seconds=SECONDS)
+    result = po.solve(problem, seconds=seconds)
     row: Row = {
         "value": result.objective,
         "bound": result.lower_bound,
         "method": result.bound_method,
         "seconds": round(time.perf_counter() - began, 2),
     }
-    if not alone and result.objective != result.lower_bound:
+    if side == "before" and result.objective != result.lower_bound:
         began = time.perf_counter()
-        row["bound alone"] = bound(problem, SECONDS)
+        row["bound alone"] = bound(problem, seconds)
         row["seconds alone"] = round(time.perf_counter() - began, 2)
     print(json.dumps(row))
 
@@ -182,14 +191,15 @@ def one(source: Source, alone: bool) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
-    """Run one instance with the version in `tree`."""
-    paths = os.pathsep.join([str(tree), str(tree / "tests")])
+def in_own_process(source: Source, given: argparse.Namespace) -> Row:
+    """Run one instance with the version in the tree."""
+    tree = given.tree.resolve()
+    words = [json.dumps(source), str(given.seconds), given.side]
     answer = subprocess.run(
-        [sys.executable, __file__, "one", json.dumps(source), *(["--alone"] if alone else [])],
+        [sys.executable, __file__, "one", *words],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), str(tree / "tests")])},
         cwd=tree,
     )
     if answer.returncode:
@@ -209,73 +219,52 @@ def gap(row: Row, side: str) -> float | None:
     return 100 * (1 - max(float(proved), float(alone)) / float(value))
 
 
-def measure(side: str, options: argparse.Namespace) -> None:
-    """Measure the rows of one side that are missing, rewriting the table after each."""
-    from placeopt.experiments.studies import data_folder, read_csv, write_csv
+def is_kept(row: Row, given: argparse.Namespace) -> bool:
+    """Return whether a side of a row is not measured."""
+    from placeopt.experiments.runner import stays
 
-    os.environ["PLACEOPT_DATA"] = str(data_folder())
-    columns = [
-        "value",
-        "bound",
-        "method",
-        "seconds",
-        *(["bound alone", "seconds alone"] if side == "before" else []),
-    ]
-    rows: dict[str, Row] = (
-        {row["instance"]: row for row in read_csv(TABLE)} if TABLE.exists() else {}
-    )
-    end = time.monotonic() + options.seconds
+    there = row.get(f"{given.side} seconds") not in (None, "")
+    if given.side == "after":
+        return there and stays(row, given.again)
+    narrow = gap(row, "after")
+    return (there and not given.again) or (narrow is not None and narrow < CLOSED)
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Measure the rows of one side that are missing, rewriting the table after each."""
+    from placeopt.experiments.studies import read_csv, write_csv
+
+    rows: dict[str, Row] = {row["instance"]: row for row in read_csv(TABLE)}
     for name, source in instances().items():
-        row = rows.setdefault(name, {"instance": name})
-        there = row.get(f"{side} seconds") not in (None, "")
-        narrow = gap(row, "after")
-        needless = side == "before" and narrow is not None and narrow < CLOSED
-        if options.only not in name or (there and not options.again) or needless:
+        row = rows.get(name, dict.fromkeys(HEADS, "") | {"instance": name, "commit": ""})
+        if given.only not in name or is_kept(row, given):
             continue
-        if time.monotonic() > end:
+        if time.monotonic() > given.end:
             print(f"stopped before {name}; run it again to continue")
             return
-        found = in_own_process(source, options.tree.resolve(), side == "after")
-        rows = {r["instance"]: r for r in read_csv(TABLE)} if TABLE.exists() else rows
-        rows.setdefault(name, {"instance": name}).update(
-            {f"{side} {key}": found.get(key, "") for key in columns}
-        )
-        heads = [
-            "instance",
-            *(
-                f"{s} {key}"
-                for s in ("before", "after")
-                for key in ("value", "bound", "method", "seconds")
-            ),
-            "before bound alone",
-            "before seconds alone",
-        ]
-        write_csv(
-            TABLE,
-            [{head: rows[n].get(head, "") for head in heads} for n in instances() if n in rows],
-        )
+        found = in_own_process(source, given)
+        rows[name] = row | {f"{given.side} {key}": x for key, x in found.items()}
+        if given.side == "after":
+            rows[name]["limit"] = given.seconds
+            del rows[name]["commit"]
+        write_csv(TABLE, [rows[n] for n in instances() if n in rows])
         print(name, found, flush=True)
 
 
 def main() -> None:
     """Measure one side."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("side", choices=("before", "after", "one"))
-    parser.add_argument("source", nargs="?", help=argparse.SUPPRESS)
-    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--tree", type=Path, default=ROOT, help="the version to measure (default: this one)"
-    )
-    parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument("--again", action="store_true")
-    parser.add_argument("--for", dest="seconds", type=float, default=float("inf"))
-    options = parser.parse_args()
-    if options.side == "one":
-        one(tuple(json.loads(options.source)), options.alone)
-    else:
-        measure(options.side, options)
+    if sys.argv[1:2] == ["one"]:
+        source, seconds, side = sys.argv[2:]
+        one(tuple(json.loads(source)), float(seconds), side)
+        return
+    from placeopt.experiments.studies import data_folder, row_options
+
+    os.environ["PLACEOPT_DATA"] = str(data_folder())
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("side", nargs="?", choices=("before", "after"), default="after")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the version to measure")
+    parser.add_argument("--seconds", type=float, default=20.0, help="limit of each search")
+    measure(row_options(__doc__, (), parser))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """Exact methods against published optima and against instances nobody has solved: one command, one
 table per stage.
 
-    PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
+    PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--minutes M]
 
 Stages: optima, doppler, doppler-seeds, wide, chain, pipeline, latency, splits, replicas, slots
 (default: all). What `solve` says after a minute is in sixty.py.
-A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures
-them anew), so it may be stopped and continued; `--for` starts no further row after so many seconds.
-`tables.md` is drawn from the CSV files after every stage. Two CP-SAT workers throughout.
+A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--help` says what
+else), so it may be stopped and continued. It is no grid: many problems are put together here, and
+rows hold what the authors' programs and bounds say beside. `tables.md` is drawn from the CSV files after every stage. Two CP-SAT workers throughout.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import subprocess
 import sys
@@ -24,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import data_folder, read_csv, table_of, write_csv
+from placeopt.experiments.studies import (
+    data_folder,
+    read_csv,
+    record_rows,
+    row_options,
+    table_of,
+)
 from placeopt.instances.readers.dnn_partitioning import read_split
 from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
@@ -380,24 +385,6 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
 # -----------------------------------------------------------------------------------------------
 
 
-def run(stage: str, again: bool, end: float) -> None:
-    """Measure the rows of a stage that are missing and rewrite its file after each."""
-    path = HERE / f"{stage}.csv"
-    rows = {} if again or not path.exists() else {row["instance"]: row for row in read_csv(path)}
-    for name, job in STAGES[stage]():
-        if name in rows:
-            continue
-        if time.monotonic() > end:
-            print(f"{stage}: stopped before {name}; run it again to continue")
-            return
-        rows[name] = {"instance": name, **job()}
-        print(
-            f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()),
-            flush=True,
-        )
-        write_csv(path, list(rows.values()))
-
-
 def draw_tables() -> None:
     """Write tables.md from the CSV files; of the optima only a summary and the slowest."""
     parts = ["# Tables\n\nDrawn by `study.py` from the CSV files of this folder. See README.md.\n"]
@@ -425,25 +412,12 @@ def draw_tables() -> None:
 
 def main() -> None:
     """Run the chosen stages."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
-    parser.add_argument("--again", action="store_true", help="measure rows anew")
-    parser.add_argument(
-        "--for", dest="seconds", type=float, default=float("inf"), help="start no row after so long"
-    )
-    parser.add_argument("--one-chain", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one_chain:
-        one_chain(options.one_chain)
+    if sys.argv[1:2] == ["--one-chain"]:
+        one_chain(sys.argv[2])
         return
-    for stage in options.stages:
-        if stage not in STAGES:
-            parser.error(f"stage '{stage}' is not known; known: {', '.join(STAGES)}")
-    end = time.monotonic() + options.seconds
-    for stage in options.stages or STAGES:
-        run(stage, options.again, end)
+    given = row_options(__doc__, tuple(STAGES))
+    for stage in given.stages:
+        record_rows(HERE / f"{stage}.csv", "instance", STAGES[stage](), given)
         draw_tables()
 
 

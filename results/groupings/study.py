@@ -1,21 +1,17 @@
 """Post's, Liu et al.'s and HSDAG's workloads: every baseline of these papers at equal evaluations,
 and HSDAG's ablations.
 
-    python results/groupings/study.py [baselines | parsing] [--again] [--for SECONDS]
+    python results/groupings/study.py [baselines | parsing] [--again] [--only METHOD]
 
-Writes baselines.csv and parsing.csv beside this file row by row and skips rows that are there, so
-that it may be stopped and continued; `--again` runs them all again, `--for` starts no further row
-after so many seconds. What
-learns as its authors had it begins at random; what begins at a heuristic's placement says so. All
-values are simulated makespans in ticks on generated graphs; the tables of README.md are drawn by
-`python results/draw.py`.
+A grid whose rows are there are kept (`--help` says what else); writes baselines.csv and parsing.csv
+beside this file. What learns as its authors had it begins at random; what begins at a heuristic's
+placement says so. All values are simulated makespans in ticks on generated graphs; processor
+seconds are the least of the runs; the tables of README.md are drawn by `python results/draw.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -23,11 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import Clock, half_width, read_csv, write_csv
+from placeopt.experiments.studies import grid_options, half_width, kept_rows, record_grid
+from placeopt.experiments.study import Study, expand
 from placeopt.makespan.evaluate import best_queue
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
+    import argparse
+
+    from placeopt.experiments.study import Cell
     from placeopt.model.problem import PlacementProblem
 
 HERE = Path(__file__).resolve().parent
@@ -99,34 +99,36 @@ PARTS: dict[str, tuple[tuple[tuple[str, str], ...], Methods, int]] = {
 """Part: workloads, methods, seeds."""
 
 Row = dict[str, Any]
+NAMED = "instance", "cluster", "method"
 
 
-def row_of(problem: PlacementProblem, solver: str, options: Row, seeds: int) -> Row:
+def summed(rows: list[Row]) -> Row:
     """Return the mean makespan of some seeds, half its 95 % interval, the best and the worst, and
-    the processor seconds.
+    the least processor seconds.
     """
-    with Clock() as clock:
-        runs = [
-            make_solver(solver, **options)
-            .solve(problem, po.Budget(evaluations=EVALUATIONS), seed=seed)
-            .objective
-            for seed in range(seeds)
-        ]
+    values = [row["value"] for row in rows]
     return {
-        "runs": seeds,
+        "ops": po.load(rows[0]["instance"], cluster=rows[0]["cluster"]).num_ops,
+        "runs": len(rows),
         "evaluations": EVALUATIONS,
-        "mean": round(mean(runs), 1),
-        "interval": round(half_width(runs), 1),
-        "best": min(runs),
-        "worst": max(runs),
-        "cpu": round(clock.cpu / seeds, 2),
+        "mean": round(mean(values), 1),
+        "interval": round(half_width(values), 1),
+        "best": min(values),
+        "worst": max(values),
+        "cpu": round(min(row["cpu"] for row in rows), 2),
     }
 
 
-def given_rows(problem: PlacementProblem) -> dict[str, Row]:
+def named(cell: Cell) -> Row:
+    """Return workload and method of a run."""
+    return dict(zip(NAMED, (cell.instance, cell.cluster, cell.label), strict=True))
+
+
+def given_rows(instance: str, cluster: str) -> list[Row]:
     """Return the values that need no samples: the bound, one device, the expert, min-cut, the seed
     and the best heuristic.
     """
+    problem = po.load(instance, cluster=cluster)
     singles = [value_on(problem, device) for device in range(problem.num_devices)]
     found = {
         name: make_solver(name).solve(problem, po.Budget()).objective
@@ -141,10 +143,11 @@ def given_rows(problem: PlacementProblem) -> dict[str, Row]:
         "edge zeroing": (found["edge-zeroing"], ""),
         "best heuristic": (found[best], best),
     }
-    return {
-        label: {"runs": 1, "evaluations": "", "mean": value, "solver": name}
+    head = {"instance": instance, "cluster": cluster}
+    return [
+        {**head, "method": label, "ops": problem.num_ops, "runs": 1, "mean": value, "solver": name}
         for label, (value, name) in values.items()
-    }
+    ]
 
 
 def value_on(problem: PlacementProblem, device: int) -> int:
@@ -152,53 +155,41 @@ def value_on(problem: PlacementProblem, device: int) -> int:
     return best_queue(problem, po.Placement(np.full(problem.num_ops, device)))[0]
 
 
-def record(part: str, end: float, again: bool) -> None:
-    """Run what is missing of a part, or all of it again, writing after each row."""
-    path = HERE / f"{part}.csv"
-    rows = [] if again else read_csv(path)
-    done = {(row["instance"], row["cluster"], row["method"]) for row in rows}
+def record(part: str, given: argparse.Namespace) -> None:
+    """Run what is missing of a part."""
     workloads, methods, seeds = PARTS[part]
-    cases = [(*workload, name) for workload in workloads for name in methods]
-    missing = [case for case in cases if case not in done]
-    print(f"{part}: {len(cases) - len(missing)} of {len(cases)} rows of methods are there", end="")
-    print("" if missing else "; --again runs them again")
-    for instance, cluster in dict.fromkeys(case[:2] for case in missing):
-        problem = po.load(instance, cluster=cluster)
-        found = {} if (instance, cluster, "bound") in done else given_rows(problem)
-        names = [name for *workload, name in missing if workload == [instance, cluster]]
-        for name in (*found, *names):
-            if time.monotonic() > end:
-                print(f"stopped before {instance} on {cluster}, {name}; run it again to continue")
-                return
-            row = found[name] if name in found else row_of(problem, *methods[name], seeds)
-            rows.append(
-                {
-                    "instance": instance,
-                    "cluster": cluster,
-                    "ops": problem.num_ops,
-                    "method": name,
-                    **row,
-                }
-            )
-            print(*rows[-1].values(), sep="  ", flush=True)
-            if name not in found:
-                write_csv(path, rows)
+    path = HERE / f"{part}.csv"
+    beside: list[Row] = []
+    cells: list[Cell] = []
+    for instance, cluster in workloads:
+        there = [
+            row
+            for row in kept_rows(path, given, NAMED[:2])
+            if (row["instance"], row["cluster"]) == (instance, cluster)
+            and row["method"] not in methods
+        ]
+        beside += there or given_rows(instance, cluster)
+        solvers = [
+            {"name": name, "label": label, "options": options}
+            for label, (name, options) in methods.items()
+        ]
+        study = Study(
+            name="groupings",
+            instances=[instance],
+            clusters=[cluster],
+            solvers=solvers,
+            seeds={"count": seeds},
+            evaluations=EVALUATIONS,
+        )
+        cells += expand(study)
+    record_grid(path, cells, named, summed, given, beside)
 
 
 def main() -> None:
     """Run the parts that are named, both by default."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("part", nargs="?", choices=tuple(PARTS), help="both by default")
-    parser.add_argument("--again", action="store_true", help="run the rows that are there, too")
-    parser.add_argument(
-        "--for", dest="limit", type=float, default=float("inf"), help="start no row after so long"
-    )
-    given = parser.parse_args()
-    end = time.monotonic() + given.limit
-    for part in [given.part] if given.part else PARTS:
-        record(part, end, given.again)
+    given = grid_options(__doc__, tuple(PARTS))
+    for part in given.stages:
+        record(part, given)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,33 @@
 """Job streams: blocking rates of degree policies, beside the published ones and a bound on any
 policy.
 
-    python results/job_streams/study.py            # all parts, then tables and pictures (about 45
-                                                   minutes on 2 cores)
-    python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV
-                                                   files
+    python results/job_streams/study.py [PART ...] [--again]    # all parts, then tables and
+                                                                pictures
+    python results/job_streams/study.py report                  # only redraws from the CSV files
 
 Parts: published (split rule and units as published), learned (policies learned on each
 distribution, judged on all, both rules), uniform (split rule {1, u}), consistent (consistent
 units), poisson and poisson_consistent (blocking against load), short (clairvoyant optimum of short
 streams), speed. Every policy is tuned on streams with seeds of 1 000 000 and more and judged on
-seeds 0..23. Profiles: PLACEOPT_DATA.
+seeds 0..23. A table that is there is kept (`--help` says what else). It is no grid: a policy is
+tuned once and judged on many streams. Profiles: PLACEOPT_DATA.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
-from placeopt.experiments.studies import data_folder, read_csv, write_csv
+from placeopt.experiments.studies import (
+    data_folder,
+    is_there,
+    kept_rows,
+    read_csv,
+    row_options,
+    write_csv,
+)
 from placeopt.model.budget import Budget
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
@@ -253,11 +259,10 @@ def speed():
     return rows
 
 
-def learned():
-    """The policies learned on each distribution, judged on the streams of all four; rows that are
-    there are kept.
+def learned(rows):
+    """The policies learned on each distribution, judged on the streams of all four, beside rows that
+    are kept.
     """
-    rows = read_rows("learned")
     done = {(row["rule"], row["learned_on"]) for row in rows}
     for rule in ("published", "uniform"):
         judged = {
@@ -618,16 +623,16 @@ def finish(figure, axes):
         )
 
 
-def main(wanted):
+def main():
     """Run the parts that are named, all by default, and write the report."""
-    unknown = [name for name in wanted if name not in (*PARTS, "report")]
-    if unknown:
-        sys.exit(f"unknown part {unknown[0]}; known: {', '.join(PARTS)}, report")
-    for name in PARTS:
-        if not wanted or name in wanted:
-            write_csv(HERE / f"{name}.csv", PARTS[name](), digits=5)
+    given = row_options(__doc__, (*PARTS, "report"))
+    for name, part in PARTS.items():
+        path = HERE / f"{name}.csv"
+        if name in given.stages and not is_there(path, given) and time.monotonic() < given.end:
+            rows = part(kept_rows(path, given, ())) if part is learned else part()
+            write_csv(path, rows, digits=5)
     report()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

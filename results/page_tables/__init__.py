@@ -9,6 +9,7 @@ from page_tables import (
     doppler_graphs,
     front_page,
     groupings,
+    origins,
     own_systems,
     placement_systems,
     proofs,
@@ -31,5 +32,6 @@ TABLES: dict[str, Callable[[Source], list[str]]] = {
     **studies.TABLES,
     **proofs.TABLES,
     **behind.TABLES,
+    **origins.TABLES,
 }
 """Name: what draws it."""

@@ -25,13 +25,19 @@ class Source:
     Parameters
     ----------
     folder : the folder `results`, or a copy of it.
+
+    Attributes
+    ----------
+    files : the files that were read, in order.
     """
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self.folder = folder
+        self.files: dict[str, None] = {}
 
     def rows(self, path: str, **where: object) -> list[Line]:
         """Return the rows of a CSV file whose columns have these values (compared as text)."""
+        self.files[path] = None
         with (self.folder / path).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return [

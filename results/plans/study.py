@@ -4,13 +4,12 @@ one command.
     PLACEOPT_DATA=../shared/data python results/plans/study.py [STAGE ...] [--again]
 
 Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2, random (default: all).
-A stage writes results/plans/STAGE.csv row by row and skips rows that are there (`--again` computes
-them anew); `tables.md` is drawn from the CSV files after every stage.
+A stage writes results/plans/STAGE.csv row by row and skips rows that are there (`--help` says what
+else); `tables.md` is drawn from the CSV files after every stage.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -27,7 +26,14 @@ import numpy as np
 from scipy.stats import kendalltau
 
 import placeopt as po
-from placeopt.experiments.studies import Clock, data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import (
+    Clock,
+    data_folder,
+    markdown_table,
+    read_csv,
+    record_rows,
+    row_options,
+)
 from placeopt.model.budget import Budget
 from placeopt.planning.launch_files import write_launch_files
 from placeopt.planning.plan_model import plan, plan_problem
@@ -423,19 +429,6 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
 }
 
 
-def run_stage(name: str, again: bool) -> None:
-    """Compute the rows of a stage that are not there."""
-    path = HERE / f"{name}.csv"
-    rows = [] if again else read_csv(path)
-    there = {row["name"] for row in rows}
-    for key, job in STAGES[name]():
-        if key not in there:
-            row = {"name": key, **job()}
-            print(row, flush=True)
-            rows.append(row)
-            write_csv(path, rows, digits=9)
-
-
 def errors_of(rows: list[Row], key: str, truth: str) -> np.ndarray:
     """Return the relative errors of a column."""
     return np.array([abs(float(row[key]) / float(row[truth]) - 1) for row in rows])
@@ -531,13 +524,10 @@ def draw_tables() -> None:
 
 def main() -> None:
     """Run the stages that are named, or all."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], default=[])
-    parser.add_argument("--again", action="store_true", help="compute rows that are there")
-    given = parser.parse_args()
+    given = row_options(__doc__, tuple(STAGES))
     print("placeopt", po.__version__)
-    for name in given.stages or STAGES:
-        run_stage(name, given.again)
+    for name in given.stages:
+        record_rows(HERE / f"{name}.csv", "name", STAGES[name](), given, digits=9)
         draw_tables()
 
 

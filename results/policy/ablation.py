@@ -1,7 +1,8 @@
 """What seed, search and learning are worth, on families that nothing was trained or chosen on.
 
-`python results/policy/ablation.py [VARIANT...]` records what is missing of ablation.csv (of all
-variants, or of those whose label holds one of these words) and writes ablation.md. Twelve graphs of
+`python results/policy/ablation.py [--again] [--only VARIANT]` records what is missing of
+ablation_test.csv and writes ablation.md. It is no grid: budgets follow from times that are measured
+in turn. Twelve graphs of
 TEST's families, one each, twenty seeds, 4000 evaluations a run; the seconds are of the processor.
 
 At equal processor time a variant has, on each graph, the least of BUDGETS with which it takes at
@@ -11,19 +12,21 @@ the budget, so no rate of evaluations would say it.)
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from graph_families import TEST, drawn
 
 import placeopt as po
-from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import kept_rows, markdown_table, row_options, write_csv
 from placeopt.model.files import write_text
 from placeopt.solving.registry import make_solver
+
+if TYPE_CHECKING:
+    import argparse
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "ablation_test.csv"
@@ -91,13 +94,13 @@ def budget(label: str, index: int) -> int:
     return next((x for x in BUDGETS if seconds(label, index, x) >= least), BUDGETS[-1])
 
 
-def record(words: list[str], rows: list[Row]) -> None:
+def record(given: argparse.Namespace, rows: list[Row]) -> None:
     """Run what is missing."""
     done = {(row["variant"], row["graph"], row["seed"]) for row in rows}
     problems = [drawn(TEST, index) for index in range(GRAPHS)]
     for label, (solver, options) in VARIANTS.items():
         few = options.get("learning_rate", 0.0) > 0 or solver == "dual-policy" or TIMES in label
-        if words and not any(word in label for word in words):
+        if given.only not in label or time.monotonic() > given.end:
             continue
         for seed in range(FEW if few else SEEDS):
             for index, (name, problem) in enumerate(problems):
@@ -168,7 +171,7 @@ def page(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    recorded = read_csv(TABLE, numbers=True)
-    if "page" not in sys.argv:
-        record(sys.argv[1:], recorded)
+    options = row_options(__doc__)
+    recorded = kept_rows(TABLE, options, ("variant",), numbers=True)
+    record(options, recorded)
     write_text(HERE / "ablation.md", page(recorded))

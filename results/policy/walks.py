@@ -1,15 +1,14 @@
 """Temperatures, shares of moves and cycles of `annealing`: fitted on development families, reported
 on others.
 
-Run `python results/policy/walks.py PART...` (parts: `temperature`, `moves`, `cycles`, `test`, or
-none for the page alone). Every run is a row of walks.csv, kept: an interrupted study goes on where
-it ended. Writes walks.md beside this file. Budgets are evaluations, and times are of the
+Run `python results/policy/walks.py [PART ...] [--again]` (parts: `temperature`, `moves`, `cycles`,
+`test`). Every run is a row of walks.csv, kept: an interrupted study goes on where it ended. Writes
+walks.md beside this file. It is no grid: the budget follows from the ops of each drawn graph. Budgets are evaluations, and times are of the
 processor: other work ran on the same cores.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from graph_families import DEVELOPMENT, TEST, drawn
 
 import placeopt as po
-from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import kept_rows, markdown_table, row_options, write_csv
 from placeopt.model.files import write_text
 from placeopt.solving.registry import make_solver
 
@@ -153,7 +152,7 @@ def page(rows: list[Row]) -> str:
     lines = [
         "# Walks: temperatures, shares of moves, cycles",
         "",
-        "`python results/policy/walks.py temperature moves cycles test`. Ratios of values "
+        "`python results/policy/walks.py`. Ratios of values "
         "(geometric means over graphs and seeds, ± half of the 95 % interval over graphs); "
         f"{graphs['development']} graphs of the families {', '.join(DEVELOPMENT)} to choose on, "
         f"{graphs['test']} of {', '.join(TEST)} to report. One walk, from the critical path and "
@@ -171,8 +170,9 @@ def page(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    recorded = read_csv(TABLE, numbers=True)
-    for named in sys.argv[1:]:
-        record(named, recorded)
-    if recorded:
-        write_text(HERE / "walks.md", page(recorded))
+    options = row_options(__doc__, ("temperature", "moves", "cycles", "test"))
+    recorded = kept_rows(TABLE, options, ("part", "label"), numbers=True)
+    for named in options.stages:
+        if time.monotonic() < options.end:
+            record(named, recorded)
+    write_text(HERE / "walks.md", page(recorded))

@@ -1,38 +1,53 @@
 """Search at equal evaluations: who finds what, from scratch and from a heuristic; joint CE + PPO
 against PPO alone.
 
-Run `python results/search/study.py` (about six minutes on two cores; `--quick` for a look,
-`--reuse` keeps the longer runs of doppler.csv). Writes table.csv, post.csv, doppler.csv,
-throughput.csv, convergence.png and README.md beside this file. Doppler's graphs are read from
-PLACEOPT_DATA (default ../shared/data) and left out where they are absent. All values are simulated
-makespans.
+    PLACEOPT_DATA=../shared/data python results/search/study.py [STAGE ...] [--again]
+
+Stages: searches (a grid; table.csv, post.csv and convergence.png), doppler (a grid of longer runs;
+doppler.csv), throughput (evaluations per second, no grid: it times kernels; throughput.csv).
+Tables that are there are kept (`--help` says what else). README.md is written from the tables.
+Doppler's graphs are read from PLACEOPT_DATA. All values are simulated makespans.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import placeopt as po
 from placeopt.experiments import analysis
 from placeopt.experiments.report import convergence_figure
-from placeopt.experiments.runner import run_study
-from placeopt.experiments.store import check_consistent, latest, read_rows
-from placeopt.experiments.studies import data_folder, fastest, read_csv, table_of, write_csv
-from placeopt.experiments.study import Study
+from placeopt.experiments.studies import (
+    data_folder,
+    fastest,
+    grid_options,
+    is_there,
+    origin_of,
+    read_csv,
+    record_grid,
+    run_grid,
+    table_of,
+    write_csv,
+)
+from placeopt.experiments.study import Study, expand
+from placeopt.makespan.evaluate import best_queue
 from placeopt.plotting.files import write_figure
-from placeopt.solving.registry import make_solver, register
+from placeopt.solving.registry import make_solver
+
+if TYPE_CHECKING:
+    import argparse
+
+    from placeopt.experiments.study import Cell
 
 HERE = Path(__file__).resolve().parent
 DATA = data_folder("doppler")
-EVALUATIONS = 2400
+EVALUATIONS, LONG, SEEDS = 2400, 24_000, 10
+TARGETS = {"chain_mm": 1370, "ffnn": 70, "llama_block": 185}
+"""Graphs of Doppler's that are searched for longer, and what searches from scratch should reach."""
+
 WORKLOADS = {
     "gen:nmt": ("2xP100", "4xP100"),
     "gen:rnn-lm": ("2xP100", "8xP100"),
@@ -73,25 +88,8 @@ SEARCH: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """(label, solver, options); "seeded" starts from edge-zeroing, all others but the portfolio from
 scratch."""
 
+TABLES = "table", "post", "doppler", "throughput"
 SCALE = 1e10  # doppler's released simulator divides its times by this
-
-
-@register(
-    "layer-expert", summary="what people do: a layer per device, the accelerator where there is one"
-)
-@dataclass(frozen=True)
-class LayerExpert(po.SearchSolver):
-    """Layers of a model on devices in order, LSTM layer i on device i; all on the accelerator
-    beside a CPU.
-    """
-
-    name: ClassVar[str] = "layer-expert"
-
-    def search(self, problem: Any, tracker: Any) -> None:
-        """Offer the expert's placement."""
-        placement = po.Placement(expert(problem))
-        tracker.count(1)
-        tracker.offer(po.evaluate(problem, placement).makespan, placement)
 
 
 def expert(problem: Any) -> Any:
@@ -132,79 +130,49 @@ def layer_of(name: str) -> str:
     return match[1] if match else name
 
 
-def main(quick: bool) -> None:
-    """Run, then write the tables, the picture and the page."""
-    began = time.perf_counter()
-    seeds, evaluations = ((2, 2), 600) if quick else ((10, 10), EVALUATIONS)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (instance, clusters) in enumerate(grid().items()):
-            study = Study.model_validate(
-                {
-                    "name": f"search-{number}",
-                    "instances": [instance],
-                    "clusters": list(clusters),
-                    "seeds": {"count": seeds[instance.startswith("gen:")]},
-                    "evaluations": evaluations,
-                    "solvers": [
-                        *(
-                            {"name": name, "seeds": [0]}
-                            for name in ("single-device", "layer-expert", *HEURISTICS)
-                        ),
-                        *(
-                            {"name": name, "label": label, "options": options}
-                            for label, name, options in SEARCH
-                        ),
-                    ],
-                }
-            )
-            # Threads, not processes: this file registers a solver of its own.
-            summary = run_study(
-                study, folder, jobs=2, backend="threading", allow_oversubscription=True
-            )
-            found = latest(read_rows(Path(folder) / study.name / "runs.jsonl")).values()
-            check_consistent(found, study.name)
-            rows += list(found)
-            print(
-                f"{instance}: {summary.done} runs, {summary.failed} failed, {summary.seconds:.0f} "
-                "s",
-                flush=True,
-            )
-            for line in summary.errors[:3]:
-                print("  ", line)
+def searches(given: argparse.Namespace) -> None:
+    """Run all methods on all problems, and write the two tables and the picture."""
+    cells, experts = [], []
+    for instance, clusters in grid().items():
+        solvers = [
+            *({"name": name, "seeds": [0]} for name in ("single-device", *HEURISTICS)),
+            *({"name": name, "label": label, "options": own} for label, name, own in SEARCH),
+        ]
+        cells += cells_of(instance, clusters, solvers, evaluations=EVALUATIONS)
+        for cluster in clusters:
+            problem = po.load(instance, cluster=cluster)
+            value = best_queue(problem, po.Placement(expert(problem)))[0]
+            row = {"instance": instance, "cluster": cluster, "label": "expert", "value": value}
+            experts.append({**row, "objective": "makespan", "lower_bound": 0, "runtime": 0.0})
+    found = run_grid(cells, HERE / "runs", given)
+    if len(found) < len(cells):
+        return
+    rows = [*(found[cell.key] for cell in cells), *experts]
     for row in rows:
-        row["instance"] = (
-            Path(row["instance"]).stem
-            if not row["instance"].startswith("gen:")
-            else row["instance"]
-        )
-        row["cluster"] = (row["cluster"] or "").replace("uniform:", "devices: ")
-    table = summarise(rows)
-    post = post_table(rows)
-    write_csv(HERE / "table.csv", table)
-    write_csv(HERE / "post.csv", post)
+        if not row["instance"].startswith("gen:"):
+            row["instance"] = Path(row["instance"]).stem
+        row["cluster"] = row["cluster"].replace("uniform:", "devices: ")
+    write_csv(HERE / "table.csv", summarise(rows))
+    write_csv(HERE / "post.csv", post_table(rows))
     labels = [label for label, _, _ in SEARCH]
-    shown = [row for row in rows if row["label"] in labels]
-    figure = convergence_figure(shown, labels)
+    figure = convergence_figure([row for row in rows if row["label"] in labels], labels)
     if figure is not None:
         write_figure(figure, HERE / "convergence.png", dpi=110)
-    if "--reuse" in sys.argv and (HERE / "doppler.csv").exists():
-        doppler = read_csv(HERE / "doppler.csv")
-    else:
-        doppler = long_runs(quick) if DATA.is_dir() else []
-    if doppler:
-        write_csv(HERE / "doppler.csv", doppler)
-    speed = throughput(quick)
-    write_csv(HERE / "throughput.csv", speed)
-    write_page(table, post, doppler, speed, seeds, evaluations, time.perf_counter() - began)
+
+
+def cells_of(
+    instance: str, clusters: tuple[str, ...], solvers: list[dict[str, Any]], **budget: Any
+) -> list[Cell]:
+    """Return the runs of some solvers on one graph, ten seeds each where they name none."""
+    what = {"instances": [instance], "clusters": clusters, "solvers": solvers}
+    return expand(
+        Study.model_validate({"name": "search", "seeds": {"count": SEEDS}, **what, **budget})
+    )
 
 
 def grid() -> dict[str, tuple[str, ...]]:
     """Return the clusters of every instance."""
-    files = (
-        {str(path): ("uniform:4",) for path in sorted(DATA.glob("*.txt"))} if DATA.is_dir() else {}
-    )
-    return {**files, **WORKLOADS}
+    return {**{str(path): ("uniform:4",) for path in sorted(DATA.glob("*.txt"))}, **WORKLOADS}
 
 
 def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -222,7 +190,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         groups = {
             "single device": [row for row in mine if row["label"] == "single-device"],
-            "expert": [row for row in mine if row["label"] == "layer-expert"],
+            "expert": [row for row in mine if row["label"] == "expert"],
             f"best heuristic ({best['label']})": [best],
             **{label: [row for row in mine if row["label"] == label] for label, _, _ in SEARCH},
         }
@@ -246,6 +214,7 @@ def summarise(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                         "median_seconds": round(
                             float(np.median([row["runtime"] for row in runs])), 3
                         ),
+                        **({} if label == "expert" else origin_of(runs)),
                     }
                 )
     return found
@@ -263,7 +232,8 @@ def post_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         # What the search itself saw: the final value may be better, in another execution of the
         # same placement.
         target = middle([last(row)[2] for row in mine if row["label"] == "PPO alone"])
-        line: dict[str, Any] = {"problem": name, "target": round(target)}
+        origin = origin_of([row for row in mine if row["label"] in POST])
+        line: dict[str, Any] = {"problem": name, "target": round(target), **origin}
         for label in POST:
             needed = []
             for row in (row for row in mine if row["label"] == label):
@@ -285,40 +255,31 @@ def middle(values: list[float]) -> float:
     return float(np.sort(np.array(values, dtype=np.float64))[(len(values) - 1) // 2])
 
 
-def long_runs(quick: bool) -> list[dict[str, Any]]:
+def long_runs(given: argparse.Namespace) -> None:
     """Doppler's graphs: 24 000 evaluations from a heuristic seed, and the portfolio for 60
     seconds.
     """
-    found = []
-    seeds, evaluations, seconds, portfolio_seeds = (
-        (2, 2400, 3.0, 1) if quick else (10, 24_000, 60.0, 2)
-    )
-    for path in sorted(DATA.glob("*.txt")):
-        problem = po.load(str(path), cluster="uniform:4")
-        bound = po.bound(problem, seconds=10).value
-        for label, name, options in SEARCH:
-            if label.endswith("seeded"):
-                runs = [
-                    make_solver(name, **options).solve(
-                        problem, po.Budget(evaluations=evaluations), seed=seed
-                    )
-                    for seed in range(seeds)
-                ]
-                found.append(line_of(path.stem, f"{label}, {evaluations} evaluations", runs, bound))
-        runs = [
-            make_solver("portfolio").solve(problem, po.Budget(seconds=seconds), seed=seed)
-            for seed in range(portfolio_seeds)
-        ]
-        found.append(line_of(path.stem, f"portfolio, at most {seconds:.0f} s", runs, bound))
-        print(path.stem, found[-1], flush=True)
-    return found
+    solvers = [
+        *(
+            {"name": name, "label": f"{label}, {LONG} evaluations", "evaluations": LONG}
+            for label, name, _ in SEARCH
+            if label.endswith("seeded")
+        ),
+        {"name": "portfolio", "label": "portfolio, at most 60 s", "seconds": 60, "seeds": [0, 1]},
+    ]
+    cells = [
+        cell
+        for graph in TARGETS
+        for cell in cells_of(f"{DATA}/{graph}.txt", ("uniform:4",), solvers)
+    ]
+    record_grid(HERE / "doppler.csv", cells, named, line_of, given)
 
 
-def throughput(quick: bool) -> list[dict[str, Any]]:
+def throughput() -> list[dict[str, Any]]:
     """Evaluations per second of whole solves and of the batch evaluator alone, one thread,
     processor time.
     """
-    evaluations = 1000 if quick else 8000
+    evaluations = 8000
     found = []
     for source, cluster in (
         ("gen:llama-block", "4xP100"),
@@ -359,18 +320,21 @@ def throughput(quick: bool) -> list[dict[str, Any]]:
     return found
 
 
-def line_of(graph: str, label: str, runs: list[Any], bound: int) -> dict[str, Any]:
+def named(cell: Cell) -> dict[str, Any]:
+    """Return graph and method of a longer run."""
+    return {"graph": Path(cell.instance).stem, "method": cell.label}
+
+
+def line_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return mean, extremes and mean seconds of some runs."""
-    values = np.array([run.objective for run in runs]) / SCALE
+    values = np.array([run["value"] for run in runs]) / SCALE
     return {
-        "graph": graph,
-        "method": label,
         "runs": len(runs),
-        "bound": round(bound / SCALE, 2),
+        "bound": round(max(run["lower_bound"] for run in runs) / SCALE, 2),
         "mean": round(float(values.mean()), 2),
         "best": round(float(values.min()), 2),
         "worst": round(float(values.max()), 2),
-        "mean_seconds": round(float(np.mean([run.runtime for run in runs])), 2),
+        "mean_seconds": round(float(np.mean([run["runtime"] for run in runs])), 2),
     }
 
 
@@ -379,9 +343,6 @@ def write_page(
     post: list[dict[str, Any]],
     doppler: list[dict[str, Any]],
     speed: list[dict[str, Any]],
-    seeds: tuple[int, int],
-    evaluations: int,
-    seconds: float,
 ) -> None:
     """Write README.md: what was asked, what came out, where it falls short."""
     problems = list(dict.fromkeys(row["problem"] for row in table))
@@ -406,17 +367,13 @@ def write_page(
 
     half = sum(line["ratio"] <= 0.5 for line in post)
     scratch = ("cross-entropy", "annealing", "genetic", "Post (CE + PPO)")
-    targets = {"chain_mm": 1370, "ffnn": 70, "llama_block": 185}
     lines = [
         "# Search at equal evaluations",
         "",
         "Simulated makespans; 2 cores of a shared virtual machine. One command: `python "
-        "results/search/study.py` "
-        f"(last run: {seconds / 60:.0f} minutes). Spread and seconds: table.csv; curves: "
-        "convergence.png.",
+        "results/search/study.py`. Spread and seconds: table.csv; curves: convergence.png.",
         "",
-        f"## {evaluations} evaluations, median of {seeds[0]} seeds (generated models: {seeds[1]}), "
-        "makespan / proven lower bound",
+        f"## {EVALUATIONS} evaluations, median of {SEEDS} seeds, makespan / proven lower bound",
         "",
         "Without search, and from scratch:",
         "",
@@ -458,11 +415,11 @@ def write_page(
         lines += [
             "## Doppler's graphs, 4 devices (ticks / 1e10)",
             "",
-            f"From scratch, {evaluations} evaluations, mean of {seeds[0]} seeds; the best of these "
+            f"From scratch, {EVALUATIONS} evaluations, mean of {SEEDS} seeds; the best of these "
             "counts:",
             "",
         ]
-        lines += scratch_lines(table, scratch, targets)
+        lines += scratch_lines(table, scratch, TARGETS)
         lines += [
             "",
             "| graph | method | runs | mean | best | worst | bound | seconds |",
@@ -535,5 +492,17 @@ def scratch_lines(
     return lines
 
 
+def main() -> None:
+    """Run the stages whose tables are missing, then write the page."""
+    given = grid_options(__doc__, ("searches", "doppler", "throughput"))
+    if "searches" in given.stages and not is_there(HERE / "table.csv", given):
+        searches(given)
+    if "doppler" in given.stages and DATA.is_dir():
+        long_runs(given)
+    if "throughput" in given.stages and not is_there(HERE / "throughput.csv", given):
+        write_csv(HERE / "throughput.csv", throughput())
+    write_page(*(read_csv(HERE / f"{name}.csv", numbers=True) for name in TABLES))
+
+
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    main()

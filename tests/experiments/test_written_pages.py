@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,8 +48,7 @@ def start(study):
 
 def search(study):
     """Write the page of searches at equal evaluations."""
-    parts = [rows("search", file) for file in ("table", "post", "doppler", "throughput")]
-    study.write_page(*parts, (10, 10), study.EVALUATIONS, 0)
+    study.write_page(*(rows("search", file) for file in study.TABLES))
 
 
 def policy(study):
@@ -77,24 +75,9 @@ def differing(name, write, folder):
 
 
 @pytest.mark.parametrize(
-    "write", [evaluator, grids, start, policy], ids=lambda write: write.__name__
+    "write", [evaluator, grids, start, policy, search], ids=lambda write: write.__name__
 )
 def test_a_written_page_follows_from_its_files(write, tmp_path):
     """Every number of the page is in the CSV files: written from them anew, it is the same."""
     written, committed = differing(write.__name__, write, tmp_path)
     assert written == committed
-
-
-def test_the_page_of_searches(tmp_path):
-    """The same in a process of its own, since the study registers a solver."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-if __name__ == "__main__":
-    written, committed = differing("search", search, Path(sys.argv[1]))
-    for line in [f"written: {line}" for line in written if line not in committed]:
-        print(line)
-    sys.exit(written != committed)
