@@ -21,7 +21,7 @@ from placeopt.model.errors import InputError
 from placeopt.schedules.placed_model import ALL, FORWARD, INPUTS, piece_of_op, quotient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placeopt.schedules.placed_model import Piece, PlacedModel
 
@@ -138,25 +138,14 @@ def activations(
     reserve = np.zeros(problem.num_devices, np.int64)
     if not model.training:
         return memory, reserve
-    pointer, piece_of = problem.consumer_ptr.tolist(), piece_of_op(model, pieces)
+    piece_of = piece_of_op(model, pieces)
     for t in range(problem.num_tensors):
         size, maker = int(problem.tensor_bytes[t]), int(problem.producer[t])
         if size == 0 or model.role[maker] != FORWARD:
             continue
-        readers = problem.consumer[pointer[t] : pointer[t + 1]].tolist()
-        later = [c for c in readers if model.kept[c] and model.role[c] != FORWARD]
-        for place in sorted({int(model.device[c]) for c in later}):
-            makers = (
-                [maker]
-                if model.device[maker] == place
-                else [c for c in readers if model.device[c] == place and model.role[c] == FORWARD]
-            )
-            if not makers:
-                continue  # arrives for the backward pass only
+        for place, makers, later in _kept_at(model, t):
             first = min((int(piece_of[c]) for c in makers), key=lambda i: rank[i])
-            last = max(
-                (int(piece_of[c]) for c in later if model.device[c] == place), key=lambda i: rank[i]
-            )
+            last = max((int(piece_of[c]) for c in later), key=lambda i: rank[i])
             where = list(model.devices(place))
             share = -(-size // len(where))
             if model.recompute and model.device[maker] == place:
@@ -165,6 +154,21 @@ def activations(
             memory[first, where] += share
             memory[last, where] -= share
     return memory, reserve
+
+
+def _kept_at(model: PlacedModel, t: int) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield the places that keep a tensor for later passes, the forward ops with which it gets
+    there, and the ops that it is kept for; not where it arrives for the backward pass only.
+    """
+    problem, device, maker = model.problem, model.device, int(model.problem.producer[t])
+    readers = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist()
+    later = [c for c in readers if model.kept[c] and model.role[c] != FORWARD]
+    for place in sorted({int(device[c]) for c in later}):
+        makers = [maker]
+        if device[maker] != place:
+            makers = [c for c in readers if device[c] == place and model.role[c] == FORWARD]
+        if makers:
+            yield place, makers, [c for c in later if device[c] == place]
 
 
 def capacities(model: PlacedModel, reserve: Ints) -> list[int]:

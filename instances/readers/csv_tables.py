@@ -71,24 +71,27 @@ def read(
     if stray is not None or not tables:
         header = ",".join(stray[0][1])[:60] if stray else "an empty file"
         raise InputError(f"expected the header op,... or source,target,..., received {header}")
-    if links is None:
-        stem = path.name.removesuffix(".csv").removesuffix(".ops")
-        other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
-        if edges or other.exists():
-            found = _tables(read_text(other, max_bytes=max_bytes))
-            if len(found) != 1 or not is_edge_header(found[0][0][1]):
-                raise InputError(
-                    f"edge table '{other.name}': expected one table with the header "
-                    "source,target,..."
-                )
-            links = found[0]
-    draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
+    stem = path.name.removesuffix(".csv").removesuffix(".ops")
+    other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
+    if links is None and (edges or other.exists()):
+        links = _edge_table(other, max_bytes)
+    draft = Draft(stem, tick_seconds=tick_seconds)
     names = Names(node_time, edge_time, edge_bytes)
     if ops is not None:
         _add_ops(draft, ops, names)
     if links is not None:
         _add_edges(draft, links, names, known=ops is not None)
     return draft.build()
+
+
+def _edge_table(path: Path, max_bytes: int) -> Table:
+    """Return the edge table of a file of its own."""
+    found = _tables(read_text(path, max_bytes=max_bytes))
+    if len(found) != 1 or not is_edge_header(found[0][0][1]):
+        raise InputError(
+            f"edge table '{path.name}': expected one table with the header source,target,..."
+        )
+    return found[0]
 
 
 def _add_ops(draft: Draft, table: Table, names: Names) -> None:

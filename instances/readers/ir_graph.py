@@ -404,15 +404,20 @@ def _conv(node: Node, inputs: list[Shape | None], output: Shape) -> bool:
     spatial = len(weight) - lead - 1
     if spatial < 0 or len(image) <= spatial or len(output) != len(image):
         return False
-    channels, inner, made = image[-spatial - 1], weight[lead], output[-spatial - 1]
-    filters = weight[:lead]
+    made, filters = output[-spatial - 1], weight[:lead]
     if made is not None and None not in filters and made != math.prod(filters):  # type: ignore[arg-type]
         return False
+    return _fit_groups(image[-spatial - 1], weight[lead], filters, node.attrs.get("groups"))
+
+
+def _fit_groups(
+    channels: int | None, inner: int | None, filters: Shape, groups: int | None
+) -> bool:
+    """Whether channels are as many as groups of inner ones, where all are known."""
     if channels is None or inner is None or None in filters[:-1]:
         return True
-    if lead > 1:
+    if len(filters) > 1:
         return channels == inner * math.prod(filters[:-1])  # type: ignore[arg-type]
-    groups = node.attrs.get("groups")
     if groups is None:
         return inner > 0 and channels % inner == 0
     divides = filters[0] is None or (groups > 0 and filters[0] % groups == 0)

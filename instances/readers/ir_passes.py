@@ -23,23 +23,25 @@ def propagate_constants(model: Model) -> None:
     A view of a constant (reshaped, transposed, dequantised) stays the same stored constant;
     anything else makes a new one.
     """
-    values, kept = model.values, []
-    for node in model.nodes:
-        outputs = [values[name] for name in node.outputs if name]
-        inputs = [name for name in node.inputs if name]
-        known = outputs and all(value.constant for value in outputs)
-        foldable = inputs and node.extra is None and all(values[x].constant for x in inputs)
-        if not known and not foldable:
-            kept.append(node)
-            continue
-        view = len(outputs) == 1 and not outputs[0].constant
-        name = _stored(node, inputs, values) if view else ""
-        if name:
-            outputs[0].root = values[name].root or name
-            outputs[0].learned = values[name].learned
-        for value in outputs:
-            value.constant = True
-    model.nodes = kept
+    model.nodes = [node for node in model.nodes if not _made_constant(node, model.values)]
+
+
+def _made_constant(node: Node, values: dict[str, Value]) -> bool:
+    """Whether the outputs of a node are constants; they are marked as such."""
+    outputs = [values[name] for name in node.outputs if name]
+    inputs = [name for name in node.inputs if name]
+    known = bool(outputs) and all(value.constant for value in outputs)
+    foldable = bool(inputs) and node.extra is None and all(values[x].constant for x in inputs)
+    if not known and not foldable:
+        return False
+    view = len(outputs) == 1 and not outputs[0].constant
+    name = _stored(node, inputs, values) if view else ""
+    if name:
+        outputs[0].root = values[name].root or name
+        outputs[0].learned = values[name].learned
+    for value in outputs:
+        value.constant = True
+    return True
 
 
 def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:

@@ -194,16 +194,7 @@ def _all_nodes(nodes: Any) -> Iterator[Any]:
 def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     """Turn a ModelProto into the common form."""
     graph = proto.graph
-    values = {value.name: _value(value.name, found) for value in graph.input}
-    for tensor in graph.initializer:
-        if min(tensor.dims, default=0) < 0:
-            raise InputError(
-                f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received "
-                f"{min(tensor.dims)}"
-            )
-        values[tensor.name] = _constant(tensor, tensor.dims)
-    for sparse in graph.sparse_initializer:
-        values[sparse.values.name] = _constant(sparse.values, sparse.dims)
+    values = {value.name: _value(value.name, found) for value in graph.input} | _stored(graph)
     nodes = []
     for proto_node in graph.node:
         for key in proto_node.output:
@@ -220,6 +211,21 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     model = Model(name, nodes, values, [value.name for value in graph.output])
     model.sort()
     return model
+
+
+def _stored(graph: Any) -> dict[str, Value]:
+    """Return the constants that a graph stores."""
+    values = {}
+    for tensor in graph.initializer:
+        if min(tensor.dims, default=0) < 0:
+            raise InputError(
+                f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received "
+                f"{min(tensor.dims)}"
+            )
+        values[tensor.name] = _constant(tensor, tensor.dims)
+    for sparse in graph.sparse_initializer:
+        values[sparse.values.name] = _constant(sparse.values, sparse.dims)
+    return values
 
 
 def _value(name: str, found: Inferred) -> Value:

@@ -4,6 +4,7 @@ kernels.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,18 +61,12 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
         a, b = unit[int(problem.producer[t])], unit[int(problem.consumer[e])]
         if a != b:
             before[b].add(a)
-    for u in before:
-        if len(u) == 2:
-            before[u] |= {
-                other
-                for other in before
-                if len(other) == 2 and other[0] == u[0] and other[1] < u[1]
-            }
-    free = [u for u in before if not before[u]]
-    while free:
+    for u, other in itertools.permutations([u for u in before if len(u) == 2], 2):
+        if other[0] == u[0] and other[1] < u[1]:
+            before[u].add(other)
+    while free := [u for u in before if not before[u]]:
         for u in free:
             del before[u]
         for waits in before.values():
             waits.difference_update(free)
-        free = [u for u in before if not before[u]]
     return [f"slot {u[1]} of '{problem.device_names[u[0]]}'" for u in sorted(before) if len(u) == 2]

@@ -275,7 +275,26 @@ def _build(
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
     resident = np.zeros(size, np.int64)
     np.add.at(resident, label, problem.resident)
+    pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return ContractedProblem(
+        problem=problem,
+        node=label,
+        types=types,
+        compute=compute,
+        allowed=allowed,
+        resident=resident,
+        capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
+        order_from=np.ascontiguousarray(pairs[:, 0]),
+        order_to=np.ascontiguousarray(pairs[:, 1]),
+        **_merged_tensors(problem, label, types, passes),
+    )
 
+
+def _merged_tensors(
+    problem: PlacementProblem, label: Ints, types: tuple[tuple[int, ...], ...], passes: Ints
+) -> dict[str, Ints]:
+    """Join the tensors of one pass, source and targets; a tensor between two nodes has no way."""
     io = problem.io_ticks[:, [devices[0] for devices in types]]
     merged: dict[tuple[int, int, tuple[int, ...]], Ints] = {}
     for t in range(problem.num_tensors):
@@ -289,26 +308,13 @@ def _build(
         key = (int(passes[problem.producer[t]]), source, targets)
         merged[key] = merged[key] + io[t] if key in merged else io[t].copy()
     keys = sorted(merged)
-    pointer = np.zeros(len(keys) + 1, np.int64)
-    pointer[1:] = np.cumsum([len(targets) for _, _, targets in keys])
-    pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
-    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
-    return ContractedProblem(
-        problem=problem,
-        node=label,
-        types=types,
-        compute=compute,
-        allowed=allowed,
-        resident=resident,
-        capacity=np.array([problem.capacity[devices[0]] for devices in types], np.int64),
-        producer=np.array([source for _, source, _ in keys], np.int64),
-        consumer_ptr=pointer,
-        consumer=np.array([v for _, _, targets in keys for v in targets], np.int64),
-        weight=np.array([merged[key] for key in keys], np.int64).reshape(len(keys), num_types),
-        tensor_pass=np.array([part for part, _, _ in keys], np.int64),
-        order_from=np.ascontiguousarray(pairs[:, 0]),
-        order_to=np.ascontiguousarray(pairs[:, 1]),
-    )
+    return {
+        "producer": np.array([source for _, source, _ in keys], np.int64),
+        "consumer_ptr": np.cumsum([0, *(len(targets) for *_, targets in keys)], dtype=np.int64),
+        "consumer": np.array([v for *_, targets in keys for v in targets], np.int64),
+        "weight": np.array([merged[key] for key in keys], np.int64).reshape(len(keys), len(types)),
+        "tensor_pass": np.array([part for part, *_ in keys], np.int64),
+    }
 
 
 def _merge_leaves(model: ContractedProblem, sync: Ints | None, uplink: Ints | None) -> Ints | None:

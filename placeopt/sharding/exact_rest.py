@@ -12,6 +12,7 @@ Models, Exponential Families, and Variational Inference", 2008.
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -122,20 +123,18 @@ def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: Flags) -> list[tu
     """
     terms = []
     for e, (u, v) in enumerate(c.edge.tolist()):
-        rows = [x for x in range(int(c.node_ptr[u]), int(c.node_ptr[u + 1])) if x in use]
-        columns = [y for y in range(int(c.node_ptr[v]), int(c.node_ptr[v + 1])) if y in use]
-        width = int(c.node_ptr[v + 1] - c.node_ptr[v])
-        by_row: dict[int, list[Any]] = {x: [] for x in rows}
-        by_column: dict[int, list[Any]] = {y: [] for y in columns}
-        for x in rows:
-            for y in columns:
-                at = int(c.edge_ptr[e]) + (x - int(c.node_ptr[u])) * width + y - int(c.node_ptr[v])
-                if pairs[at]:
-                    literal = model.new_bool_var("")
-                    by_row[x].append(literal)
-                    by_column[y].append(literal)
-                    terms.append((literal, int(c.table[at])))
-        for strategy, literals in (*by_row.items(), *by_column.items()):
+        first, second = (range(*map(int, c.node_ptr[w : w + 2])) for w in (u, v))
+        rows, columns = ([x for x in here if x in use] for here in (first, second))
+        of: dict[tuple[bool, int], list[Any]] = {(False, x): [] for x in rows}
+        of |= {(True, y): [] for y in columns}
+        for x, y in itertools.product(rows, columns):
+            at = int(c.edge_ptr[e]) + (x - first.start) * len(second) + y - second.start
+            if pairs[at]:
+                literal = model.new_bool_var("")
+                of[False, x].append(literal)
+                of[True, y].append(literal)
+                terms.append((literal, int(c.table[at])))
+        for (_, strategy), literals in of.items():
             model.add(sum(literals) == use[strategy])
     return terms
 

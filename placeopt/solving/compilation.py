@@ -487,17 +487,18 @@ class _Workers:
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
-            while True:
-                with self._lock:
-                    if not self._left:
-                        return
-                    group = self._left.pop(0)
+            while (group := self._next_group()) is not None:
                 started = time.perf_counter()
                 process.stdin.write(group.name + "\n")
                 process.stdin.flush()
                 if not process.stdout.readline():
                     return
                 self._done(group.name, time.perf_counter() - started)
+
+    def _next_group(self) -> KernelGroup | None:
+        """Take the next group, None where nothing is left."""
+        with self._lock:
+            return self._left.pop(0) if self._left else None
 
 
 def serve() -> None:

@@ -364,28 +364,31 @@ def _lent(value: Any, known: dict[int, Any]) -> Any:
         return value
     if id(value) in known:
         return known[id(value)]
-    made: Any
-    if isinstance(value, np.ndarray):
-        keep = value.flags.writeable or value.dtype.hasobject
-        made = value.copy() if keep else frozen_copy(value)
-    elif isinstance(value, tuple):
-        parts = [_lent(part, known) for part in value]
-        made = type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    elif type(value) is dict:
-        made = {key: _lent(part, known) for key, part in value.items()}
-    elif type(value) is list:
-        made = [_lent(part, known) for part in value]
-    elif is_dataclass(value) and hasattr(value, "__dict__"):
+    if is_dataclass(value) and hasattr(value, "__dict__"):
         made = known[id(value)] = object.__new__(type(value))
         for key, part in vars(value).items():
             object.__setattr__(made, key, _lent(part, known))
     else:
-        try:
-            made = copy.deepcopy(value)
-        except Exception:  # a lock, say: no copy can be made, and nothing that is solved holds one
-            made = value
-    known[id(value)] = made
+        made = known[id(value)] = _lent_parts(value, known)
     return made
+
+
+def _lent_parts(value: Any, known: dict[int, Any]) -> Any:
+    """The same of an array, a collection, or an object of another kind."""
+    if isinstance(value, np.ndarray):
+        keep = value.flags.writeable or value.dtype.hasobject
+        return value.copy() if keep else frozen_copy(value)
+    if isinstance(value, tuple):
+        parts = [_lent(part, known) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if type(value) is dict:
+        return {key: _lent(part, known) for key, part in value.items()}
+    if type(value) is list:
+        return [_lent(part, known) for part in value]
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # a lock, say: no copy can be made, and nothing that is solved holds one
+        return value
 
 
 def restated(solution: Any, problem: Any, objective: Any) -> Any:

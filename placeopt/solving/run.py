@@ -113,20 +113,7 @@ def _run(
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
         with _under_way(tracker), tracker:
-            reason = objective.impossible(problem)
-            if reason:
-                tracker.infeasible(reason)
-            elif bound is not False and not measured:
-                report = (
-                    objective.bounds(problem, 0.0, upper=_ticks(tracker.value))
-                    if bound is True
-                    else bound
-                )
-                reason = report.infeasible
-                if reason:
-                    tracker.infeasible(reason)
-                tracker.raise_bound(report.value, report.method)
-            if not reason:
+            if _may_have_solutions(tracker, objective, bound, measured):
                 tracker.gained = (0.0, 0.0)  # what it begins with is nobody's gain
                 search_within(
                     lambda: _search(solver, tracker, objective, initial, measured),
@@ -136,6 +123,26 @@ def _run(
         if not ours:
             tracker.close()  # what it has kept of it is of no use any more
         return _conclude(tracker, objective, measured)
+
+
+def _may_have_solutions(
+    tracker: Tracker[Any], objective: Objective, bound: BoundReport | bool, measured: bool
+) -> bool:
+    """Whether nothing proves that there is no solution; the bound is known afterwards."""
+    reason = objective.impossible(tracker.problem)
+    if not reason and bound is not False and not measured:
+        report = (
+            objective.bounds(tracker.problem, 0.0, upper=_ticks(tracker.value))
+            if bound is True
+            else bound
+        )
+        reason = report.infeasible
+        if reason:
+            tracker.infeasible(reason)
+        tracker.raise_bound(report.value, report.method)
+    elif reason:
+        tracker.infeasible(reason)
+    return not reason
 
 
 @contextmanager
@@ -228,21 +235,26 @@ def _run_part(
     except Refused:
         return None
     if adopt:
-        limited = tracker.budget.evaluations is not None
-        tracker.count(
-            min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations
-        )
-        _remember(tracker, result.trace, *before)
-        gained = tracker.gained  # what the part found itself is counted already
-        if result.solution is not None and result.value is not None:
-            tracker.offer(result.value, result.solution)
-            if tracker.solution is result.solution and tracker.value == result.value:
-                tracker.verdict = result.solution, Finished(result.value, result.queue, ())
-        tracker.raise_bound(result.lower_bound, result.bound_method)
-        tracker.gained = gained
+        _adopt(tracker, result, *before)
     if result.stop_reason == "interrupted":
         tracker.interrupt()
     return result
+
+
+def _adopt(tracker: Tracker[Any], result: Result[Any], seconds: float, evaluations: int) -> None:
+    """Take over what a part found that began after so many seconds and evaluations."""
+    limited = tracker.budget.evaluations is not None
+    tracker.count(
+        min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations
+    )
+    _remember(tracker, result.trace, seconds, evaluations)
+    gained = tracker.gained  # what the part found itself is counted already
+    if result.solution is not None and result.value is not None:
+        tracker.offer(result.value, result.solution)
+        if tracker.solution is result.solution and tracker.value == result.value:
+            tracker.verdict = result.solution, Finished(result.value, result.queue, ())
+    tracker.raise_bound(result.lower_bound, result.bound_method)
+    tracker.gained = gained
 
 
 def _remember(
@@ -411,20 +423,35 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
             )
         return tracker.result(status="infeasible", message=tracker.reason)
     if solution is None or tracker.value is None:
-        tracker.solution = tracker.value = None
-        why = (
-            "was found in time"
-            if tracker.stop_reason == "time"
-            else "found satisfies every constraint"
-        )
-        return tracker.result(
-            message=tracker.message or f"no solution {why}; none was proved impossible"
-        )
+        return _without_solution(tracker)
     finished = _finish(tracker, objective, solution, measured)
     start, first = tracker.initial or (None, None)
     if finished.value is not None and start is not None and finished.value > start:
         solution = first  # a solver that is wrong about its values is still never worse
         finished = _finish(tracker, objective, solution, measured)
+    value = _checked(tracker, finished)
+    tracker.offer(value, solution)
+    tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= value]
+    return tracker.result(
+        queue=finished.queue,
+        solution=solution,
+        objective=value,
+        objective_name="measured" if measured else objective.name,
+    )
+
+
+def _without_solution(tracker: Tracker[Any]) -> Result[Any]:
+    tracker.solution = tracker.value = None
+    why = (
+        "was found in time" if tracker.stop_reason == "time" else "found satisfies every constraint"
+    )
+    return tracker.result(
+        message=tracker.message or f"no solution {why}; none was proved impossible"
+    )
+
+
+def _checked(tracker: Tracker[Any], finished: Finished) -> Any:
+    """Return the value of a solution that is valid and not below the bound."""
     if finished.value is None or finished.violations:
         raise SolverError(
             f"solver '{tracker.solver}' found a solution that is not valid: "
@@ -437,16 +464,7 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
             f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one "
             "of them is wrong"
         )
-    tracker.offer(finished.value, solution)
-    tracker.trace = [
-        p for p in tracker.trace if p.incumbent is None or p.incumbent >= finished.value
-    ]
-    return tracker.result(
-        queue=finished.queue,
-        solution=solution,
-        objective=finished.value,
-        objective_name="measured" if measured else objective.name,
-    )
+    return finished.value
 
 
 def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured: bool) -> Finished:

@@ -5,14 +5,15 @@ with the evaluation.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from placeopt.period.judge import ordered_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from placeopt.splits.problem import Split, SplitProblem
+    from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 MAX_VIOLATIONS = 50
 
@@ -27,61 +28,59 @@ def split_violations(problem: SplitProblem, split: Split) -> list[str]:
 
 def _assignment(problem: SplitProblem, split: Split) -> Iterator[str]:
     """Every op in one stage, every device in at most one, all of them known."""
-    base, names = problem.placement, problem.placement.device_names
-    for what, size, given in (
-        ("op", base.num_ops, [op for stage in split.stages for op in stage.ops]),
-        (
-            "device",
-            base.num_devices,
-            [device for stage in split.stages for device in stage.devices],
-        ),
-    ):
-        for index, times in sorted(Counter(given).items()):
-            if not 0 <= index < size:
-                yield f"{what} {index}: expected 0..{size - 1}"
-            elif times > 1:
-                name = base.op_names[index] if what == "op" else names[index]
-                yield f"{what} '{name}' is in {times} places of the split"
-    missing = sorted(set(range(base.num_ops)) - {op for stage in split.stages for op in stage.ops})
+    base, stages = problem.placement, split.stages
+    ops = Counter(op for stage in stages for op in stage.ops)
+    yield from _places("op", base.op_names, ops)
+    devices = Counter(device for stage in stages for device in stage.devices)
+    yield from _places("device", base.device_names, devices)
+    missing = sorted(set(range(base.num_ops)) - ops.keys())
     if missing:
-        yield f"op '{base.op_names[missing[0]]}' is in no stage" + (
-            f", nor are {len(missing) - 1} others" if missing[1:] else ""
-        )
-    for at, stage in enumerate(split.stages):
+        others = f", nor are {len(missing) - 1} others" if missing[1:] else ""
+        yield f"op '{base.op_names[missing[0]]}' is in no stage{others}"
+    for at, stage in enumerate(stages):
         if not stage.ops or not stage.devices:
             yield f"stage {at} has no {'devices' if stage.ops else 'ops'}"
 
 
+def _places(what: str, names: Sequence[str], given: Counter[int]) -> Iterator[str]:
+    """Each is known and named once."""
+    for index, times in sorted(given.items()):
+        if not 0 <= index < len(names):
+            yield f"{what} {index}: expected 0..{len(names) - 1}"
+        elif times > 1:
+            yield f"{what} '{names[index]}' is in {times} places of the split"
+
+
 def _devices(problem: SplitProblem, split: Split) -> Iterator[str]:
     """Devices of a stage are alike, not too many, usable, and of one group."""
-    names = problem.placement.device_names
-    kind = {device: g for g, devices in enumerate(problem.types) for device in devices}
-    for at, stage in enumerate(split.stages):
-        if len(stage.devices) > problem.max_replicas:
-            yield (
-                f"stage {at} has {len(stage.devices)} devices; at most {problem.max_replicas} "
-                "may share one"
-            )
-        if len({kind[device] for device in stage.devices}) > 1:
-            yield (
-                f"stage {at}: its devices "
-                f"{', '.join(names[device] for device in stage.devices)} "
-                "are not alike"
-            )
-        unused = [device for device in stage.devices if device not in problem.group_of]
-        if unused:
-            yield f"stage {at}: device '{names[unused[0]]}' is in no group"
-        elif len({problem.group_of[device] for device in stage.devices}) > 1:
-            yield f"stage {at}: its devices lie in several groups"
-        for op in stage.ops:
-            if int(problem.placement.compute[op, stage.devices[0]]) < 0:
-                yield (
-                    f"op '{problem.placement.op_names[op]}' cannot run on "
-                    f"'{names[stage.devices[0]]}'"
-                )
+    for at in range(len(split.stages)):
+        yield from _devices_of(problem, split, at)
     order = [problem.group_of.get(stage.devices[0], -1) for stage in split.stages]
     if order != sorted(order):
         yield f"the stages lie in the groups {order} by turns; a group holds consecutive stages"
+
+
+def _devices_of(problem: SplitProblem, split: Split, at: int) -> Iterator[str]:
+    """The same of one stage."""
+    names, stage = problem.placement.device_names, split.stages[at]
+    kind = {device: g for g, devices in enumerate(problem.types) for device in devices}
+    if len(stage.devices) > problem.max_replicas:
+        yield (
+            f"stage {at} has {len(stage.devices)} devices; at most {problem.max_replicas} "
+            "may share one"
+        )
+    if len({kind[device] for device in stage.devices}) > 1:
+        shown = ", ".join(names[device] for device in stage.devices)
+        yield f"stage {at}: its devices {shown} are not alike"
+    unused = [device for device in stage.devices if device not in problem.group_of]
+    if unused:
+        yield f"stage {at}: device '{names[unused[0]]}' is in no group"
+    elif len({problem.group_of[device] for device in stage.devices}) > 1:
+        yield f"stage {at}: its devices lie in several groups"
+    first = stage.devices[0]
+    for op in stage.ops:
+        if int(problem.placement.compute[op, first]) < 0:
+            yield f"op '{problem.placement.op_names[op]}' cannot run on '{names[first]}'"
 
 
 def _memory(problem: SplitProblem, split: Split) -> Iterator[str]:
@@ -121,9 +120,6 @@ def judged_period(problem: SplitProblem, split: Split) -> int:
     """Return the period of a valid split, counted tensor by tensor."""
     base = problem.placement
     stage_of = {op: at for at, stage in enumerate(split.stages) for op in stage.ops}
-    work = [
-        sum(int(base.compute[op, stage.devices[0]]) for op in stage.ops) for stage in split.stages
-    ]
     moved, uplink = [0] * len(split.stages), [0] * problem.groups
     for t in range(base.num_tensors):
         readers = base.consumer[base.consumer_ptr[t] : base.consumer_ptr[t + 1]].tolist()
@@ -133,12 +129,15 @@ def judged_period(problem: SplitProblem, split: Split) -> int:
             moved[at] += int(base.io_ticks[t, split.stages[at].devices[0]])
         for group in groups if len(groups) > 1 else ():
             uplink[group] += int(problem.uplink[t])
-    loads = list(uplink)
-    for at, stage in enumerate(split.stages):
-        r, weights = len(stage.devices), sum(int(problem.sync[op]) for op in stage.ops)
-        exchanged = -(-2 * (r - 1) * weights // r)
-        if problem.overlap:
-            loads.append(max(-(-work[at] // r), -(-moved[at] // r) + exchanged))
-        else:
-            loads.append(-(-(work[at] + moved[at]) // r) + exchanged)
-    return max(loads)
+    return max([*uplink, *map(partial(_load, problem), split.stages, moved)])
+
+
+def _load(problem: SplitProblem, stage: SplitStage, moved: int) -> int:
+    """Return the ticks of a stage on each of its devices, which share its samples."""
+    r = len(stage.devices)
+    work = sum(int(problem.placement.compute[op, stage.devices[0]]) for op in stage.ops)
+    weights = sum(int(problem.sync[op]) for op in stage.ops)
+    exchanged = -(-2 * (r - 1) * weights // r)
+    if problem.overlap:
+        return max(-(-work // r), -(-moved // r) + exchanged)
+    return -(-(work + moved) // r) + exchanged

@@ -220,7 +220,6 @@ def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def
         marks[server[k]] = value
 
 
-@uncounted
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it
     fits.
@@ -244,20 +243,12 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     memory[:] = jobs.memory
     begin = jobs.op_ptr[model]
     for op in range(begin, jobs.op_ptr[model + 1]):
-        count, need, found = jobs.op_splits[op, d], jobs.op_memory[op], False
-        for k in range(jobs.parent_ptr[op], jobs.parent_ptr[op + 1]):
-            parent = jobs.parent[k]
-            if jobs.op_splits[begin + parent, d] != count:
-                continue
-            room = 0.0
+        count, need = jobs.op_splits[op, d], jobs.op_memory[op]
+        parent = _roomy_parent(jobs, begin, op, d, work)
+        if parent >= 0:
             for i in range(count):
-                room += memory[op_servers[parent, i]]
-            if room >= need:
-                for i in range(count):
-                    op_servers[op - begin, i] = op_servers[parent, i]
-                found = True
-                break
-        if not found:
+                op_servers[op - begin, i] = op_servers[parent, i]
+        else:
             row = _first_fit(jobs, count, need / count, work.free, memory)
             if row < 0:
                 return False
@@ -271,6 +262,21 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
 
 
 @uncounted
+def _roomy_parent(jobs, begin, op, d, work):  # type: ignore[no-untyped-def]
+    """Return the first parent with as many servers as the op has sub-ops and the memory together,
+    -1 for none.
+    """
+    for k in range(jobs.parent_ptr[op], jobs.parent_ptr[op + 1]):
+        parent = jobs.parent[k]
+        if jobs.op_splits[begin + parent, d] == jobs.op_splits[op, d]:
+            room = 0.0
+            for i in range(jobs.op_splits[op, d]):
+                room += work.memory[work.op_servers[parent, i]]
+            if room >= jobs.op_memory[op]:
+                return parent
+    return -1
+
+
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil
     (0 to 1).
@@ -281,14 +287,19 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
         if 2 * size < jobs.degrees[-1]:
             continue
         for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-            if not _all_in(jobs.server_ptr, jobs.server, row, work.free):
-                continue
-            total += 1
-            for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
-                if work.trial[jobs.server[k]]:
-                    lost += 1
-                    break
+            if _all_in(jobs.server_ptr, jobs.server, row, work.free):
+                total += 1
+                lost += _any_in(jobs.server_ptr, jobs.server, row, work.trial)
     return lost / total if total > 0 else 0.0
+
+
+@uncounted
+def _any_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
+    """Whether a server of a block is marked."""
+    for k in range(server_ptr[row], server_ptr[row + 1]):
+        if marked[server[k]]:
+            return True
+    return False
 
 
 @uncounted

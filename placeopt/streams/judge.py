@@ -36,31 +36,44 @@ def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
         if len(wrong) >= MAX_VIOLATIONS:
             break
         model, degree = int(problem.model[job]), int(episode.degree[job])
-        name, now = f"job {job} ({table.models[model]})", int(problem.arrival[job])
-        jct = int(episode.jct[job])
+        name, jct = f"job {job} ({table.models[model]})", int(episode.jct[job])
         if not servers:
             if jct or episode.cause[job] not in (1, 2, 3):
                 wrong.append(f"{name} holds no server, but is called started or completed")
-            continue
-        if degree not in table.degrees:
+        elif degree not in table.degrees:
             wrong.append(f"{name} has the degree {degree}, which the topology lacks")
-            continue
-        idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
-        reasons = [
-            *_wrong_times(problem, job, jct, _completion_time(table, model, degree), degree),
-            *_wrong_end(problem, episode, job, now + jct),
-            *(
+        else:
+            end = int(problem.arrival[job]) + jct
+            reasons = [
+                *_wrong_times(problem, job, jct, _completion_time(table, model, degree), degree),
+                *_wrong_end(problem, episode, job, end),
+                *_wrong_servers(problem, episode, job, servers, free_at, layout),
+            ]
+            wrong += [name + reason for reason in reasons]
+            for server in servers:
+                free_at[server] = end
+    return wrong[:MAX_VIOLATIONS]
+
+
+def _wrong_servers(
+    problem: JobStreamProblem,
+    episode: Episode,
+    job: int,
+    servers: list[int],
+    free_at: list[int],
+    layout: _Layout,
+) -> Iterator[str]:
+    now = int(problem.arrival[job])
+    for server in servers:
+        if free_at[server] > now:
+            yield (
                 f" starts at {now} on server {server}, which another job holds until "
                 f"{free_at[server]}"
-                for server in servers
-                if free_at[server] > now
-            ),
-            *(f": {reason}" for reason in layout.check(model, degree, servers, idle)),
-        ]
-        wrong += [name + reason for reason in reasons]
-        for server in servers:
-            free_at[server] = now + jct
-    return wrong[:MAX_VIOLATIONS]
+            )
+    idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
+    model, degree = int(problem.model[job]), int(episode.degree[job])
+    for reason in layout.check(model, degree, servers, idle):
+        yield f": {reason}"
 
 
 def _wrong_times(

@@ -266,15 +266,8 @@ _FLOATS = (
 
 def _convert(key: str, value: Any) -> Any:
     """Return the value of an option in its type."""
-    try:
-        if key in _INTS:
-            if isinstance(value, bool) or float(value) != int(float(value)):
-                raise ValueError
-            return int(float(value))
-        if key in _FLOATS:
-            return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise _expected(key, "a whole number" if key in _INTS else "a number", value) from None
+    if key in _INTS or key in _FLOATS:
+        return _number(key, value)
     if key in ("zero_input", "redraw"):
         if str(value).lower() not in ("true", "false", "1", "0"):
             raise _expected(key, "true or false", value)
@@ -287,6 +280,18 @@ def _convert(key: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _expected(key, "a text", value)
     return str(value)
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        number = float(value)
+        if key in _FLOATS:
+            return number
+        if isinstance(value, bool) or number != int(number):
+            raise ValueError
+        return int(number)
+    except (TypeError, ValueError, OverflowError):
+        raise _expected(key, "a whole number" if key in _INTS else "a number", value) from None
 
 
 def _expected(key: str, kind: str, value: Any) -> InputError:

@@ -86,14 +86,15 @@ class RampTopology:
             )
         if not 0 < self.memory < MAX_SUM:
             raise InputError(f"topology: memory must be in 1..2^62 bytes, received {self.memory}")
-        for key in ("bandwidth", "memory_frequency", "peak_flops"):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"topology: {key} must be a positive number, received {value}")
-        for key in ("propagation", "io_latency"):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"topology: {key} must be a number >= 0, received {value}")
+        for keys, low, what in (
+            (("bandwidth", "memory_frequency", "peak_flops"), math.ulp(0.0), "positive number"),
+            (("propagation", "io_latency"), 0.0, "number >= 0"),
+        ):
+            for key in keys:
+                if not low <= getattr(self, key) < math.inf:
+                    raise InputError(
+                        f"topology: {key} must be a {what}, received {getattr(self, key)}"
+                    )
 
     @property
     def num_servers(self) -> int:

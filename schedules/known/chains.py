@@ -106,8 +106,7 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
             f"received {len(backward)} (a forward-only pipeline has no such schedule)"
         )
     edges = {(u, v) for u, v, _ in problem.edges}
-    sequence = forward + backward
-    for u, v in itertools.pairwise(sequence):
+    for u, v in itertools.pairwise(forward + backward):
         if (u, v) not in edges:
             raise InputError(
                 f"'{problem.name}' branches: '{problem.block_names[v]}' does not follow "
@@ -115,7 +114,6 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
             )
     backward = backward[::-1]
     device = [int(problem.devices_of(i)[0]) for i in forward]
-    weight = [-1] * len(forward)
     for stage, block in enumerate(backward):
         if int(problem.devices_of(block)[0]) != device[stage]:
             raise InputError(
@@ -123,19 +121,8 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
                 "forward "
                 f"block '{problem.block_names[forward[stage]]}'"
             )
-        mine = [
-            w
-            for w in weights
-            if (block, w) in edges and int(problem.devices_of(w)[0]) == device[stage]
-        ]
-        if len(mine) > (problem.kind[block] == "I"):
-            raise InputError(
-                f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
-                "device; "
-                "expected at most one for an I, none for a B"
-            )
-        if mine:
-            weight[stage] = mine[0]  # an I without weights of its own has none
+    of_block = {block: [w for w in weights if (block, w) in edges] for block in backward}
+    weight = [_weight_block(problem, block, of_block[block]) for block in backward]
     lost = sorted(set(weights) - set(weight))
     if lost:
         raise InputError(
@@ -143,6 +130,21 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
             "device"
         )
     return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
+
+
+def _weight_block(problem: PipelineProblem, block: int, weights: list[int]) -> int:
+    """Return the W block of a backward block, on its device; -1 where it has none, as an I without
+    weights of its own.
+    """
+    here = int(problem.devices_of(block)[0])
+    mine = [w for w in weights if int(problem.devices_of(w)[0]) == here]
+    if len(mine) > (problem.kind[block] == "I"):
+        raise InputError(
+            f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its "
+            "device; "
+            "expected at most one for an I, none for a B"
+        )
+    return mine[0] if mine else -1
 
 
 def starts_of_orders(

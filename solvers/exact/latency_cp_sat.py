@@ -29,7 +29,7 @@ from placeopt.solvers.exact.latency_warm_start import offer_slots, pooled
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ortools.sat.python import cp_model
 
@@ -60,40 +60,51 @@ class LatencyCpModel(PlacementModel):
         self._times()
 
     def _place(self) -> None:
-        cp, p = self.cp, self.problem
-        leader = self.problem.units.head
+        p = self.problem
         self.x: list[list[cp_model.IntVar | None]] = []
         shared: dict[int, list[cp_model.IntVar | None]] = {}
-        for v in range(p.num_ops):
-            if p.slots == 1 and int(leader[v]) in shared:
-                self.x.append(shared[int(leader[v])])
+        for v, head in enumerate(p.units.head.tolist()):
+            if p.slots > 1:
+                self.x.append(self._row(v, np.array([v])))
                 continue
-            members = np.flatnonzero(leader == leader[v]) if p.slots == 1 else np.array([v])
-            row: list[cp_model.IntVar | None] = []
-            for u, (d, _) in enumerate(self.units):
-                fits = (p.compute[members, d] != INCOMPATIBLE).all() and p.resident[
-                    members
-                ].sum() <= p.capacity[d]
-                row.append(cp.new_bool_var(f"x{v}_{u}") if fits else None)
-            present = [var for var in row if var is not None]
-            if present:
-                cp.add_exactly_one(present)
-            else:
-                cp.add_bool_or([])
-            shared[int(leader[v])] = row
-            self.x.append(row)
+            if head not in shared:
+                shared[head] = self._row(v, np.flatnonzero(p.units.head == head))
+            self.x.append(shared[head])
         if p.slots > 1:
-            for v in range(p.num_ops):
-                if leader[v] != v:
-                    for d in {d for d, _ in self.units}:
-                        cp.add(sum(self._on(v, d)) == sum(self._on(int(leader[v]), d)))
-        unit = max(1, int(p.resident.sum()) // MAX_GRID)
-        for d in {d: None for d, _ in self.units}:
-            if p.resident.sum() > p.capacity[d]:
+            self._keep_units_together()
+        self._limit_memory()
+
+    def _row(self, v: int, members: Ints) -> list[cp_model.IntVar | None]:
+        """Return a variable per unit that can hold these ops; exactly one does."""
+        p = self.problem
+        bytes_needed = p.resident[members].sum()
+        row = []
+        for u, (d, _) in enumerate(self.units):
+            fits = (p.compute[members, d] != INCOMPATIBLE).all() and bytes_needed <= p.capacity[d]
+            row.append(self.cp.new_bool_var(f"x{v}_{u}") if fits else None)
+        present = [var for var in row if var is not None]
+        if present:
+            self.cp.add_exactly_one(present)
+        else:
+            self.cp.add_bool_or([])
+        return row
+
+    def _keep_units_together(self) -> None:
+        """Keep ops that share a device on one, in whatever slots of it."""
+        for v, head in enumerate(self.problem.units.head.tolist()):
+            for d in dict(self.units) if head != v else ():
+                self.cp.add(sum(self._on(v, d)) == sum(self._on(head, d)))
+
+    def _limit_memory(self) -> None:
+        p = self.problem
+        total = p.resident.sum()
+        unit = max(1, int(total) // MAX_GRID)
+        for d in dict(self.units):
+            if total > p.capacity[d]:
                 terms = [
                     int(p.resident[v]) // unit * x for v in range(p.num_ops) for x in self._on(v, d)
                 ]
-                cp.add(sum(terms) <= int(p.capacity[d]) // unit)
+                self.cp.add(sum(terms) <= int(p.capacity[d]) // unit)
 
     def _on(self, v: int, d: int) -> list[cp_model.IntVar]:
         return [
@@ -111,42 +122,49 @@ class LatencyCpModel(PlacementModel):
             cp.add(r <= self.latency)
         previous = None
         durations = []
-        for u, (d, s) in enumerate(self.units):
-            if s < 0:
-                continue
-            start = cp.new_int_var(0, self.horizon, f"s{u}")
-            end = cp.new_int_var(0, self.horizon, f"e{u}")
-            terms: list[Any] = [1]
-            for v in range(p.num_ops):
-                x = self.x[v][u]
-                if x is not None:
-                    ticks = self._ticks(int(p.compute[v, d]))
-                    if ticks:
-                        terms.append(ticks * x)
-                    cp.add(self.ready[v] >= end).only_enforce_if(x)
-            for t in range(p.num_tensors):
-                terms.extend(
-                    self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start)
-                )
-            cp.add(end == start + sum(terms))
-            durations.append(end - start)
-            if s > 0 and previous is not None:
-                cp.add(start >= previous)
-            previous = end
-        for u, (d, s) in enumerate(self.units):
+        for u, (_, s) in enumerate(self.units):
             if s >= 0:
-                continue
-            for v in range(p.num_ops):
-                x = self.x[v][u]
-                if x is None:
-                    continue
-                ticks = self._ticks(int(p.compute[v, d]))
-                cp.add(self.ready[v] >= ticks).only_enforce_if(x)
-                for w in self._producers(v):
-                    cp.add(self.ready[v] >= self.ready[w] + ticks).only_enforce_if(x)
+                start, end = self._slot(u)
+                durations.append(end - start)
+                if s > 0 and previous is not None:
+                    cp.add(start >= previous)
+                previous = end
+        for u, (_, s) in enumerate(self.units):
+            if s < 0:
+                self._pool(u)
         self._paths()
         self._break_symmetry(durations)
         cp.minimize(self.latency)
+
+    def _slot(self, u: int) -> tuple[cp_model.IntVar, cp_model.IntVar]:
+        """Return start and end of a slot, which takes as long as its ops and transfers."""
+        cp, p, d = self.cp, self.problem, self.units[u][0]
+        start = cp.new_int_var(0, self.horizon, f"s{u}")
+        end = cp.new_int_var(0, self.horizon, f"e{u}")
+        terms: list[Any] = [1]
+        for v in range(p.num_ops):
+            x = self.x[v][u]
+            if x is not None:
+                ticks = self._ticks(int(p.compute[v, d]))
+                if ticks:
+                    terms.append(ticks * x)
+                cp.add(self.ready[v] >= end).only_enforce_if(x)
+        for t in range(p.num_tensors):
+            terms.extend(
+                self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start)
+            )
+        cp.add(end == start + sum(terms))
+        return start, end
+
+    def _pool(self, u: int) -> None:
+        """Let each op of the pool be ready its own time after the ops before it."""
+        for v in range(self.problem.num_ops):
+            x = self.x[v][u]
+            if x is not None:
+                ticks = self._ticks(int(self.problem.compute[v, self.units[u][0]]))
+                self.cp.add(self.ready[v] >= ticks).only_enforce_if(x)
+                for w in self._producers(v):
+                    self.cp.add(self.ready[v] >= self.ready[w] + ticks).only_enforce_if(x)
 
     def _producers(self, v: int) -> list[int]:
         ptr, producer, _ = self.problem.predecessors
@@ -201,19 +219,24 @@ class LatencyCpModel(PlacementModel):
             cp.add(after[v] <= self.ready[v])
         for e, t in enumerate(p.edge_tensor.tolist()):
             w, v = int(p.producer[t]), int(p.consumer[e])
-            moves = []
-            for u, (d, s) in enumerate(self.units):
-                ticks = self._ticks(int(self.problem.io_ticks[t, d])) if s >= 0 else 0
-                x, y = self.x[w][u], self.x[v][u]
-                if ticks and x is not y:
-                    for first, second in ((x, y), (y, x)):
-                        if first is not None:
-                            crossed = cp.new_bool_var(f"c{e}_{u}")
-                            cp.add_bool_or(
-                                [first.negated(), crossed] + ([] if second is None else [second])
-                            )
-                            moves.append(ticks * crossed)
-            cp.add(after[v] >= after[w] + sum(own[v]) + sum(moves))
+            cp.add(after[v] >= after[w] + sum(own[v]) + sum(self._crossings(e, t, w, v)))
+
+    def _crossings(self, e: int, t: int, w: int, v: int) -> Iterator[Any]:
+        """Yield the ticks of tensor t out of and into each slot that holds one end of the edge e
+        only.
+        """
+        for u, (d, s) in enumerate(self.units):
+            ticks = self._ticks(int(self.problem.io_ticks[t, d])) if s >= 0 else 0
+            x, y = self.x[w][u], self.x[v][u]
+            if not ticks or x is y:
+                continue
+            for first, second in ((x, y), (y, x)):
+                if first is not None:
+                    crossed = self.cp.new_bool_var(f"c{e}_{u}")
+                    self.cp.add_bool_or(
+                        [first.negated(), crossed] + ([] if second is None else [second])
+                    )
+                    yield ticks * crossed
 
     def _break_symmetry(self, durations: list[Any]) -> None:
         """Among identical accelerators the first slots last ever less long."""

@@ -9,6 +9,7 @@ segments in the pool.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
+
+
+class Step(IntEnum):
+    """How the last node of a prefix gets where it is, beside the first node of its segment."""
+
+    POOLED = -1
+    UNUSED = -2
+
 
 _MOVES, _MOVES_PER_CHOICE = 60_000, 300  # of a chunk; fewer on small problems
 _MAX_NODES = 1_000
@@ -102,37 +111,44 @@ def _segments(problem: PlacementProblem, model: ContractedProblem) -> Ints | Non
     for _, g in pools[:1]:
         serial = np.where(model.allowed[:, g], model.total[:, g], large).astype(np.float64)
     durations = {g: _durations(model, g) for g in {g for _, g in accelerators}}
-    value = np.full((n + 1, len(accelerators) + 1), large)
-    value[0] = 0.0
-    choice = np.full(
-        (n + 1, len(accelerators) + 1), -1, np.int64
-    )  # -1 pool, -2 unused, i segment start
-    for a in range(len(accelerators) + 1):
-        for j in range(n + 1):
-            if a > 0:
-                value[j, a], choice[j, a] = value[j, a - 1], -2
-                if j > 0:
-                    through = value[:j, a - 1] + durations[accelerators[a - 1][1]][:j, j]
-                    i = int(through.argmin())
-                    if through[i] < value[j, a]:
-                        value[j, a], choice[j, a] = through[i], i
-            if j > 0 and value[j - 1, a] + serial[j - 1] < value[j, a]:
-                value[j, a], choice[j, a] = value[j - 1, a] + serial[j - 1], -1
+    value, choice = _best_segments(serial, [durations[g] for _, g in accelerators])
     if value[n, -1] >= large:
         return None
     device = np.zeros(n, np.int64)
     j, a = n, len(accelerators)
     while j > 0:
         step = int(choice[j, a])
-        if step == -2:
+        if step == Step.UNUSED:
             a -= 1
-        elif step == -1:
+        elif step == Step.POOLED:
             j -= 1
             device[j] = pools[0][0]
         else:
             device[step:j] = accelerators[a - 1][0]
             j, a = step, a - 1
     return model.expand(device)
+
+
+def _best_segments(serial: Floats, durations: list[Floats]) -> tuple[Floats, Ints]:
+    """Return the least time of the first j nodes with the first a accelerators, and how the last
+    node gets there: in the pool, or in a segment that starts at a node, or the accelerator is
+    unused.
+    """
+    shape = len(serial) + 1, len(durations) + 1
+    value, choice = np.full(shape, float(2**62)), np.full(shape, Step.POOLED, np.int64)
+    value[0] = 0.0
+    for a in range(shape[1]):
+        for j in range(shape[0]):
+            if a > 0:
+                value[j, a], choice[j, a] = value[j, a - 1], Step.UNUSED
+            if a > 0 and j > 0:
+                through = value[:j, a - 1] + durations[a - 1][:j, j]
+                i = int(through.argmin())
+                if through[i] < value[j, a]:
+                    value[j, a], choice[j, a] = through[i], i
+            if j > 0 and value[j - 1, a] + serial[j - 1] < value[j, a]:
+                value[j, a], choice[j, a] = value[j - 1, a] + serial[j - 1], Step.POOLED
+    return value, choice
 
 
 def _durations(model: ContractedProblem, g: int) -> Floats:

@@ -245,8 +245,6 @@ def _orders(model: ContractedProblem, count: int, generator: np.random.Generator
             at = len(ready) - 1 if generator.random() < 0.5 else int(generator.integers(len(ready)))
             u = ready.pop(at)
             order.append(u)
-            for v in successors[u]:
-                waiting[v] -= 1
-                if waiting[v] == 0:
-                    ready.append(v)
+            waiting[successors[u]] -= 1
+            ready += [v for v in successors[u] if waiting[v] == 0]
         yield np.array(order, np.int64)

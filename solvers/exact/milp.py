@@ -162,29 +162,33 @@ class PeriodProgram:
         return len(self.upper) - 1
 
     def _loads(self, passes: int) -> None:
-        m = self.model
         loads = []
         for d in range(self.problem.num_devices):
-            g = int(self.model.type_of[d])
-            terms: list[list[tuple[int, float]]] = [[] for _ in range(passes)]
-            for v in range(m.num_nodes):
-                for p in range(passes):
-                    ticks = m.compute[p, v, g] if passes == 2 else m.total[v, g]
-                    if ticks:
-                        terms[p].append((int(self.x[v, d]), float(ticks) / self.scale))
-            for t in range(len(m.producer)):
-                if m.weight[t, g]:
-                    p = int(m.tensor_pass[t]) if passes == 2 else 0
-                    terms[p].extend(
-                        (c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d)
-                    )
+            terms = self._terms(passes, d)
             for p in range(passes):
                 self.rows.add([*terms[p], (self.period[p], -1.0)], -np.inf, 0.0)
             loads.append(terms[0])
         if self.problem.contiguity != "chain":
-            for devices in m.types:
+            for devices in self.model.types:
                 for a, b in itertools.pairwise(devices):
                     self.rows.add([*loads[a], *[(c, -value) for c, value in loads[b]]], 0.0, np.inf)
+
+    def _terms(self, passes: int, d: int) -> list[list[tuple[int, float]]]:
+        """Return the load of a device in each pass."""
+        m, g = self.model, int(self.model.type_of[d])
+        terms: list[list[tuple[int, float]]] = [[] for _ in range(passes)]
+        for v in range(m.num_nodes):
+            for p in range(passes):
+                ticks = m.compute[p, v, g] if passes == 2 else m.total[v, g]
+                if ticks:
+                    terms[p].append((int(self.x[v, d]), float(ticks) / self.scale))
+        for t in range(len(m.producer)):
+            if m.weight[t, g]:
+                p = int(m.tensor_pass[t]) if passes == 2 else 0
+                terms[p].extend(
+                    (c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d)
+                )
+        return terms
 
     def _transfer(self, t: int, d: int) -> list[int]:
         m = self.model

@@ -235,30 +235,19 @@ class PeriodCpModel(PlacementModel):
                     cp.add_bool_or([x.negated(), z[v].negated()] + ([] if y is None else [y]))
 
     def _chain(self) -> None:
-        cp, k = self.cp, self.problem.num_devices
+        cp, m, k = self.cp, self.model, self.problem.num_devices
         before: dict[tuple[int, int], Any] = {}
-        for a in range(k):
-            for b in range(a + 1, k):
-                first = (
-                    cp.new_constant(1)
-                    if self.model.type_of[a] == self.model.type_of[b]
-                    else cp.new_bool_var(f"before{a}_{b}")
-                )
-                before[a, b], before[b, a] = first, first.negated()
-        for a in range(k):
-            for b in range(k):
-                for c in range(k):
-                    if len({a, b, c}) == 3:
-                        cp.add_bool_or(
-                            [before[a, b].negated(), before[b, c].negated(), before[a, c]]
-                        )
-        m = self.model
+        for a, b in itertools.combinations(range(k), 2):
+            alike = m.type_of[a] == m.type_of[b]
+            first = cp.new_constant(1) if alike else cp.new_bool_var(f"before{a}_{b}")
+            before[a, b], before[b, a] = first, first.negated()
+        for a, b, c in itertools.permutations(range(k), 3):
+            cp.add_bool_or([before[a, b].negated(), before[b, c].negated(), before[a, c]])
         for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
-            for a in range(k):
-                for b in range(k):
-                    x, y = self.x[u][a], self.x[v][b]
-                    if a != b and x is not None and y is not None:
-                        cp.add_bool_or([x.negated(), y.negated(), before[a, b]])
+            for a, b in itertools.permutations(range(k), 2):
+                x, y = self.x[u][a], self.x[v][b]
+                if x is not None and y is not None:
+                    cp.add_bool_or([x.negated(), y.negated(), before[a, b]])
 
     # --- solutions
     # -------------------------------------------------------------------------------------

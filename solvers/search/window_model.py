@@ -133,47 +133,34 @@ class WindowModel:
             self.model.minimize(self.makespan)
 
     def _devices(self, allowed: Flags, free: set[int]) -> None:
-        m = self.model
-        true = m.new_constant(1)
+        true = self.model.new_constant(1)
         by_unit: dict[int, dict[int, Any]] = {}
         self.on: dict[int, dict[int, Any]] = {}
         for v in self.inside:
-            i = int(self.unit[v])
+            i, now = int(self.unit[v]), int(self.now.device[v])
             if i not in by_unit:
-                devices = (
-                    np.flatnonzero(allowed[i]).tolist() if i in free else [int(self.now.device[v])]
-                )
+                devices = np.flatnonzero(allowed[i]).tolist() if i in free else [now]
                 if len(devices) == 1:
                     by_unit[i] = {devices[0]: true}
                 else:
-                    by_unit[i] = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
-                    m.add_exactly_one(by_unit[i].values())
-                    for d, literal in by_unit[i].items():
-                        m.add_hint(literal, int(d == self.now.device[v]))
+                    by_unit[i] = self._choice(i, devices, now)
             self.on[v] = by_unit[i]
         self.free_units = {i: literals for i, literals in by_unit.items() if len(literals) > 1}
+
+    def _choice(self, unit: int, devices: list[int], now: int) -> dict[int, Any]:
+        """Return a literal per device; the unit is on one of them."""
+        literals = {d: self.model.new_bool_var(f"on_{unit}_{d}") for d in devices}
+        self.model.add_exactly_one(literals.values())
+        for d, literal in literals.items():
+            self.model.add_hint(literal, int(d == now))
+        return literals
 
     def _times(self, tail: Ints) -> None:
         """Add starts and ends; release times and tails of the devices from the ops outside the
         slice.
         """
         m, p, now = self.model, self.problem, self.now
-        first = min(int(now.start[v]) for v in self.inside)
-        last = {d: 0 for d in range(p.num_devices)}  # end of the ops before the slice
-        follow = {d: 0 for d in range(p.num_devices)}  # tail of the first op after it
-        for v in now.order.tolist():
-            d = int(now.device[v])
-            if v in self.within:
-                continue
-            if now.start[v] < first or (now.finish[v] <= first):
-                last[d] = max(last[d], int(now.finish[v]))
-            elif follow[d] == 0:
-                follow[d] = int(tail[v])
-        self.before = {
-            v
-            for v in range(p.num_ops)
-            if v not in self.within and (now.start[v] < first or now.finish[v] <= first)
-        }
+        last, follow = self._outside(tail)
         self.start: dict[int, Any] = {}
         self.end: dict[int, Any] = {}
         self.device_tails: list[tuple[int, int, int]] = []
@@ -195,6 +182,25 @@ class WindowModel:
                     self.device_tails.append((v, d, follow[d] // self.grid))
                     m.add(self.end[v] + follow[d] // self.grid <= self.horizon).only_enforce_if(x)
 
+    def _outside(self, tail: Ints) -> tuple[list[int], list[int]]:
+        """Return per device the end of the ops before the slice and the tail of the first after
+        it.
+        """
+        now = self.now
+        first = min(int(now.start[v]) for v in self.inside)
+        last, follow = [0] * self.problem.num_devices, [0] * self.problem.num_devices
+        self.before: set[int] = set()
+        for v in now.order.tolist():
+            d = int(now.device[v])
+            if v in self.within:
+                continue
+            if now.start[v] < first or now.finish[v] <= first:
+                self.before.add(v)
+                last[d] = max(last[d], int(now.finish[v]))
+            elif follow[d] == 0:
+                follow[d] = int(tail[v])
+        return last, follow
+
     def _no_overlap(self) -> None:
         m = self.model
         lanes: dict[int, list[Any]] = {}
@@ -215,38 +221,42 @@ class WindowModel:
             m.add_no_overlap(lane)
 
     def _edges(self, tail: Ints) -> None:
-        m, p, now = self.model, self.problem, self.now
         self.after: dict[int, int] = dict.fromkeys(self.inside, 0)
-        ptr, source, tensor = p.predecessors
+        ptr, source, tensor = self.problem.predecessors
         for v in self.inside:
             for e in range(ptr[v], ptr[v + 1]):
                 u, t = int(source[e]), int(tensor[e])
                 if u in self.within:
                     self._edge(u, v, t)
-                    continue
-                home = int(now.device[u])
-                for d, x in self.on[v].items():
-                    ready = -(
-                        -(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.grid
-                    )
-                    if ready > 0:
-                        m.add(self.start[v] >= ready).only_enforce_if(x)
-        out, target, sent = p.successors
+                else:
+                    self._edge_into(u, v, t)
+        out, target, sent = self.problem.successors
         for u in self.inside:
             for e in range(out[u], out[u + 1]):
-                w, t = int(target[e]), int(sent[e])
-                if w in self.within or w in self.before:
-                    continue
-                there = int(now.device[w])
-                delays = {d: arrival_delay(p, now, t, d, there) for d in self.on[u]}
-                base = min(delays.values())
-                self.after[u] = max(self.after[u], (base + int(tail[w])) // self.grid)
-                for d, x in self.on[u].items():
-                    m.add(
-                        self.end[u] + (delays[d] + int(tail[w])) // self.grid <= self.horizon
-                    ).only_enforce_if(x)
-                    if delays[d] > base:
-                        self.device_tails.append((u, d, (delays[d] + int(tail[w])) // self.grid))
+                w = int(target[e])
+                if w not in self.within and w not in self.before:
+                    self._edge_out_of(u, w, int(sent[e]), int(tail[w]))
+
+    def _edge_into(self, u: int, v: int, t: int) -> None:
+        """Let v start after what it reads of u, which stays where it is."""
+        finish, home = int(self.now.finish[u]), int(self.now.device[u])
+        for d, x in self.on[v].items():
+            delay = arrival_delay(self.problem, self.now, t, home, d)
+            ready = -(-(finish + delay) // self.grid)
+            if ready > 0:
+                self.model.add(self.start[v] >= ready).only_enforce_if(x)
+
+    def _edge_out_of(self, u: int, w: int, t: int, tail: int) -> None:
+        """Let u end early enough for w, which stays where it is."""
+        there = int(self.now.device[w])
+        delays = {d: arrival_delay(self.problem, self.now, t, d, there) for d in self.on[u]}
+        base = min(delays.values())
+        self.after[u] = max(self.after[u], (base + tail) // self.grid)
+        for d, x in self.on[u].items():
+            left = (delays[d] + tail) // self.grid
+            self.model.add(self.end[u] + left <= self.horizon).only_enforce_if(x)
+            if delays[d] > base:
+                self.device_tails.append((u, d, left))
 
     def _edge(self, u: int, v: int, t: int) -> None:
         """Delay between two ops of the slice."""

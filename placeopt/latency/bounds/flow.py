@@ -391,25 +391,15 @@ class FlowBound:
         """Accelerator of every slot: those that share a class together, the fullest first, each
         where it fits most closely.
         """
-        a, p = self.arrays, self.problem
-        number = int(units.max(initial=-1)) + 1
-        joined = list(range(number))
-        first: dict[int, int] = {}
-        used = [0] * number
-        for group, unit, size in zip(
-            a.group.tolist(), units.tolist(), a.resident.tolist(), strict=True
-        ):
+        used = [0] * (int(units.max(initial=-1)) + 1)
+        for unit, size in zip(units.tolist(), self.arrays.resident.tolist(), strict=True):
             if unit >= 0:
                 used[unit] += size
-                old, new = joined[unit], joined[first.setdefault(group, unit)]
-                joined = [new if label == old else label for label in joined]
-        parts: dict[int, list[int]] = {}
-        for unit, label in enumerate(joined):
-            parts.setdefault(label, []).append(unit)
-        free = [int(p.capacity[d]) for d in self._accelerators]
-        left = [p.slots] * len(free)
-        home = [0] * number
-        for units_of in sorted(parts.values(), key=lambda part: -sum(used[u] for u in part)):
+        parts = self._slots_together(units, len(used))
+        free = [int(self.problem.capacity[d]) for d in self._accelerators]
+        left = [self.problem.slots] * len(free)
+        home = [0] * len(used)
+        for units_of in sorted(parts, key=lambda part: -sum(used[u] for u in part)):
             size = sum(used[u] for u in units_of)
             fitting = [i for i in range(len(free)) if left[i] >= len(units_of) and free[i] >= size]
             at = (
@@ -422,6 +412,19 @@ class FlowBound:
             for unit in units_of:
                 home[unit] = at
         return home
+
+    def _slots_together(self, units: Ints, number: int) -> list[list[int]]:
+        """Return the slots in parts: those that share a class are in one."""
+        joined = list(range(number))
+        first: dict[int, int] = {}
+        for group, unit in zip(self.arrays.group.tolist(), units.tolist(), strict=True):
+            if unit >= 0:
+                old, new = joined[unit], joined[first.setdefault(group, unit)]
+                joined = [new if label == old else label for label in joined]
+        parts: dict[int, list[int]] = {}
+        for unit, label in enumerate(joined):
+            parts.setdefault(label, []).append(unit)
+        return list(parts.values())
 
     def _placement(self, units: Ints) -> tuple[Ints, Ints]:
         """(device, slot) of every op; one that was left out goes to a neighbour."""

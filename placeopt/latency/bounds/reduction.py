@@ -148,7 +148,6 @@ class Reduction:
         that one's slot.
         """
         colour = self.problem.units.head
-        several = self.problem.slots > 1
         again = True
         while again:
             again = False
@@ -156,22 +155,30 @@ class Reduction:
                 a, b = group[u], group[v]
                 if a == b or colour[u] != colour[v] or len(members[a]) + len(members[b]) > 64:
                     continue
-                before_b = {group[x] for w in members[b] for x in graph.predecessors(w)} - {b}
-                after_a = {group[x] for w in members[a] for x in graph.successors(w)} - {a}
-                if before_b != {a} and after_a != {b}:
-                    continue
-                if several and (
-                    len(members[a]) > 1 or self.slot_time[a] or graph.in_degree(a) or after_a != {b}
-                ):
-                    continue
-                both = members[a] + members[b]
-                if _crossing_time(graph, both, dict.fromkeys(both, 0)) is None:
-                    continue
-                for w in members[b]:
-                    group[w] = a
-                members[a] = both
-                del members[b]
-                again = True
+                if self._may_merge(graph, group, members, a, b):
+                    for w in members[b]:
+                        group[w] = a
+                    members[a] += members.pop(b)
+                    again = True
+
+    def _may_merge(
+        self,
+        graph: nx.DiGraph,
+        group: dict[int, int],
+        members: dict[int, list[int]],
+        a: int,
+        b: int,
+    ) -> bool:
+        """Whether the node b can become a part of a, which feeds it."""
+        before_b = {group[x] for w in members[b] for x in graph.predecessors(w)} - {b}
+        after_a = {group[x] for w in members[a] for x in graph.successors(w)} - {a}
+        if self.problem.slots > 1:
+            weight = len(members[a]) == 1 and not self.slot_time[a] and not graph.in_degree(a)
+            joins = weight and after_a == {b}
+        else:
+            joins = before_b == {a} or after_a == {b}
+        both = members[a] + members[b]
+        return joins and _crossing_time(graph, both, dict.fromkeys(both, 0)) is not None
 
     def _group_pool_time(self, graph: nx.DiGraph, ops: list[int]) -> int:
         """Ticks that any path through the node takes in the pool, -1 if some op cannot run
@@ -212,20 +219,23 @@ def _crossing_time(graph: nx.DiGraph, ops: list[int], times: dict[int, int]) -> 
     """
     inside = set(ops)
     part = graph.subgraph(ops)
-    entries = [v for v in ops if any(u not in inside for u in graph.predecessors(v))]
-    exits = [v for v in ops if any(w not in inside for w in graph.successors(v))]
+    entries = [v for v in ops if not inside.issuperset(graph.predecessors(v))]
+    exits = [v for v in ops if not inside.issuperset(graph.successors(v))]
     entries = entries or [v for v in ops if part.in_degree(v) == 0]
     exits = exits or [v for v in ops if part.out_degree(v) == 0]
     order = list(nx.topological_sort(part))
-    smallest: int | None = None
-    for entry in entries:
-        reach = {entry: times[entry]}
-        for v in order:
-            if v in reach:
-                for w in part.successors(v):
-                    reach[w] = max(reach.get(w, 0), reach[v] + times[w])
-        for last in exits:
-            if last not in reach:
-                return None
-            smallest = reach[last] if smallest is None else min(smallest, reach[last])
-    return smallest
+    longest = [_longest_from(part, order, entry, times) for entry in entries]
+    if not all(reach.keys() >= set(exits) for reach in longest):
+        return None
+    return min(reach[last] for reach in longest for last in exits)
+
+
+def _longest_from(
+    part: nx.DiGraph, order: list[int], entry: int, times: dict[int, int]
+) -> dict[int, int]:
+    """Return the longest time from the start of one node to the end of each that it reaches."""
+    reach = {entry: times[entry]}
+    for v in order:
+        for w in part.successors(v) if v in reach else ():
+            reach[w] = max(reach.get(w, 0), reach[v] + times[w])
+    return reach

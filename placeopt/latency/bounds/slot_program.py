@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, Flags, Ints
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inlined, uncounted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,12 +84,74 @@ class SlotTables(NamedTuple):
     num_live: Ints  # (I,)
 
 
+class _Way(NamedTuple):
+    """The way down from I to I': the slot S = I - I', a node per depth."""
+
+    within: Ints  # (classes,) nodes inside I
+    chosen: Ints  # (classes,) nodes inside S
+    inside: Ints  # (m,) consumers inside S
+    holds: Flags  # (m,) producer inside S
+    ahead: Ints  # (N + 2,) classes of S with nodes inside I', at each depth as all below
+    behind: Ints  # classes of S with nodes outside I
+    at: Ints  # ideal
+    edge: Ints  # next child to try
+    taken: Ints  # node removed last
+    compute: Ints  # ticks of S
+    moved: Ints  # ticks of the tensors that cross its border
+    used: Ints  # bytes
+    visits: Ints  # flow that visits S
+
+
 @entry
+def _way(nodes: int, tensors: int, classes: int) -> _Way:
+    """Return a way that has not begun."""
+    d = nodes + 2
+    return _Way(
+        within=np.zeros(classes, np.int64),
+        chosen=np.zeros(classes, np.int64),
+        inside=np.zeros(tensors, np.int64),
+        holds=np.zeros(tensors, np.bool_),
+        ahead=np.zeros(d, np.int64),
+        behind=np.zeros(d, np.int64),
+        at=np.zeros(d, np.int64),
+        edge=np.zeros(d, np.int64),
+        taken=np.full(d, nodes, np.int64),
+        compute=np.zeros(d, np.int64),
+        moved=np.zeros(d, np.int64),
+        used=np.zeros(d, np.int64),
+        visits=np.zeros(d, np.int64),
+    )
+
+
+@inlined
+def _contains(lattice: LatticeArrays, ideal: int, node: int) -> bool:
+    """Whether an ideal contains a node."""
+    return lattice.bits[ideal, node >> 6] >> np.uint64(node & 63) & np.uint64(1) != 0
+
+
+@inlined
+def _lower(
+    tables: SlotTables, ideal: int, to: int, below: int, state: int, s: int, cost: int, step: int
+) -> None:
+    """Enter a value that is lower than what stands there."""
+    tables.value[ideal, to, s] = cost
+    tables.back[ideal, to, s] = (below * tables.value.shape[1] + state) * 2 + step
+
+
+@inlined
+def _without(lattice: LatticeArrays, ideal: int, node: int) -> int:
+    """Return the ideal without a maximal node, -1 where the node is not maximal."""
+    for c in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
+        if lattice.child_node[c] == node:
+            return int(lattice.child_ideal[c])
+    return -1
+
+
+@inlined
 def _pool_steps(
     a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int
 ) -> None:
     """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
-    value, states = tables.value, tables.value.shape[1]
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
         v = a.leader[lattice.child_node[e]]
         first, last = a.follower_ptr[v], a.follower_ptr[v + 1]
@@ -97,27 +159,133 @@ def _pool_steps(
             continue
         cost, below = np.int64(0), np.int64(ideal)
         for i in range(last, first - 1, -1):  # the followers from behind, then the node itself
-            node, under = a.follower[i - 1] if i > first else v, np.int64(-1)
+            node = a.follower[i - 1] if i > first else v
             cost += flow.node[node] * a.pool_time[node]
-            for c in range(lattice.child_ptr[below], lattice.child_ptr[below + 1]):
-                if lattice.child_node[c] == node:
-                    under = np.int64(lattice.child_ideal[c])
-            below = under
+            below = _without(lattice, below, node)
             if below < 0:
                 break
-        if below < 0:
-            continue
-        kept = last - first + 1 == a.group_size[a.group[v]]  # then the same classes cross
-        for i in range(tables.num_live[below]):
-            b = np.int64(tables.live[below, i])
-            to, back = b if kept else 0, (below * states + b) * 2 + POOL
-            for s in range(value.shape[2]):
-                total = value[below, b, s] + cost
-                if total < min(value[ideal, to, s], room):
-                    value[ideal, to, s], tables.back[ideal, to, s] = total, back
+        if below >= 0:
+            kept = last - first + 1 == a.group_size[a.group[v]]  # then the same classes cross
+            _extend_by_pool(tables, ideal, below, kept, cost, room)
 
 
-@entry
+@inlined
+def _extend_by_pool(
+    tables: SlotTables, ideal: int, below: int, kept: bool, cost: int, room: int
+) -> None:
+    """Go from every state of the ideal below to this one by a step of the pool."""
+    for i in range(tables.num_live[below]):
+        state = np.int64(tables.live[below, i])
+        to = state if kept else np.int64(0)
+        for s in range(tables.value.shape[2]):
+            total = tables.value[below, state, s] + cost
+            if total < min(tables.value[ideal, to, s], room):
+                _lower(tables, ideal, to, below, state, s, total, POOL)
+
+
+@inlined
+def _cross(
+    a: FlowArrays, lattice: LatticeArrays, tables: SlotTables, way: _Way, ideal: int
+) -> None:
+    """Note which classes have nodes on both sides of the border of an ideal."""
+    for g in range(len(way.within)):
+        way.within[g] = 0
+    for v in range(len(a.resident)):
+        if _contains(lattice, ideal, v):
+            way.within[a.group[v]] += 1
+    for g in range(len(way.within)):
+        if 0 < way.within[g] < a.group_size[g]:
+            if tables.num_crossing[ideal] == 0:
+                tables.crossing[ideal, 0] = g
+            tables.crossing[ideal, 1] = g
+            tables.num_crossing[ideal] += 1
+
+
+@inlined
+def _put_back(a: FlowArrays, way: _Way, node: int) -> None:
+    """Take a node out of the slot again."""
+    way.chosen[a.group[node]] -= 1
+    for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
+        if a.touch_producer[e]:
+            way.holds[a.touch_tensor[e]] = False
+        else:
+            way.inside[a.touch_tensor[e]] -= 1
+
+
+@inlined
+def _may_take(
+    a: FlowArrays,
+    lattice: LatticeArrays,
+    flow: Flow,
+    way: _Way,
+    depth: int,
+    node: int,
+    room: int,
+) -> bool:
+    """Whether a slot with this node too can lead to a cost below the limit; what it computes, who
+    visits it, and which classes it leaves behind.
+    """
+    if (
+        node > way.taken[depth]
+        or a.slot_time[node] < 0
+        or way.used[depth] + a.resident[node] > a.capacity
+    ):
+        return False
+    d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
+    way.visits[d] = way.visits[depth] + flow.node[node]
+    for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
+        if _contains(lattice, way.at[0], a.edge_head[e]):  # then it is in the slot
+            way.visits[d] -= flow.edge[e]
+    way.compute[d] = way.compute[depth] + a.slot_time[node]
+    if way.visits[d] * way.compute[d] + flow.low[below] >= room:  # grows with the slot
+        return False
+    opens = way.chosen[g] == 0 and way.within[g] < a.group_size[g]
+    way.behind[d] = way.behind[depth] + (1 if opens else 0)
+    return a.most_open > 0 or way.behind[d] == 0  # it stays so
+
+
+@inlined
+def _take(a: FlowArrays, way: _Way, depth: int, node: int) -> None:
+    """Put a node into the slot."""
+    d, g = depth + 1, a.group[node]
+    way.ahead[d] = way.ahead[depth] + (1 if way.chosen[g] == 0 and way.within[g] > 1 else 0)
+    way.ahead[d] -= 1 if way.chosen[g] > 0 and way.chosen[g] + 1 == way.within[g] else 0
+    way.chosen[g] += 1
+    way.used[d], way.moved[d] = way.used[depth] + a.resident[node], way.moved[depth]
+    for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
+        t = a.touch_tensor[e]
+        if a.touch_producer[e]:
+            before, after = way.inside[t] > 0, way.inside[t] < a.size[t]
+            way.holds[t] = True
+        else:
+            before = way.inside[t] < a.size[t] if way.holds[t] else way.inside[t] > 0
+            after = way.inside[t] + 1 < a.size[t] if way.holds[t] else True
+            way.inside[t] += 1
+        if before != after:
+            way.moved[d] += a.io_time[t] if after else -a.io_time[t]
+
+
+@inlined
+def _fits(
+    a: FlowArrays, tables: SlotTables, way: _Way, below: int, state: int, d: int, two_slots: bool
+) -> bool:
+    """Whether the slot fits beside what holds the classes that it shares with the ideal below."""
+    if way.ahead[d] == 0:
+        return True
+    first, final = tables.crossing[below, 0], tables.crossing[below, 1]
+    holders, first_step = state // (a.steps * a.steps), state // a.steps % a.steps
+    one = two_slots and holders == ONE
+    held = first_step if one or (first >= 0 and way.chosen[first] > 0) else 0
+    if one or (final >= 0 and way.chosen[final] > 0):
+        held = max(held, state % a.steps)
+    if held * a.step + way.used[d] > a.capacity:
+        return False
+    if one:
+        return way.ahead[d] == tables.num_crossing[below]
+    return not (two_slots and holders == SEVERAL and way.ahead[d] == tables.num_crossing[below])
+
+
+@inlined
 def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before`
     crossed before it.
@@ -131,152 +299,139 @@ def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
     return holders if count == before else UNKNOWN
 
 
+@inlined
+def _state_after(
+    a: FlowArrays,
+    tables: SlotTables,
+    way: _Way,
+    below: int,
+    state: int,
+    d: int,
+    two_slots: bool,
+) -> int:
+    """Return the state of the ideal after the slot, from a state of the ideal below."""
+    low, high = tables.crossing[way.at[0], 0], tables.crossing[way.at[0], 1]
+    first, final = tables.crossing[below, 0], tables.crossing[below, 1]
+    holders, steps = state // (a.steps * a.steps), a.steps
+    first_step, last_step, here = state // steps % steps, state % steps, way.used[d] // a.step
+    at_low = max(first_step, last_step) if two_slots and holders == ONE else 0
+    at_high = at_low
+    if low == final:
+        at_low = last_step
+    if low == first:
+        at_low = first_step
+    if low >= 0 and way.chosen[low] > 0:
+        at_low = here
+    if high == first:
+        at_high = first_step
+    if high == final:
+        at_high = last_step
+    if high >= 0 and way.chosen[high] > 0:
+        at_high = here
+    to = at_low * steps + at_high
+    if two_slots:
+        count, before = tables.num_crossing[way.at[0]], tables.num_crossing[below]
+        to += steps * steps * _holders_after(holders, way.behind[d], count, before)
+    return to
+
+
+@inlined
+def _extend_by_slot(
+    a: FlowArrays, tables: SlotTables, way: _Way, below: int, d: int, room: int
+) -> None:
+    """Go from every state of the ideal below to the one on top of the way by the slot between."""
+    if (1 if way.ahead[d] > 0 else 0) + (1 if way.behind[d] > 0 else 0) > a.most_open:
+        return
+    value, ideal, slots = tables.value, way.at[0], tables.value.shape[2] - 1
+    two_slots = value.shape[1] > a.steps * a.steps  # on every accelerator
+    cost = way.visits[d] * (way.compute[d] + way.moved[d])
+    for i in range(tables.num_live[below]):
+        state = np.int64(tables.live[below, i])
+        if value[below, state, slots - 1] + cost >= room:  # the last column is the least
+            continue
+        if not _fits(a, tables, way, below, state, d, two_slots):
+            continue
+        to = _state_after(a, tables, way, below, state, d, two_slots)
+        better = 0  # for most slots nowhere: then nothing is written
+        for s in range(slots):
+            better += 1 if value[below, state, s] + cost < value[ideal, to, s + 1] else 0
+        for s in range(slots if better > 0 else 0):
+            total = value[below, state, s] + cost
+            if total < value[ideal, to, s + 1]:
+                _lower(tables, ideal, to, below, state, s + 1, total, SLOT)
+
+
+@inlined
+def _slot_steps(
+    a: FlowArrays,
+    lattice: LatticeArrays,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    ideal: int,
+    room: int,
+) -> None:
+    """Let every set of nodes on the way down from the ideal be a slot."""
+    depth = 0
+    way.at[0], way.edge[0] = ideal, lattice.child_ptr[ideal]
+    while depth >= 0:
+        if way.edge[depth] == lattice.child_ptr[way.at[depth] + 1]:
+            if depth > 0:
+                _put_back(a, way, way.taken[depth])
+            depth -= 1
+            continue
+        node = lattice.child_node[way.edge[depth]]
+        below = np.int64(lattice.child_ideal[way.edge[depth]])
+        way.edge[depth] += 1
+        if not _may_take(a, lattice, flow, way, depth, node, room):
+            continue
+        _take(a, way, depth, node)
+        depth += 1
+        _extend_by_slot(a, tables, way, below, depth, room)
+        way.taken[depth], way.at[depth] = node, below
+        way.edge[depth] = lattice.child_ptr[below]
+
+
+@uncounted
+def _fill(
+    a: FlowArrays,
+    lattice: LatticeArrays,
+    flow: Flow,
+    tables: SlotTables,
+    way: _Way,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the rows, with what the way needs at hand."""
+    states, slots = tables.value.shape[1], tables.value.shape[2] - 1
+    for ideal in range(first, last):
+        for i in range(states):
+            for s in range(slots + 1):
+                # the empty one for any number of slots, so that a slot may stay empty at no cost
+                tables.value[ideal, i, s] = 0 if ideal == 0 and i == 0 else NO_VALUE
+        tables.crossing[ideal, 0] = tables.crossing[ideal, 1] = -1
+        tables.num_crossing[ideal] = 0
+        if ideal > 0:
+            _cross(a, lattice, tables, way, ideal)
+            room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
+            _pool_steps(a, lattice, flow, tables, ideal, room)
+            _slot_steps(a, lattice, flow, tables, way, ideal, room)
+        tables.num_live[ideal] = 0
+        for i in range(states):
+            if tables.value[ideal, i, slots] < NO_VALUE:
+                tables.live[ideal, tables.num_live[ideal]] = i
+                tables.num_live[ideal] += 1
+
+
 @entry
 def fill_rows(
     a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, first: int, last: int
 ) -> None:
     """Fill the rows `first`..`last`-1 of the tables as far as they can lead to a cost below the
     limit.
-
-    The way down from I to I' is one function on purpose: numba counts a reference to every array of
-    a record at each call.
     """
-    n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[2] - 1
-    value, states, steps = tables.value, tables.value.shape[1], a.steps
-    two_slots = states > steps * steps  # on every accelerator
-    within = np.zeros(len(a.group_size), np.int64)  # nodes of a class inside I
-    chosen = np.zeros(len(a.group_size), np.int64)  # nodes of a class inside S
-    ahead = np.zeros(n + 2, np.int64)  # classes of S with nodes inside I'
-    behind = np.zeros(n + 2, np.int64)  # classes of S with nodes outside I
-    inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
-    holds = np.zeros(m, np.bool_)  # producer inside S
-    at = np.zeros(n + 2, np.int64)  # ideal at each depth
-    edge = np.zeros(n + 2, np.int64)  # next child to try
-    taken = np.full(n + 2, n, np.int64)  # node removed last
-    compute = np.zeros(n + 2, np.int64)  # ticks of S
-    moved = np.zeros(n + 2, np.int64)  # ticks of the tensors that cross its border
-    used = np.zeros(n + 2, np.int64)  # bytes
-    visits = np.zeros(n + 2, np.int64)  # flow that visits S
-    for ideal in range(first, last):
-        bits = lattice.bits[ideal]
-        value[ideal] = NO_VALUE
-        tables.crossing[ideal], tables.num_crossing[ideal] = -1, 0
-        if ideal == 0:
-            value[ideal, 0] = 0  # for any number of slots, so that a slot may stay empty at no cost
-            tables.live[ideal, 0], tables.num_live[ideal] = 0, 1
-            continue
-        within[:] = 0
-        for v in range(n):
-            if bits[v >> 6] >> np.uint64(v & 63) & np.uint64(1):
-                within[a.group[v]] += 1
-        low, high, count = np.int64(-1), np.int64(-1), np.int64(0)
-        for g in range(len(within)):
-            if 0 < within[g] < a.group_size[g]:
-                low = np.int64(g) if low < 0 else low
-                high = np.int64(g)
-                count += 1
-        tables.crossing[ideal, 0], tables.crossing[ideal, 1], tables.num_crossing[ideal] = (
-            low,
-            high,
-            count,
-        )
-        room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
-        _pool_steps(a, lattice, flow, tables, ideal, room)
-        depth = 0
-        at[0], edge[0] = ideal, lattice.child_ptr[ideal]
-        while depth >= 0:
-            if edge[depth] == lattice.child_ptr[at[depth] + 1]:
-                if depth > 0:  # put the node back
-                    chosen[a.group[taken[depth]]] -= 1
-                    for e in range(a.touch_ptr[taken[depth]], a.touch_ptr[taken[depth] + 1]):
-                        if a.touch_producer[e]:
-                            holds[a.touch_tensor[e]] = False
-                        else:
-                            inside[a.touch_tensor[e]] -= 1
-                depth -= 1
-                continue
-            j, below = lattice.child_node[edge[depth]], np.int64(lattice.child_ideal[edge[depth]])
-            edge[depth] += 1
-            if j > taken[depth] or a.slot_time[j] < 0 or used[depth] + a.resident[j] > a.capacity:
-                continue
-            d = depth + 1
-            visits[d] = visits[depth] + flow.node[j]
-            for e in range(a.edge_ptr[j], a.edge_ptr[j + 1]):
-                c = a.edge_head[e]
-                if bits[c >> 6] >> np.uint64(c & 63) & np.uint64(1):  # then c is in the slot
-                    visits[d] -= flow.edge[e]
-            compute[d] = compute[depth] + a.slot_time[j]
-            if visits[d] * compute[d] + flow.low[below] >= room:  # grows with the slot
-                continue
-            g = a.group[j]
-            behind[d] = behind[depth] + (1 if chosen[g] == 0 and within[g] < a.group_size[g] else 0)
-            if a.most_open == 0 and behind[d] > 0:  # it stays so
-                continue
-            ahead[d] = ahead[depth] + (1 if chosen[g] == 0 and within[g] > 1 else 0)
-            ahead[d] -= 1 if chosen[g] > 0 and chosen[g] + 1 == within[g] else 0
-            chosen[g] += 1
-            used[d], moved[d] = used[depth] + a.resident[j], moved[depth]
-            for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                t = a.touch_tensor[e]
-                if a.touch_producer[e]:
-                    before, after = inside[t] > 0, inside[t] < a.size[t]
-                    holds[t] = True
-                else:
-                    before = inside[t] < a.size[t] if holds[t] else inside[t] > 0
-                    after = inside[t] + 1 < a.size[t] if holds[t] else True
-                    inside[t] += 1
-                if before != after:
-                    moved[d] += a.io_time[t] if after else -a.io_time[t]
-            cost = visits[d] * (compute[d] + moved[d])
-            parts = (1 if ahead[d] > 0 else 0) + (1 if behind[d] > 0 else 0)
-            before_it, here = tables.num_crossing[below], used[d] // a.step
-            first, final = tables.crossing[below, 0], tables.crossing[below, 1]
-            opens_low, opens_high = low >= 0 and chosen[low] > 0, high >= 0 and chosen[high] > 0
-            for i in range(tables.num_live[below] if parts <= a.most_open else 0):  # close it
-                k = np.int64(tables.live[below, i])
-                if value[below, k, slots - 1] + cost >= room:  # the last column is the least
-                    continue
-                holders, first_step, last_step = k // (steps * steps), k // steps % steps, k % steps
-                one = two_slots and holders == ONE
-                if ahead[d] > 0:
-                    held = first_step if one or (first >= 0 and chosen[first] > 0) else 0
-                    held = max(held, last_step if one or (final >= 0 and chosen[final] > 0) else 0)
-                    if held * a.step + used[d] > a.capacity:
-                        continue
-                    if two_slots and (
-                        ahead[d] < before_it
-                        if one
-                        else holders == SEVERAL and ahead[d] == before_it
-                    ):
-                        continue
-                most = max(first_step, last_step) if one else 0
-                at_low = (
-                    here
-                    if opens_low
-                    else (first_step if low == first else (last_step if low == final else most))
-                )
-                at_high = (
-                    here
-                    if opens_high
-                    else (last_step if high == final else (first_step if high == first else most))
-                )
-                to = at_low * steps + at_high
-                if two_slots:
-                    to += steps * steps * _holders_after(holders, behind[d], count, before_it)
-                better = 0  # for most slots nowhere: then nothing is written
-                for s in range(slots):
-                    better += 1 if value[below, k, s] + cost < value[ideal, to, s + 1] else 0
-                for s in range(slots if better > 0 else 0):
-                    if value[below, k, s] + cost < value[ideal, to, s + 1]:
-                        value[ideal, to, s + 1] = value[below, k, s] + cost
-                        tables.back[ideal, to, s + 1] = (below * states + k) * 2 + SLOT
-            taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below]
-            depth = d
-        tables.num_live[ideal] = 0
-        for i in range(states):
-            if value[ideal, i, slots] < NO_VALUE:
-                tables.live[ideal, tables.num_live[ideal]] = i
-                tables.num_live[ideal] += 1
+    way = _way(len(a.resident), len(a.io_time), len(a.group_size))
+    _fill(a, lattice, flow, tables, way, first, last)
 
 
 @entry

@@ -14,6 +14,7 @@ few open tensors and few states.
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -153,23 +154,28 @@ def _states(
             t for t in touching[v] if t not in opened and left[t]
         ]
         found: dict[tuple[int, ...], int] = {}
-        for state in states:
-            if len(found) > _MAX_WIDTH:
+        for state, held in itertools.product(states, (0, 1)):
+            if held == 0 and len(found) > _MAX_WIDTH:
                 return None
-            known = dict(zip(opened, state, strict=True))
-            for held in (0, 1):
-                here, paid = dict(known), compute[v] * held
-                for t in touching[v]:
-                    before = here.get(t, held)
-                    if before not in (held, _SOME):
-                        paid += tensors[t].ticks
-                    here[t] = before if before == held else _SOME
-                key = tuple(here[t] for t in remain)
-                target[held].append(layer[-1] + found.setdefault(key, len(found)))
-                ticks[held].append(paid)
+            here = dict(zip(opened, state, strict=True))
+            paid = compute[v] * held + _touch(here, tensors, touching[v], held)
+            key = tuple(here[t] for t in remain)
+            target[held].append(layer[-1] + found.setdefault(key, len(found)))
+            ticks[held].append(paid)
         states, opened = found, remain
         layer.append(layer[-1] + len(found))
     return _graph(order, layer, np.array(target, np.int64), np.array(ticks, np.int64))
+
+
+def _touch(here: dict[int, int], tensors: list[_Tensor], touching: list[int], held: int) -> int:
+    """Note on which side a node is with each of its tensors; return the ticks of those it parts."""
+    paid = 0
+    for t in touching:
+        before = here.get(t, held)
+        if before not in (held, _SOME):
+            paid += tensors[t].ticks
+        here[t] = before if before == held else _SOME
+    return paid
 
 
 def _graph(order: list[int], layer: list[int], target: Ints, ticks: Ints) -> FrontierGraph:
