@@ -29,6 +29,7 @@ import numpy as np
 from placeopt.instances.cost_fit import fit_device, with_measured_times
 from placeopt.instances.traces.trace import FITTED, GUESSED, MEASURED, match, read_trace
 from placeopt.model.cluster import Device
+from placeopt.model.cost_model import op_seconds
 from placeopt.model.errors import InputError
 from placeopt.model.files import parse_json, read_text, write_text
 
@@ -96,7 +97,7 @@ def rooflines(graph: OpGraph, device: Device) -> Floats:
     """
     idle = graph.flops + graph.bytes_moved == 0
     moved = np.where(idle, 1, graph.bytes_moved)
-    return np.maximum(graph.flops / device.peak_flops, moved / device.memory_bandwidth)
+    return op_seconds(graph, device, moved)[0]
 
 
 def apply_costs(

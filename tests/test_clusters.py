@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
+from placeopt.instances.sources import load_graph
+from placeopt.io.serialize import from_dict, to_dict
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -245,3 +247,59 @@ def test_roofline_and_measured_times():
     assert problem.compute[2].tolist() == [9, -1]
     assert problem.transfer[0, 0] == 10_000 + np.floor(1e9 / 15.75 + 0.5)
     assert problem.io_class.tolist() == [-1, 0]
+
+
+def plain_graph(size: int = 2, shape: tuple[int, ...] = (4, 1000)) -> OpGraph:
+    """Return a product, attention and an op that makes nothing, of values of `size` bytes."""
+    return OpGraph.from_tensors(
+        "g",
+        ["product", "attention", "update"],
+        [(0, 4000 * size, [1]), (1, 4000 * size, [2])],
+        shapes=(shape, shape),
+        op_types=("linear", "scaled_dot_product_attention", "adam"),
+        flops=[10**12, 10**12, 0],
+        bytes_moved=[10**6, 10**6, 10**9],
+    )
+
+
+def test_values_of_16_bits_take_what_measured_kernels_take():
+    """On ready-made devices ops of 16-bit values run at the rates of their kernels, attention at
+    its own; with a precision, or of other values, at the data sheet's peak.
+    """
+    device = make_cluster("1xA100").devices[0]
+    assert device.half.flops == pytest.approx(271.2e12 * 0.947)  # the best measured product
+    times = lower(plain_graph(), make_cluster("1xA100")).compute[:, 0] * 1e-9
+    assert times[0] == pytest.approx(1e12 / device.half.flops + 4e-6, rel=1e-6)
+    assert times[1] == pytest.approx(1e12 / device.attention.flops + 12.5e-6, rel=1e-6)
+    assert times[2] == pytest.approx(
+        1e9 / device.half.bandwidth + 4e-6, rel=1e-6
+    )  # of what it reads
+    plain = lower(plain_graph(), make_cluster("1xA100?precision=fp32")).compute
+    assert plain[0, 0] == pytest.approx((1e12 / 19.5e12 + 4e-6) * 1e9)
+    for size in (1, 4):
+        assert (lower(plain_graph(size), make_cluster("1xA100")).compute == plain).all()
+    assert (lower(plain_graph(2, ()), make_cluster("1xA100")).compute == plain).all()
+
+
+def test_numbers_of_ones_own_hold_for_all_kernels(tmp_path):
+    """A device whose rates a file changes, and one without matrix units, have one rate; memory
+    alone changes no rate, and `efficiency` slows all kernels.
+    """
+    file = tmp_path / "own.toml"
+    entry = '[[devices]]\nkind = "A100"\n'
+    for line, kept in (("peak_flops = 1e14", False), ("memory_gib = 80", True)):
+        file.write_text(entry + line)
+        assert (make_cluster(str(file)).devices[0].half is not None) == kept
+    assert make_cluster("1xP100").devices[0].half is None
+    half = make_cluster("1xA100?efficiency=0.5").devices[0].half
+    assert half.flops == make_cluster("1xA100").devices[0].half.flops / 2
+
+
+def test_gradients_are_of_the_values_they_belong_to():
+    """A training graph of 16-bit values stays one, saved and loaded too."""
+    graph = load_graph("gen:llama?layers=1&hidden=64&heads=4&ffn=64&vocab=64", training=True)[0]
+    others = {kind for kind, half in zip(graph.op_types, graph.half, strict=True) if not half}
+    assert others == {"adam"}
+    assert (from_dict(to_dict(graph)).half == graph.half).all()
+    cluster = make_cluster("2xA100")
+    assert from_dict(to_dict(cluster)).devices == cluster.devices

@@ -222,14 +222,26 @@ def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Clust
         fraction = _positive(options["efficiency"], "efficiency", text)
         if fraction > 1:
             raise InputError(f"cluster '{text}': efficiency must be in (0, 1], received {fraction}")
-        devices = [replace(device, peak_flops=device.peak_flops * fraction) for device in devices]
+        devices = [_slowed(device, fraction) for device in devices]
     channel = cluster.channel
     if "contention" in options:
         channel = channels(cluster, options["contention"], f"cluster '{text}'")
     return replace(cluster, devices=tuple(devices), channel=channel)
 
 
+def _slowed(device: Device, fraction: float) -> Device:
+    """Return a device with a part of its flop/s, at any precision."""
+    half, attention = (
+        rates and replace(rates, flops=rates.flops * fraction)
+        for rates in (device.half, device.attention)
+    )
+    peak = device.peak_flops * fraction
+    return replace(device, peak_flops=peak, half=half, attention=attention)
+
+
 def _at_precision(device: Device, precision: str, text: str) -> Device:
+    """Return a device with the data sheet's peak of one precision for all kernels."""
+    device = device.plain()
     if precision == "fp32":
         return device
     peaks = TENSOR_CORE_PEAKS.get(device.kind, {})

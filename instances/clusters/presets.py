@@ -1,21 +1,49 @@
 """Ready-made devices, links and clusters; presets.toml has the numbers, and the source of each.
 
+What kernels of 16-bit values reach is the best measured product of gpus.json, and the bandwidth of
+memory, times factors that were fitted to kernels of other devices (`results/plans/ops.py`).
+
 Fit your own with `placeopt.instances.cost_fit` where real times are at hand.
 """
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
-from placeopt.model.cluster import Device, Link
+from placeopt.instances.clusters.gpus import known_gpus
+from placeopt.model.cluster import Device, Link, Rates
 
 GIB = 2**30
 MAX_DEVICES = 4096
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
-DEVICES = {name: Device(name, name, **row) for name, row in _TABLES["devices"].items()}
+KERNELS: dict[str, dict[str, float]] = _TABLES["kernels"]
+"""Parts of a device's rates that kernels of 16-bit values reach, and seconds beside, by kind."""
+
+
+def with_kernels(device: Device) -> Device:
+    """Return a device with the rates of 16-bit kernels, itself where it has no matrix units."""
+    gpu = known_gpus().get(device.kind)
+    if gpu is None or device.kind in _TABLES["without_matrix_units"]:
+        return device
+    peak, used = gpu.peak("bf16")
+    found = {
+        kind: Rates(
+            peak * gpu.share(used) * row["flops"],
+            device.memory_bandwidth * row["bandwidth"],
+            row.get("launch", device.launch_overhead),
+        )
+        for kind, row in KERNELS.items()
+    }
+    return replace(device, half=found["product"], attention=found["attention"])
+
+
+DEVICES = {
+    name: with_kernels(Device(name, name, **row)) for name, row in _TABLES["devices"].items()
+}
 
 TENSOR_CORE_PEAKS: dict[str, dict[str, float]] = _TABLES["peaks"]
 

@@ -200,6 +200,8 @@ def _devices(row: Body) -> list[Device]:
         base = Device(
             kind, kind, changes["family"], changes["peak_flops"], changes["memory_bandwidth"]
         )
+    if {"peak_flops", "memory_bandwidth", "launch_overhead"} & set(changes):
+        base = base.plain()  # its own numbers hold for all kernels
     stem = row.text("name", "") or kind
     names = [stem] if count == 1 and row.has("name") else [f"{stem}-{i}" for i in range(count)]
     return [replace(base, kind=kind, name=name, **changes) for name in names]

@@ -135,10 +135,10 @@ def plan_command(
 
     Example: `placeopt plan llama3-70b --cluster 256xH100 --batch 512`
     """
+    from placeopt.instances.clusters.gpus import PRECISIONS
     from placeopt.model.errors import InputError, check_choice
     from placeopt.planning.plan_model import plan, plan_problem
     from placeopt.plans.calibration import is_calibration
-    from placeopt.plans.gpus import PRECISIONS
 
     if runs is not None:
         predict_runs(runs, out, costs, calibrate=calibrate, json=json)

@@ -18,7 +18,7 @@ import numpy as np
 from placeopt.io.body import Body, int_table, plain, show
 from placeopt.io.codec import Codec, from_dict, load, register, save, to_dict
 from placeopt.io.result_codecs import result_fields
-from placeopt.model.cluster import Cluster, Device, Link
+from placeopt.model.cluster import Cluster, Device, Link, Rates
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -117,17 +117,30 @@ def _join(rows: list[Any], where: str) -> tuple[Ints, Ints]:
 def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
     return {
         **plain(cluster, but=("devices", "links")),
-        "devices": [plain(device) for device in cluster.devices],
+        "devices": [_encode_device(device) for device in cluster.devices],
         "links": [plain(link) for link in cluster.links],
     }
 
 
 def _decode_cluster(body: Body) -> Cluster:
     return Cluster(
-        devices=tuple(Device(**item.fields(Device)) for item in body.bodies("devices")),
+        devices=tuple(_decode_device(item) for item in body.bodies("devices")),
         links=tuple(Link(**item.fields(Link)) for item in body.bodies("links")),
         **body.fields(Cluster, but=("devices", "links")),
     )
+
+
+_RATES = ("half", "attention")
+
+
+def _encode_device(device: Device) -> dict[str, Any]:
+    rates = {key: plain(rates) for key in _RATES if (rates := getattr(device, key)) is not None}
+    return {**plain(device, but=_RATES), **rates}
+
+
+def _decode_device(body: Body) -> Device:
+    rates = {key: Rates(**body.body(key).fields(Rates)) for key in _RATES if body.has(key)}
+    return Device(**body.fields(Device, but=_RATES), **rates)
 
 
 _CONSUMERS = ("consumer_ptr", "consumer")

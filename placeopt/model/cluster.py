@@ -18,6 +18,15 @@ CONTENTION = ("none", "pair", "source")
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What kernels of a kind reach: flop/s, bytes per second of memory, and seconds beside."""
+
+    flops: float
+    bandwidth: float
+    launch: float
+
+
+@dataclass(frozen=True)
 class Device:
     """One device.
 
@@ -28,6 +37,8 @@ class Device:
     memory_bandwidth : bytes per second.
     memory : capacity in bytes.
     launch_overhead : seconds that every op costs at least.
+    half, attention : what kernels of 16-bit values reach, and among them fused attention; the three
+    numbers above where None.
     """
 
     name: str
@@ -37,6 +48,8 @@ class Device:
     memory_bandwidth: float
     memory: int = UNLIMITED
     launch_overhead: float = 0.0
+    half: Rates | None = None
+    attention: Rates | None = None
 
     def __post_init__(self) -> None:
         for key in ("peak_flops", "memory_bandwidth"):
@@ -56,6 +69,16 @@ class Device:
             raise InputError(
                 f"device '{self.name}': memory must be in 0..2^62 bytes, received {self.memory}"
             )
+
+    def rates(self, *, half: bool = False, attention: bool = False) -> Rates:
+        """Return what kernels of 16-bit or of other values reach, and fused attention of them."""
+        found = (self.attention or self.half) if attention else self.half
+        plain = Rates(self.peak_flops, self.memory_bandwidth, self.launch_overhead)
+        return found if half and found is not None else plain
+
+    def plain(self) -> Device:
+        """Return this device with one rate for all kernels."""
+        return replace(self, half=None, attention=None)
 
 
 @dataclass(frozen=True)

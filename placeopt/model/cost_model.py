@@ -3,7 +3,10 @@
 An op takes, on a device, the time measured for that kind of device if the graph has one; otherwise
 the roofline
 
-    max(flops / peak, bytes moved / memory bandwidth) + launch overhead.
+    max(flops / peak, bytes moved / memory bandwidth) + launch overhead
+
+at the rates of its kernels (`Device.rates`). Those of 16-bit values on ready-made devices are
+fitted to measured products and attention (`results/plans/ops.py`); others are data-sheet values.
 
 A tensor takes, on a link, its measured time if the graph has one; otherwise latency + bytes /
 bandwidth. Times are rounded to ticks once, half up, and never to 0 for a positive time.
@@ -15,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import Ints, to_ticks
+from placeopt.model.arrays import Floats, Ints, to_ticks
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
-    from placeopt.model.cluster import Cluster, Device
+    from placeopt.model.cluster import Cluster, Device, Rates
     from placeopt.model.graph import OpGraph
 
 
@@ -52,9 +55,9 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
         key = (
             device.kind,
             device.family,
-            device.peak_flops,
-            device.memory_bandwidth,
-            device.launch_overhead,
+            device.rates(),
+            device.half,
+            device.attention,
         )
         if key not in columns:
             columns[key] = len(columns)
@@ -84,12 +87,8 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
 
 def op_ticks(graph: OpGraph, device: Device) -> Ints:
     """Ticks of every op on `device`, -1 where it cannot run there; shape (num_ops,)."""
-    roofline = np.maximum(
-        graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth
-    )
-    ticks = to_ticks(
-        roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'"
-    )
+    work, launch = op_seconds(graph, device)
+    ticks = to_ticks(work + launch, graph.tick_seconds, f"op time on '{device.name}'")
     measured = np.full(graph.num_ops, UNKNOWN, np.int64)
     # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
     for kind in ("*", device.family, device.kind):
@@ -98,6 +97,24 @@ def op_ticks(graph: OpGraph, device: Device) -> Ints:
             measured = np.where(column == UNKNOWN, measured, column)
     ticks = np.where(measured >= 0, measured, ticks)
     return np.where(measured == UNSUPPORTED, INCOMPATIBLE, ticks)
+
+
+def op_rates(graph: OpGraph, device: Device) -> list[Rates]:
+    """Return what the kernels of every op reach on `device`."""
+    fused = ["attention" in kind.lower() for kind in graph.op_types]
+    kinds = list(zip(graph.half.tolist(), fused, strict=True))
+    found = {kind: device.rates(half=kind[0], attention=kind[1]) for kind in set(kinds)}
+    return [found[kind] for kind in kinds]
+
+
+def op_seconds(graph: OpGraph, device: Device, moved: Ints | None = None) -> tuple[Floats, Floats]:
+    """Seconds that every op works on `device`, and that it takes beside, where nothing was
+    measured; each of shape (num_ops,). `moved` stands for the graph's bytes.
+    """
+    moved = graph.bytes_moved if moved is None else moved
+    rates = [(r.flops, r.bandwidth, r.launch) for r in op_rates(graph, device)]
+    flops, bandwidth, launch = np.array(rates).T
+    return np.maximum(graph.flops / flops, moved / bandwidth), launch
 
 
 def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> Ints:

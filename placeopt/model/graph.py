@@ -7,6 +7,7 @@ times for a device) or *measured* (ticks for a kind of device, which win over th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,21 @@ class OpGraph(SharedTensors):
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
         pairs = np.stack([self.producer[self.edge_tensor], self.consumer], axis=1).reshape(-1, 2)
         return frozen(np.unique(pairs, axis=0))
+
+    @cached_property
+    def half(self) -> Flags:
+        """Whether an op makes values of 16 bits, or reads some where what it makes has no known
+        shape, by sizes and shapes of the tensors; shape (num_ops,).
+        """
+        made, read = np.zeros((2, self.num_ops), np.bool_), np.zeros(self.num_ops, np.bool_)
+        if self.shapes:
+            known = np.array([bool(shape) for shape in self.shapes])
+            values = np.array([math.prod(shape) for shape in self.shapes], np.float64)
+            short = known & (self.tensor_bytes == 2 * values)
+            made[0][self.producer[known]] = True
+            made[1][self.producer[short]] = True
+            read[self.consumer[short[self.edge_tensor]]] = True
+        return frozen(np.where(made[0], made[1], read))
 
     @classmethod
     def from_edges(

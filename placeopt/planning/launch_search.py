@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.clusters.gpus import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.configuration import RECOMPUTE, Configuration
-from placeopt.plans.gpus import Gpu, find_gpu
 from placeopt.plans.memory_model import MemoryParts, memory_parts
 from placeopt.plans.model_shapes import ModelShape, named_shape, shape_of, stage_layers
 from placeopt.plans.step_model import StepModel, StepParts

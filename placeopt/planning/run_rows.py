@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from placeopt.instances.clusters.gpus import Gpu, find_gpu
 from placeopt.model.errors import InputError
 from placeopt.plans.calibration import family, launcher_of
 from placeopt.plans.configuration import Configuration
-from placeopt.plans.gpus import Gpu, find_gpu
 from placeopt.plans.model_shapes import ModelShape, counted_shape, named_shape, shape_of
 
 COUNT_TOLERANCE = 0.15

@@ -18,8 +18,8 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
 
 if TYPE_CHECKING:
+    from placeopt.instances.clusters.gpus import Gpu
     from placeopt.plans.configuration import Configuration
-    from placeopt.plans.gpus import Gpu
     from placeopt.plans.model_shapes import ModelShape
 
 CONSTANTS: dict[str, tuple[float, str]] = {

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from placeopt.plans.model_shapes import stage_layers
 
 if TYPE_CHECKING:
+    from placeopt.instances.clusters.gpus import Gpu
     from placeopt.plans.calibration import Calibration
     from placeopt.plans.configuration import Configuration
-    from placeopt.plans.gpus import Gpu
     from placeopt.plans.model_shapes import ModelShape
 
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "fp8": 1.0, "fp4": 0.5}

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import Floats, Ints, to_ticks
+from placeopt.model.cost_model import op_rates
 from placeopt.model.errors import InputError
 from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, mesh_axes, share
 from placeopt.sharding.op_rules import Form, Way, ways_of
@@ -40,7 +41,7 @@ from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.cluster import Cluster, Device
+    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.programs.torch_program import TorchProgram
     from placeopt.sharding.layouts import Axis, Layout
@@ -164,6 +165,7 @@ class _Builder:
         self.cluster, self.training, self.calls = cluster, training, calls
         self.axes = mesh_axes(cluster, mesh)
         self.device = min(cluster.devices, key=lambda d: (d.peak_flops, d.memory_bandwidth))
+        self.rates = op_rates(graph, self.device)
         self.made: list[list[int]] = [[] for _ in range(graph.num_ops)]
         self.reads: list[list[int]] = [[] for _ in range(graph.num_ops)]
         self.readers = [
@@ -367,7 +369,7 @@ class _Builder:
     # ---------------------------------------------------------------------------------
 
     def _op_seconds(self, op: int, strategy: OpStrategy) -> float:
-        graph, device = self.graph, self.device
+        graph = self.graph
         if self._stores(op):
             values = int(graph.parameters[op])
             return self._weight_seconds(Weight(op, (), 0, values), strategy.outputs[0])
@@ -387,7 +389,8 @@ class _Builder:
             moved = own
         rounds = 3 if self.training else 1
         flops = rounds * float(graph.flops[op]) / strategy.parts
-        return _roofline(device, flops, rounds * moved, rounds)
+        rates = self.rates[op]
+        return max(flops / rates.flops, rounds * moved / rates.bandwidth) + rounds * rates.launch
 
     def _weight_seconds(self, weight: Weight, layout: Layout) -> float:
         if not self.training:
@@ -510,13 +513,6 @@ def _sums_something(way: Way, stored: list[bool]) -> bool:
     """
     left = [here for place, here in zip(way.inputs, stored, strict=True) if place <= PARTIAL]
     return way.divided or not left or not all(left)
-
-
-def _roofline(device: Device, flops: float, moved: float, launches: int) -> float:
-    return (
-        max(flops / device.peak_flops, moved / device.memory_bandwidth)
-        + launches * device.launch_overhead
-    )
 
 
 def _ticks(seconds: Floats) -> Ints:

@@ -55,7 +55,7 @@ WORKLOADS = {
     "gen:resnet50": ("cpu+gpu",),
     "gen:bert-base": ("4xP100", "cpu+gpu"),
     "gen:llama-block": ("4xP100", "8xP100", "4xP100?contention=pair"),
-    "gen:llama?layers=4": ("4xA100",),
+    "gen:llama?layers=4": ("4xA100?precision=fp32",),
 }
 HEURISTICS = (
     "heft",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from placeopt.cli.main import main
+from placeopt.instances.clusters.gpus import find_gpu, known_gpus
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import LinearFit, Widths, fit, usable
 from placeopt.planning.launch_answer import regrets, to_json
@@ -42,7 +43,6 @@ from placeopt.plans.calibration import (
     read_calibration,
 )
 from placeopt.plans.configuration import Configuration
-from placeopt.plans.gpus import find_gpu, known_gpus
 from placeopt.plans.memory_model import memory_parts
 from placeopt.plans.model_shapes import named_shape, shape_of, stage_layers
 from placeopt.plans.step_model import StepModel

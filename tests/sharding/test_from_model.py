@@ -140,6 +140,22 @@ def test_two_layers_cost_what_they_should():
     assert total_cost(model.problem, solution) == pytest.approx((work + reduce) * 1e9, abs=6)
 
 
+def test_shares_are_priced_by_the_kernels_of_their_values():
+    """16-bit values take the rates of their kernels without a precision, others the device's."""
+    graph = two_layers()
+    model = sharding_model(graph, make_cluster("8xA100"), (2, 4))
+    device = make_cluster("8xA100").devices[0]
+    products = [op for op in range(graph.num_ops) if graph.op_types[op] == "linear"]
+    for op in products:
+        parts = np.array([strategy.parts for strategy in model.strategies[op]])
+        cost = model.problem.cost[model.problem.node_ptr[op] : model.problem.node_ptr[op + 1]]
+        work = graph.flops[op] / device.half.flops
+        moved = graph.bytes_moved[op] / device.half.bandwidth
+        whole = (max(work, moved) + device.half.launch) * 1e9
+        assert cost[parts == 1] == pytest.approx(whole, abs=1)
+    assert len(products) == 2
+
+
 def model_share(model, layout):
     """Number of parts of a tensor of a layout."""
     return math.prod(a.size for a, p in zip(model.axes, layout, strict=True) if p >= 0)
