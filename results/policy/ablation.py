@@ -50,7 +50,6 @@ VARIANTS: dict[str, tuple[str, Row]] = {
     BASE: ("tuned-list", {}),
     WITHOUT: ("tuned-list", {"policy": "heft"}),
     **{label + more: what for more in ("", TIMES, EQUAL) for label, what in TIMED.items()},
-    "tuned-list, with a gradient": ("tuned-list", {"samples": 0.1, "learning_rate": 0.02}),
     "annealing, from HEFT": ("annealing", {"walks": 1, "start": "heft"}),
     "dual-policy, from the critical path": ("dual-policy", CRITICAL),
     "dual-policy, from the learned list": (
@@ -99,7 +98,7 @@ def record(given: argparse.Namespace, rows: list[Row]) -> None:
     done = {(row["variant"], row["graph"], row["seed"]) for row in rows}
     problems = [drawn(TEST, index) for index in range(GRAPHS)]
     for label, (solver, options) in VARIANTS.items():
-        few = options.get("learning_rate", 0.0) > 0 or solver == "dual-policy" or TIMES in label
+        few = solver == "dual-policy" or TIMES in label
         if given.only not in label or time.monotonic() > given.end:
             continue
         for seed in range(FEW if few else SEEDS):

@@ -1,17 +1,18 @@
 """Train the learned list scheduler of the package on generated graphs, and try it on others.
 
     python results/policy/train.py train [SECONDS]   # goes on where it ended; 480 s by default
-    python results/policy/train.py heats             # temperatures of sampling
+    python results/policy/train.py heats             # temperatures of the climb
     python results/policy/train.py samples           # share of them in tuned-list: list_samples.csv
     python results/policy/train.py heuristics apply  # list_scheduler.csv and list_scheduler.md
     python results/policy/train.py portfolio         # every fourth graph: a portfolio of 10 s
 
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
 graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
-the mean of all. Passes are from the sources; applied, every other one is from the sinks, by the
-same weights. Tried is the mean of the weights over the last steps. Graphs are of TRAINING's
-families; weights and temperatures are chosen on those of CHOICE. The families of TEST are only read
-by `apply` and `portfolio`. How the steps are cut into runs changes nothing.
+the mean of all. Passes are from the sources; applied, the first two are from each end, and a climb
+(`LearnedScheduler.climb`) goes on from the better one. Tried is the mean of the weights over the
+last steps. Graphs are of TRAINING's families; weights and temperatures are chosen on those of
+CHOICE. The families of TEST are only read by `apply` and `portfolio`. How the steps are cut into
+runs changes nothing.
 
 References
 ----------
@@ -82,8 +83,8 @@ MEMORY = 0.99
 TRY_EVERY = 100
 """Steps between two tries on the graphs set apart."""
 
-HEATS = (0.1, 0.2, 0.4)
-"""Temperatures of sampling that are tried."""
+HEATS = (0.2, 0.4, 0.8, 1.6)
+"""Temperatures of the climb that are tried."""
 
 SAMPLES, TESTED, PORTFOLIO_SECONDS = 64, 100, 10.0
 
@@ -109,11 +110,11 @@ def length(scheduler: LearnedScheduler, way: Pass = GREEDY) -> int:
 
 
 def lengths(scheduler: LearnedScheduler) -> list[int]:
-    """Return the makespans of SAMPLES passes, from both ends in turn; the first two take the best
+    """Return the makespans of SAMPLES passes; the first two, one from each end, take the best
     scores.
     """
-    passes = islice(scheduler.passes(np.random.default_rng(0)), SAMPLES)
-    return [int(plan.finish.max()) for _, plan in passes]
+    passes = islice(scheduler.climb(np.random.default_rng(0)), SAMPLES)
+    return [int(plan.finish.max()) for plan in passes]
 
 
 def graph_gradient(policy: ListPolicy, seed: int) -> np.ndarray:
@@ -354,7 +355,7 @@ def page() -> str:
         "95 % interval over graphs. Nothing is learned on these graphs. How the weights came about:",
         "",
         *(f"- {line}" for line in policy.provenance),
-        f"- sampled at temperatures {policy.heats} of ops and devices, chosen on development graphs",
+        f"- random keys of a climb at temperatures {policy.heats} of ops and devices, chosen on development graphs",
         "",
         *markdown_table(heads, table),
         "",

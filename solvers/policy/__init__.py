@@ -36,9 +36,8 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec(
         "tuned-list",
         "tuned_list:TunedList",
-        "samples of the learned list scheduler, then a walk; policy gradient as an option",
-        "Williams: Simple statistical gradient-following algorithms for connectionist "
-        "reinforcement learning, 1992",
+        "a climb in the scores of the learned list scheduler, then a walk",
+        "Bean: Genetic algorithms and random keys for sequencing and optimization, 1994",
         "few evaluations, from a better seed than any heuristic's",
     ),
     _spec(

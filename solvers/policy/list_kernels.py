@@ -155,6 +155,7 @@ class ListTask(NamedTuple):
     facts: ListFacts
     embedding: ListEmbedding
     weights: ListWeights
+    bias: Floats  # (num_ops, num_devices) added to the scores of devices
 
 
 class Lesson(NamedTuple):
@@ -526,6 +527,7 @@ def _choose_device(task, s, v, heat, random):
             continue
         known = task.embedding.device[v]
         total = _scored(s.said[d], known, w.linear, w.hidden, w.out, s.seen[d])
+        total += task.bias[v, d]
         s.odds[d] = total
         if heat > 0.0:
             total += heat * _gumbel(random)

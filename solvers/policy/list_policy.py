@@ -22,6 +22,7 @@ from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.policy.dual_policy_file import PolicyFile
 from placeopt.solvers.policy.list_kernels import (
     DEVICE,
+    FAR,
     TURN,
     Lesson,
     ListEmbedding,
@@ -177,7 +178,7 @@ class ListPolicy(PolicyFile):
 
     Attributes
     ----------
-    weights : see `ListWeights`. heats : temperatures of ops and devices at which it is sampled.
+    weights : see `ListWeights`. heats : temperatures of ops and devices at which it is drawn from.
     provenance : what it was trained on.
     """
 
@@ -287,14 +288,23 @@ class Encoded:
             self._known @ w.context,
         )
         self._task = ListTask(
-            sight.graph, sight.costs, context.units, sight.facts, self.embedding, w
+            sight.graph,
+            sight.costs,
+            context.units,
+            sight.facts,
+            self.embedding,
+            w,
+            np.zeros(context.problem.compute.shape),
         )
 
-    def run(self, random: int | None, lesson: Lesson) -> ListSchedule:
+    def run(self, way: Pass, lesson: Lesson) -> ListSchedule:
         """Return the schedule of a pass; see `learned_schedule`."""
-        heats = np.zeros(2) if random is None else np.array(self.policy.heats)
-        state = np.array([random or 0], np.uint64)
-        plan: ListSchedule = learned_schedule(self._task, heats, state, self._unpinned, lesson)
+        heats = np.zeros(2) if way.random is None else np.array(self.policy.heats)
+        state, task = np.array([way.random or 0], np.uint64), self._task
+        if way.shift is not None:
+            shifted = self.embedding._replace(score=self.embedding.score + way.shift.op)
+            task = task._replace(embedding=shifted, bias=way.shift.device)
+        plan: ListSchedule = learned_schedule(task, heats, state, self._unpinned, lesson)
         return plan
 
     def learn(self, embedding: ListEmbedding, grad: ListWeights) -> None:
@@ -315,15 +325,23 @@ class Encoded:
         grad.first[:] += op.T @ (first * (1.0 - abs(self._first)) ** 2)
 
 
+class Shift(NamedTuple):
+    """What is added to the scores in a pass."""
+
+    op: Floats  # (num_ops,)
+    device: Floats  # (num_ops, num_devices)
+
+
 class Pass(NamedTuple):
     """How a pass is made.
 
     `random` draws ops and devices at the policy's temperatures; None takes the best scores.
-    `backward` schedules from the sinks.
+    `backward` schedules from the sinks. `shift` is added to the scores; None adds nothing.
     """
 
     random: int | None = None
     backward: bool = False
+    shift: Shift | None = None
 
 
 GREEDY = Pass()
@@ -340,15 +358,37 @@ class LearnedScheduler:
 
     def schedule(self, way: Pass = GREEDY) -> ListSchedule:
         """Return the schedule of a pass."""
-        plan = self._ends[way.backward].run(way.random, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
+        plan = self._ends[way.backward].run(way, Lesson(NO_CREDIT, _NO_VIEW, _NO_WEIGHTS))
         return self._read_back(plan) if way.backward else plan
 
-    def passes(self, rng: np.random.Generator) -> Iterator[tuple[Pass, ListSchedule]]:
-        """Yield passes without end, from both ends in turn: the first two take the best scores."""
+    def climb(self, rng: np.random.Generator) -> Iterator[ListSchedule]:
+        """Yield the schedules of passes without end: first those of the best scores, from each
+        end, then of a climb.
+
+        Gumbel numbers at the policy's temperatures, one for each op and one for each op and device,
+        are added to the scores: a random key, which the policy decodes. A step draws those of
+        some ops anew, in the best key of the end whose best pass is shorter, and stays if the
+        schedule is no longer. Each op is among them with one probability, drawn log-uniformly from
+        that of one op to that of all.
+        """
+        n, k = self.context.problem.compute.shape
+        op_heat, heat = self.policy.heats
+        lengths, keys = [0, 0], [Shift(np.zeros(n), np.zeros((n, k)))] * 2
         for count in itertools.count():
-            random = int(rng.integers(1, 2**62)) if count > 1 else None
-            way = Pass(random, backward=count % 2 == 1)
-            yield way, self.schedule(way)
+            end = count if count < 2 else int(lengths[1] < lengths[0])
+            key = keys[end]
+            if count > 1:
+                again = rng.random(n) < n ** -rng.random()
+                drawn = Shift(op_heat * rng.gumbel(size=n), heat * rng.gumbel(size=(n, k)))
+                key = Shift(
+                    np.where(again, drawn.op, key.op),
+                    np.where(again[:, None], drawn.device, key.device),
+                )
+            plan = self.schedule(Pass(backward=end == 1, shift=key))
+            length = FAR if plan.overflow else int(plan.finish.max())
+            if count < 2 or length <= lengths[end]:
+                lengths[end], keys[end] = length, key
+            yield plan
 
     def gradient(self, lessons: list[tuple[Pass, Floats]]) -> Floats:
         """Return the gradient of the log-probability of the choices of schedules that were drawn,
@@ -363,7 +403,7 @@ class LearnedScheduler:
             embedding = ListEmbedding(*(np.zeros(array.shape) for array in end.embedding))
             for way, credit in lessons:
                 if way.backward == bool(backward):
-                    end.run(way.random, Lesson(credit, embedding, grad))
+                    end.run(way, Lesson(credit, embedding, grad))
             end.learn(embedding, grad)
         return np.concatenate([array.ravel() for array in grad])
 
