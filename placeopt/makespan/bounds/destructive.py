@@ -100,9 +100,8 @@ def propagate(
             return None
         if not changed or time.perf_counter() > end:
             break
-        heads = heads.raised(
-            heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end)
-        )
+        decided = replace(relaxation, free=clusters.free, pay=clusters.pay)
+        heads = heads.raised(heads_tails(decided, end=end, weights=weights))
     return heads, clusters
 
 
