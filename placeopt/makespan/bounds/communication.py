@@ -27,8 +27,8 @@ d2)(u), and v starts no earlier than the least of that and of u's end on v's dev
 Second part. Let S be a set of ancestors and t = start(v). On v's device they run in [a0, t - b0],
 on another one of its island in [a1, t - b1], on any other one in [a2, t - b2], where a0, a1, a2 are
 the earliest starts of S on the classes of these devices and b0, b1, b2 the least d0, d1, max(d1,
-d2). So if t <= min(a1 + b1, a2 + b2), all run on v's device and t >= a0 + W0 + b0, with W0 the sum
-of their times there. If t <= a2 + b2, all run on v's island: give class D the weight y_D >= 0 and
+d2). So if t < min(a1 + b1, a2 + b2), all run on v's device and t >= a0 + W0 + b0, with W0 the sum
+of their times there. If t < a2 + b2, all run on v's island: give class D the weight y_D >= 0 and
 let W1 be the sum over S of the least y_D p on that island, Y0 the weight of v's device and Y1 that
 of the others there; then W1 <= Y0 max(0, t - a0 - b0) + Y1 max(0, t - a1 - b1). With W2 the sum of
 the least y_D p anywhere and Y2 the weight of the other islands, always W2 <= Y0 max(0, t - a0 - b0)
@@ -253,14 +253,14 @@ def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
     if work[0] < OFF and first + work[0] <= middle:
         return first + work[0]
     if middle < OFF and work[1] < OFF:
-        least, width = middle + 1, offer[0] + offer[1]
+        least, width = middle, offer[0] + offer[1]
         if width > 0:
             total = work[1] + offer[0] * min(first, middle) + offer[1] * middle
             least = max(least, (total + width - 1) // width)
         if least <= last:
             return least
     if last < OFF and work[2] < OFF:
-        least, width = last + 1, offer[0] + offer[1] + offer[2]
+        least, width = last, offer[0] + offer[1] + offer[2]
         if width > 0:
             total = work[2] + offer[0] * min(first, middle) + offer[1] * middle + offer[2] * last
             least = max(least, (total + width - 1) // width)
