@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL
+from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
 from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
@@ -105,6 +106,11 @@ class MakespanFacts:
         return BUILD_SECONDS * (p.num_ops + p.num_edges) * p.num_devices
 
     @property
+    def refutable(self) -> bool:
+        """Whether horizons may be refuted by what follows from them."""
+        return is_refutable(self.analysis.relaxation)
+
+    @property
     def model(self) -> bool:
         """Whether CP-SAT can hold a model of the whole problem."""
         return not is_large(self.analysis.problem)
@@ -150,6 +156,23 @@ def _combinatorial(state: State) -> Iterator[None]:
         if name not in analysis.bounds:
             state.raise_bound(analysis.run(name, optional=True), name)
             yield
+
+
+def _destructive(state: State) -> Iterator[None]:
+    """Refute horizons one by one, by what follows from them: bisection between the bound and the
+    incumbent or the least horizon that was not refuted.
+    """
+    analysis = state.facts.analysis
+    above = analysis.relaxation.serial
+    while (bound := state.lower_bound) < above:
+        horizon = (bound + above) // 2
+        end = time.perf_counter() + state.tracker.seconds_left
+        if refuted(analysis.evidence(bound), horizon, end):
+            state.raise_bound(horizon + 1, "destructive")
+        else:
+            above = horizon
+        yield
+        above = above if state.value is None else min(above, state.value)
 
 
 def _segments(state: State, part: Part) -> bool:
@@ -281,6 +304,7 @@ def _building(facts: MakespanFacts) -> float:
 
 PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
+    Steps("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=SEGMENTS_SECONDS),
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
     Runs("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),

@@ -94,7 +94,7 @@ class Analysis:
         """Communication-aware heads and tails per device class."""
         n = self.relaxation.num_ops
         window = max(64, IDLE_WORK // n) if self.idle and n > UNCUT_OPS else None
-        return heads_tails(self.relaxation, window, end=self._until(0.4))
+        return heads_tails(self.relaxation, window, self._until(0.4), self.load.weights)
 
     @cached_property
     def load(self) -> LoadBound:

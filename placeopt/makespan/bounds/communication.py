@@ -17,11 +17,24 @@ link, the ancestors' earliest starts are themselves lower bounds, and leaving ou
 only weakens the result, so it holds for unrelated devices, several consumers per tensor, link
 classes and any contention.
 
-Second part. Let S be a set of ancestors with earliest start >= a, d0 >= b0 and d1 >= b, and W the
-sum of their fastest times. On v's device they run in [a, start(v) - b0], on each of the other k - 1
-devices in [a, start(v) - b], so W <= x - b0 + (k - 1) max(0, x - b) for x = start(v) - a: x >= W +
-b0 if that is at most b, else x >= (W + b0 + (k - 1) b) / k. The sets of all b, and of a sample of
-a, are tried.
+Devices of one host are joined by cheaper links than hosts are. Let d2(u) be a lower bound on the
+delay from the end of u to the start of v if they are on different islands (`islands`): on a path u
+-> w -> ... -> v either u and w are on different islands, which delays v by far(u, w) + p_w + d0(w),
+or w is not on v's island either, which delays it by free(u, w) + p_w + d2(w). The key of u is then
+the least of its end on another device of v's island plus d1(u) and its end elsewhere plus max(d1,
+d2)(u), and v starts no earlier than the least of that and of u's end on v's device plus d0(u).
+
+Second part. Let S be a set of ancestors and t = start(v). On v's device they run in [a0, t - b0],
+on another one of its island in [a1, t - b1], on any other one in [a2, t - b2], where a0, a1, a2 are
+the earliest starts of S on the classes of these devices and b0, b1, b2 the least d0, d1, max(d1,
+d2). So if t < min(a1 + b1, a2 + b2), all run on v's device and t >= a0 + W0 + b0, with W0 the sum
+of their times there. If t < a2 + b2, all run on v's island: give class D the weight y_D >= 0 and
+let W1 be the sum over S of the least y_D p on that island, Y0 the weight of v's device and Y1 that
+of the others there; then W1 <= Y0 max(0, t - a0 - b0) + Y1 max(0, t - a1 - b1). With W2 the sum of
+the least y_D p anywhere and Y2 the weight of the other islands, always W2 <= Y0 max(0, t - a0 - b0)
++ Y1 max(0, t - a1 - b1) + Y2 max(0, t - a2 - b2). So t is no less than the least that one of the
+three cases allows. The sets of all ancestors with earliest starts of a and more, for a sample of a,
+and delays of b1 (or b2, where there are islands) and more are tried.
 
 Time reversed, the same arguments give tails: the least time from the end of v to the end of the
 schedule.
@@ -40,6 +53,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.bounds.head_tail import fits, weight_choices
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted, uncounted_entry
@@ -96,7 +110,10 @@ class HeadsTails(NamedTuple):
 
 
 def heads_tails(
-    relaxation: Relaxation, window: int | None = None, end: float = math.inf
+    relaxation: Relaxation,
+    window: int | None = None,
+    end: float = math.inf,
+    weights: Ints | None = None,
 ) -> HeadsTails:
     """Compute the communication-aware heads and tails.
 
@@ -107,16 +124,20 @@ def heads_tails(
         left.
     end : when to stop, in seconds of `time.perf_counter`; the ops that are left get the longest
     path only.
+    weights : of the classes, tried in the second part beside equal ones.
     """
     n, now = relaxation.num_ops, time.perf_counter()
     left = min(UNCUT_SECONDS, max(0.0, end - now))
     if window is None:
         limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    head = _run(
-        relaxation, relaxation.forwards, window, end - 0.5 * left if math.isfinite(end) else end
-    )
-    tail = _run(relaxation, relaxation.backwards, window, end)
+    equal = np.ones(len(relaxation.class_size), np.int64)
+    choices = weight_choices(relaxation, equal if weights is None else weights)
+    choices = [choice for choice in choices if fits(relaxation, choice)]
+    table = np.unique(np.array(choices, np.int64).reshape(-1, len(equal)), axis=0)
+    half = end - 0.5 * left if math.isfinite(end) else end
+    head = _run(relaxation, relaxation.forwards, table, window, half)
+    tail = _run(relaxation, relaxation.backwards, table, window, end)
     return HeadsTails(head, tail, relaxation.compute)
 
 
@@ -125,10 +146,24 @@ def communication_bound(heads: HeadsTails) -> int:
     return int(heads.through().max())
 
 
-def _run(relaxation: Relaxation, direction: Direction, window: int, end: float) -> Ints:
+def energies(compute: Ints, beside: Ints, weights: Ints) -> Ints:
+    """Return the least weighted times of ops anywhere, and on the island of each class; INFINITE
+    where they cannot run. Shape (num_choices, 1 + num_classes, num_ops).
+    """
+    everywhere = np.vstack([np.ones(len(beside), np.bool_), beside > 0])
+    cost = compute[None, None] * weights[:, None, None]
+    off = (compute < 0) | ~everywhere[:, None]
+    return np.ascontiguousarray(np.where(off[None], INFINITE, cost).min(axis=3))
+
+
+def _run(
+    relaxation: Relaxation, direction: Direction, weights: Ints, window: int, end: float
+) -> Ints:
     """Return the heads of one direction, in stretches between which the clock is read."""
     n = relaxation.num_ops
-    arrays = (*direction, relaxation.compute, relaxation.class_size, relaxation.min_compute)
+    costs = relaxation.compute, relaxation.class_size, relaxation.min_compute
+    energy = energies(relaxation.compute, relaxation.beside, weights)
+    arrays = (*direction, *costs, relaxation.beside, weights, energy)
     graph = Graph(*(frozen(array) for array in arrays))
     heads = np.full(relaxation.compute.shape, -1, np.int64)
     earliest, ends = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -150,9 +185,13 @@ class Graph(NamedTuple):
     op: Ints  # (num_pairs,)
     free: Ints  # (num_pairs,)
     pay: Ints  # (num_pairs,)
+    far: Ints  # (num_pairs,)
     compute: Ints  # (num_ops, num_classes)
     class_size: Ints  # (num_classes,)
     fastest: Ints  # (num_ops,)
+    beside: Ints  # (num_classes, num_classes)
+    weights: Ints  # (num_choices, num_classes)
+    energy: Ints  # (num_choices, 1 + num_classes, num_ops)
 
 
 RELEASE, LENGTH, TAIL, ORDER, KEY, REST, PICKED, NEXT_KEY = np.arange(8)
@@ -160,6 +199,9 @@ RELEASE, LENGTH, TAIL, ORDER, KEY, REST, PICKED, NEXT_KEY = np.arange(8)
 of the caller's."""
 
 JOB_ROWS = 6
+
+OFF = INFINITE // 2
+"""What cannot be, where two of it are added."""
 
 FALLING, RISING = np.array([1, -1])
 
@@ -200,52 +242,103 @@ def jackson(count, jobs):  # type: ignore[no-untyped-def]
 
 
 @uncounted
-def _all_devices(ancestors, count, fastest, d0, d1, num_devices, steps, jobs):  # type: ignore[no-untyped-def]
-    """Earliest start that the work of all ancestors allows: the second part of the module's proof.
+def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
+    """Least start that one of the three cases of the second part allows; 0 if none does.
 
-    jobs[RELEASE] has their earliest starts; the other rows are scratch memory here.
+    `work` is W0, W1, W2 or OFF, `begin` a0, a1, a2, `delay` b0, b1, b2, `offer` Y0, Y1, Y2.
     """
-    heads, distinct, delays, order = jobs[RELEASE], jobs[LENGTH], jobs[TAIL], jobs[ORDER]
-    argsort(heads, count, RISING, jobs[KEY], order)
+    last = min(begin[2] + delay[2], np.int64(OFF))
+    middle = min(begin[1] + delay[1], last)
+    first = begin[0] + delay[0]
+    if work[0] < OFF and first + work[0] <= middle:
+        return first + work[0]
+    if middle < OFF and work[1] < OFF:
+        least, width = middle, offer[0] + offer[1]
+        if width > 0:
+            total = work[1] + offer[0] * min(first, middle) + offer[1] * middle
+            least = max(least, (total + width - 1) // width)
+        if least <= last:
+            return least
+    if last < OFF and work[2] < OFF:
+        least, width = last, offer[0] + offer[1] + offer[2]
+        if width > 0:
+            total = work[2] + offer[0] * min(first, middle) + offer[1] * middle + offer[2] * last
+            least = max(least, (total + width - 1) // width)
+        return least
+    return np.int64(0)
+
+
+@uncounted
+def _all_devices(graph, choice, c, ancestors, count, heads, delays, by, steps, jobs, cases, rows):  # type: ignore[no-untyped-def]
+    """Earliest start on class c that the work of all ancestors allows: the second part of the
+    module's proof.
+
+    `delays` has d0, d1 and the larger of d1 and d2 by op, `by` says by which of them sets are
+    chosen; jobs[RELEASE] has the ancestors' earliest starts. The other rows of `jobs`, `cases` and
+    `rows` are scratch memory.
+    """
+    earliest, distinct, keys, order = jobs[RELEASE], jobs[LENGTH], jobs[TAIL], jobs[ORDER]
+    work, begin, delay, offer = cases[0], cases[1], cases[2], cases[3]
+    offer[1:] = 0
+    offer[0] = graph.weights[choice, c]
+    for other in range(graph.compute.shape[1]):
+        offer[1] += graph.beside[c, other] * graph.weights[choice, other]
+        offer[2] += graph.class_size[other] * graph.weights[choice, other]
+    offer[2] -= offer[1]
+    offer[1] -= offer[0]
+    argsort(earliest, count, RISING, jobs[KEY], order)
     size = 0
     for i in range(count):
-        if size == 0 or heads[order[i]] > distinct[size - 1]:
-            distinct[size] = heads[order[i]]
+        if size == 0 or earliest[order[i]] > distinct[size - 1]:
+            distinct[size] = earliest[order[i]]
             size += 1
-        delays[i] = d1[ancestors[i]]
-    argsort(delays, count, FALLING, jobs[KEY], order)
+        keys[i] = delays[by, ancestors[i]]
+    argsort(keys, count, FALLING, jobs[KEY], order)
+    for i in range(count):
+        u = ancestors[order[i]]
+        rows[i, 0], rows[i, 1:] = earliest[order[i]], OFF
+        if graph.compute[u, c] >= 0:
+            rows[i, 1], rows[i, 4] = graph.compute[u, c], heads[u, c]
+        rows[i, 2], rows[i, 3] = (
+            min(OFF, graph.energy[choice, 1 + c, u]),
+            min(OFF, graph.energy[choice, 0, u]),
+        )
+        for other in range(graph.compute.shape[1]):
+            near = graph.beside[c, other]
+            if graph.compute[u, other] >= 0 and near > (other == c):
+                rows[i, 5] = min(rows[i, 5], heads[u, other])
+            if graph.compute[u, other] >= 0 and graph.class_size[other] > near:
+                rows[i, 6] = min(rows[i, 6], heads[u, other])
+        for case in range(3):
+            rows[i, 7 + case] = min(delays[case, u], OFF)
     steps = min(steps, size)
     best = np.int64(0)
     for step in range(steps):
         a = distinct[step * (size - 1) // max(1, steps - 1)]
-        work = np.int64(0)
-        least = np.int64(INFINITE)
-        for i in range(count):  # delays to other devices, longest first
-            u = ancestors[order[i]]
-            if heads[order[i]] < a:
+        work[:], begin[:], delay[:] = 0, OFF, OFF
+        for i in range(count):  # the longest delays first
+            row = rows[i]
+            if row[0] < a:
                 continue
-            work += fastest[u]
-            least = min(least, d0[u])
-            delay = d1[u]
-            alone = work + least
-            if num_devices == 1 or alone <= delay:
-                best = max(best, a + alone)
-            elif delay < INFINITE // num_devices:
-                spread = alone + (num_devices - 1) * delay
-                best = max(best, a + (spread + num_devices - 1) // num_devices)
+            for case in range(3):
+                work[case] = min(work[case] + row[1 + case], OFF)
+                begin[case] = min(begin[case], row[4 + case])
+                delay[case] = min(delay[case], row[7 + case])
+            best = max(best, _soonest(work, begin, delay, offer))
     return best
 
 
 @uncounted
-def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ignore[no-untyped-def]
-    """Fill d0 and d1 of the ancestors of the op at `position` within the window, the latest
+def _delays(graph, position, window, ends, mark, ancestors, delays):  # type: ignore[no-untyped-def]
+    """Fill d0, d1 and d2 of the ancestors of the op at `position` within the window, the latest
     ancestor first.
 
     Returns (number of ancestors, start of the op that the ends of its ancestors allow).
     """
+    d0, d1, d2 = delays[0], delays[1], delays[2]
     v = graph.order[position]
     mark[v] = position
-    d0[v], d1[v] = 0, INFINITE
+    d0[v], d1[v], d2[v] = 0, INFINITE, INFINITE
     pending, count, base = 1, 0, np.int64(0)
     at = position
     stop = max(-1, position - window)
@@ -267,13 +360,17 @@ def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ig
             here = INFINITE if graph.pay[e] >= INFINITE else graph.pay[e] + run + d0[w]
             later = INFINITE if (d1[w] >= INFINITE or graph.free[e] > 0) else run + d1[w]
             paid = min(here, later)
+            there = INFINITE if graph.far[e] >= INFINITE else graph.far[e] + run + d0[w]
+            beyond = INFINITE if d2[w] >= INFINITE else graph.free[e] + run + d2[w]
+            crossed = max(paid, min(there, beyond))
             if mark[u] != position:
                 mark[u] = position
                 pending += 1
-                d0[u], d1[u] = with_free, paid
+                d0[u], d1[u], d2[u] = with_free, paid, crossed
             else:
                 d0[u] = max(d0[u], with_free)
                 d1[u] = max(d1[u], paid)
+                d2[u] = max(d2[u], crossed)
     for e in range(
         graph.ptr[v], graph.ptr[v + 1]
     ):  # direct predecessors beyond the window still count
@@ -282,24 +379,27 @@ def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ig
 
 
 @uncounted
-def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[no-untyped-def]
+def _keys(graph, c, ancestors, count, heads, delays, keys, floor):  # type: ignore[no-untyped-def]
     """Fill the keys of the ancestors if they are on another device than v, which is of class c;
     return the new floor.
     """
-    num_classes = graph.compute.shape[1]
-    several = num_classes > 1 or graph.class_size[0] > 1
     for i in range(count):
         u = ancestors[i]
         elsewhere = np.int64(INFINITE)
-        if several and d1[u] < INFINITE:
-            for other in range(num_classes):
-                if graph.compute[u, other] >= 0 and (other != c or graph.class_size[c] > 1):
-                    elsewhere = min(elsewhere, heads[u, other] + graph.compute[u, other])
-            if elsewhere < INFINITE:
-                elsewhere += d1[u]
+        for other in range(graph.compute.shape[1]):
+            if graph.compute[u, other] < 0:
+                continue
+            near, end = graph.beside[c, other], heads[u, other] + graph.compute[u, other]
+            if near > (other == c) and delays[1, u] < INFINITE:
+                elsewhere = min(elsewhere, end + delays[1, u])
+            if graph.class_size[other] > near and delays[2, u] < INFINITE:
+                elsewhere = min(elsewhere, end + delays[2, u])
         keys[i] = elsewhere
-        if graph.compute[u, c] < 0 and elsewhere < INFINITE:
-            floor = max(floor, elsewhere)  # cannot share v's device
+        here = elsewhere
+        if graph.compute[u, c] >= 0:
+            here = min(here, heads[u, c] + graph.compute[u, c] + delays[0, u])
+        if here < INFINITE:  # else v cannot run on this class
+            floor = max(floor, here)
     return floor
 
 
@@ -341,10 +441,10 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
     `earliest` and `ends` are the earliest start and end of every op before them, on any device.
     """
     n, num_classes = graph.compute.shape
-    num_devices = np.int64(0)
-    for c in range(num_classes):
-        num_devices += graph.class_size[c]
-    d0, d1, mark = np.zeros(n, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64)
+    num_devices = graph.class_size.sum()
+    delays, mark = np.zeros((3, n), np.int64), np.empty(n, np.int64)
+    cases, rows = np.empty((4, 3), np.int64), np.empty((n, 10), np.int64)
+    orders = 1 if graph.beside[0].sum() == num_devices else 2
     ancestors, keys, jobs = (
         np.empty(n, np.int64),
         np.empty(n, np.int64),
@@ -354,20 +454,32 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
         mark[v] = -1
     for position in range(begin, end):
         v = graph.order[position]
-        count, base = _delays(graph, position, window, ends, mark, ancestors, d0, d1)
-        if steps > 0 and count > 1:
-            for i in range(count):
-                jobs[RELEASE, i] = earliest[ancestors[i]]
-            base = max(
-                base,
-                _all_devices(ancestors, count, graph.fastest, d0, d1, num_devices, steps, jobs),
-            )
+        count, base = _delays(graph, position, window, ends, mark, ancestors, delays)
         ends[v] = INFINITE
         earliest[v] = INFINITE
         for c in range(num_classes):
             if graph.compute[v, c] < 0:
                 continue
-            floor = _keys(graph, c, ancestors, count, heads, d1, keys, base)
+            floor = _keys(graph, c, ancestors, count, heads, delays, keys, base)
+            for i in range(count):
+                jobs[RELEASE, i] = earliest[ancestors[i]]
+            for choice in range(len(graph.weights) if steps > 0 and count > 1 else 0):
+                for by in range(1, 1 + orders):
+                    found = _all_devices(
+                        graph,
+                        choice,
+                        c,
+                        ancestors,
+                        count,
+                        heads,
+                        delays,
+                        by,
+                        steps,
+                        jobs,
+                        cases,
+                        rows,
+                    )
+                    floor = max(floor, found)
             size = np.int64(0)
             for i in range(count):
                 if keys[i] > floor and graph.compute[ancestors[i], c] >= 0:
@@ -375,7 +487,7 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
                     size += 1
             if size > 0:
                 floor = max(
-                    floor, _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs)
+                    floor, _serial_or_paid(graph, c, ancestors, keys, size, heads, delays[0], jobs)
                 )
             heads[v, c] = floor
             earliest[v] = min(earliest[v], floor)

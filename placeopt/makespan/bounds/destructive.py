@@ -38,6 +38,7 @@ from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import fits
 from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
@@ -56,28 +57,28 @@ def destructive_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of
     `time.perf_counter`.
     """
-    relaxation, heads, weights, known = (
-        evidence.relaxation,
-        evidence.heads,
-        evidence.weights,
+    if evidence.known < 1 or not is_refutable(evidence.relaxation):
+        return evidence.known
+    return search_horizon(
+        lambda horizon: time.perf_counter() < end and refuted(evidence, horizon, end),
         evidence.known,
+        evidence.limit,
     )
-    if len(relaxation.source) > LARGEST or known < 1 or relaxation.problem.num_devices == 1:
-        return known
-    if not fits(relaxation, weights):
+
+
+def is_refutable(relaxation: Relaxation) -> bool:
+    """Whether the graph is small enough, and there is anything to decide."""
+    return len(relaxation.source) <= LARGEST and relaxation.problem.num_devices > 1
+
+
+def refuted(evidence: Evidence, horizon: int, end: float) -> bool:
+    """Whether propagation until `end` proves that no schedule of length at most `horizon`
+    exists.
+    """
+    weights = evidence.weights
+    if not fits(evidence.relaxation, weights):
         weights = np.ones_like(weights)
-
-    def refuted(horizon: int) -> bool:
-        return time.perf_counter() < end and refutes(relaxation, heads, weights, horizon, end)
-
-    return search_horizon(refuted, known, evidence.limit)
-
-
-def refutes(
-    relaxation: Relaxation, heads: HeadsTails, weights: Ints, horizon: int, end: float
-) -> bool:
-    """Whether propagation proves that no schedule of length at most `horizon` exists."""
-    return propagate(relaxation, heads, weights, horizon, end) is None
+    return propagate(evidence.relaxation, evidence.heads, weights, horizon, end) is None
 
 
 def propagate(
@@ -93,16 +94,17 @@ def propagate(
     for _ in range(ROUNDS):
         if int(heads.through().max()) > horizon:
             return None
+        changed, heads = clusters.rule_out(heads)
+        relaxation = clusters.relaxation
         if fits(relaxation, weights) and energy_refutes(relaxation, heads, weights, horizon):
             return None
-        changed = clusters.propagate(heads)
+        changed = not clusters.contradiction and (clusters.propagate(heads) or changed)
         if clusters.contradiction:
             return None
         if not changed or time.perf_counter() > end:
             break
-        heads = heads.raised(
-            heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end)
-        )
+        decided = replace(relaxation, free=clusters.free, pay=clusters.pay)
+        heads = heads.raised(heads_tails(decided, end=end, weights=weights))
     return heads, clusters
 
 
@@ -137,6 +139,22 @@ class Clusters:
         self.leader[b] = a
         self.members[a] += self.members.pop(b)
 
+    def rule_out(self, heads: HeadsTails) -> tuple[bool, HeadsTails]:
+        """Rule out classes of devices on which an op would come too late, for all ops of its
+        cluster; return whether there are any, and heads and tails without them.
+        """
+        compute = heads.compute
+        cluster = np.array([self.find(v) for v in range(len(compute))], np.int64)
+        late = (compute < 0) | (heads.head + compute + heads.tail > self.horizon)
+        off = np.zeros_like(late)
+        np.logical_or.at(off, cluster, late)
+        off = off[cluster]
+        self.contradiction |= bool(off.all(axis=1).any())
+        left = np.where(off, INCOMPATIBLE, compute)
+        fastest = np.where(left < 0, INFINITE, left).min(axis=1)
+        self.relaxation = replace(self.relaxation, compute=left, min_compute=fastest)
+        return bool((left != compute).any()), heads._replace(compute=left)
+
     def propagate(self, heads: HeadsTails) -> bool:
         """Deduce what the windows imply; return whether an edge was decided."""
         r = self.relaxation
@@ -168,7 +186,8 @@ class Clusters:
             elif self.free[e] == 0 and 0 < self.pay[e] < INFINITE:
                 key = (min(a, b), max(a, b))
                 if key not in known:
-                    known[key] = self._cannot_share(self.members[a] + self.members[b], head, tail)
+                    members = self.members[a] + self.members[b]
+                    known[key] = self._cannot_share(members, head, tail)
                 if known[key]:
                     self.free[e] = self.pay[e]
                     changed = True
@@ -176,6 +195,8 @@ class Clusters:
 
     def _cannot_share(self, ops: list[int], head: Ints, tail: Ints) -> bool:
         resident = self.relaxation.problem.resident
+        if not (self.relaxation.compute[ops] >= 0).all(axis=0).any():
+            return True
         if sum(int(resident[v]) for v in ops) > self.room:
             return True
         return self._one_machine(ops, head, tail) > self.horizon

@@ -49,4 +49,5 @@ class Evidence:
             (delay.segment.first, delay.segment.last, delay.ticks)
             for delay in (*self.delays, *delays)
         ]
-        return self.heads.raised(heads_tails(with_delays(self.relaxation, edges)))
+        longer = with_delays(self.relaxation, edges)
+        return self.heads.raised(heads_tails(longer, weights=self.weights))

@@ -72,7 +72,8 @@ def fits(relaxation: Relaxation, weights: Ints) -> bool:
     limit.
     """
     longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
-    longest += float(np.where(relaxation.pay >= 2**62, 0, relaxation.pay).astype(np.float64).sum())
+    paid = np.where(relaxation.far >= 2**62, relaxation.pay, relaxation.far)
+    longest += float(np.where(paid >= 2**62, 0, paid).astype(np.float64).sum())
     return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
 
 

@@ -9,7 +9,9 @@ v):
   compatible devices; `INFINITE` if they cannot be on different devices (same colocation group, a
   single possible device);
 - `free`: the same when nothing is known about the devices: 0, or `pay` where they cannot share a
-  device.
+  device;
+- `far`: the same when they are on devices of different *islands*: devices joined by links much
+  cheaper than those between islands, such as those of a host (`islands`).
 
 Contention, link classes and the choice of device can only delay a schedule beyond these numbers.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,6 +46,7 @@ class Direction(NamedTuple):
     op: Ints  # (num_pairs,) predecessors (forwards) or successors (backwards)
     free: Ints  # (num_pairs,) ticks
     pay: Ints  # (num_pairs,) ticks or INFINITE
+    far: Ints  # (num_pairs,) ticks or INFINITE
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,8 @@ class Relaxation:
     target: Ints  # (num_pairs,)
     free: Ints  # (num_pairs,) ticks
     pay: Ints  # (num_pairs,) ticks or INFINITE
+    far: Ints  # (num_pairs,) ticks or INFINITE
+    beside: Ints  # (num_classes, num_classes) devices of a class in the island of one of a class
 
     @property
     def num_ops(self) -> int:
@@ -90,9 +96,8 @@ class Relaxation:
     def forwards(self) -> Direction:
         """In-edges in topological order."""
         ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
-        return Direction(
-            *map(frozen, (self.problem.topological_order, ptr, self.source, self.free, self.pay))
-        )
+        rows = self.problem.topological_order, ptr, self.source, self.free, self.pay, self.far
+        return Direction(*map(frozen, rows))
 
     @cached_property
     def backwards(self) -> Direction:
@@ -100,7 +105,8 @@ class Relaxation:
         by = np.argsort(self.source, kind="stable")
         ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1)).astype(np.int64)
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
-        return Direction(*map(frozen, (order, ptr, self.target[by], self.free[by], self.pay[by])))
+        rows = order, ptr, self.target[by], self.free[by], self.pay[by], self.far[by]
+        return Direction(*map(frozen, rows))
 
     @cached_property
     def items(self) -> tuple[Ints, Ints, Ints]:
@@ -140,10 +146,13 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
         return _merged(problem)
     allowed = _possible(problem)
     times = np.where(allowed, problem.compute, INCOMPATIBLE)
-    first, class_of = unique_columns(times)
+    island = islands(problem)
+    first, class_of = unique_columns(np.vstack([times, _companions(times, island)]))
     compute = np.ascontiguousarray(times[:, first])
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
-    source, target, free, pay = _pairs(problem, allowed)
+    source, target, free, pay, far = _pairs(problem, allowed, island)
+    here = island[first][:, None] == island[None, :]
+    members = class_of[:, None] == np.arange(len(first))
     found = Relaxation(
         problem=problem,
         class_of=class_of,
@@ -154,6 +163,8 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
         target=target,
         free=free,
         pay=pay,
+        far=far,
+        beside=here.astype(np.int64) @ members.astype(np.int64),
     )
     found.__dict__["allowed"] = allowed
     return found
@@ -176,49 +187,92 @@ def _merged(problem: PlacementProblem) -> Relaxation:
         target=target,
         free=np.zeros(len(source), np.int64),
         pay=pay,
+        far=np.full(len(source), INFINITE, np.int64),
+        beside=np.array([[problem.num_devices]], np.int64),
     )
 
 
-def _pairs(problem: PlacementProblem, allowed: Flags) -> tuple[Ints, ...]:
-    """Return (source, target, free, pay) of the distinct op pairs joined by a tensor."""
+def islands(problem: PlacementProblem) -> Ints:
+    """Return the island of each device: those joined by links cheaper than the widest gap between
+    costs of links, by the ratio of all tensors' times. All are one island where no gap leaves
+    several, with more than a device in one of them.
+
+    The links of a cheapest tree that joins all devices decide (Prim's algorithm): no others lead
+    from one island to the next.
+    """
+    cost = problem.transfer.astype(np.float64).sum(axis=0)[problem.link_class]
+    cost = np.minimum(cost, cost.T)
+    parent, least = np.zeros(problem.num_devices, np.int64), cost[0].copy()
+    waiting = np.arange(1, problem.num_devices)
+    tree: list[tuple[float, int]] = []
+    while waiting.size:
+        d = int(waiting[least[waiting].argmin()])
+        tree.append((float(least[d]), d))
+        waiting = waiting[waiting != d]
+        closer = waiting[cost[d, waiting] < least[waiting]]
+        least[closer], parent[closer] = cost[d, closer], d
+    gaps = [(high / max(low, 1.0), low) for low, high in pairwise(sorted(x for x, _ in tree))]
+    widest, low = max(gaps, default=(1.0, 0.0))
+    label = np.zeros(problem.num_devices, np.int64)
+    for price, d in tree if widest > 1.0 else ():
+        label[d] = label[parent[d]] if price <= low else d
+    return label
+
+
+def _companions(times: Ints, island: Ints) -> Ints:
+    """Return, per device, a number of what is on its island: devices of one class have alike
+    islands.
+    """
+    kind = unique_columns(times)[1]
+    content = (island[:, None] == island[None, :]) @ (kind[:, None] == np.unique(kind)).astype(
+        np.int64
+    )
+    return unique_rows(content)[1]
+
+
+def _pairs(problem: PlacementProblem, allowed: Flags, island: Ints) -> tuple[Ints, ...]:
+    """Return (source, target, free, pay, far) of the distinct op pairs joined by a tensor."""
     tensor, target = problem.edge_tensor, problem.consumer
     source = problem.producer[tensor]
-    pay, share = _edge_costs(problem, allowed, source, target, tensor)
+    pay, far, share = _edge_costs(problem, allowed, island, source, target, tensor)
     key = target * problem.num_ops + source
     distinct, inverse = np.unique(key, return_inverse=True)
-    worst = np.zeros(len(distinct), np.int64)
+    worst, farthest = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
     np.maximum.at(worst, inverse, pay)
+    np.maximum.at(farthest, inverse, far)
     can_share = np.ones(len(distinct), np.bool_)
     np.logical_and.at(can_share, inverse, share)
     free = np.where(can_share, 0, np.where(worst >= INFINITE, 0, worst))
-    return distinct % problem.num_ops, distinct // problem.num_ops, free, worst
+    return distinct % problem.num_ops, distinct // problem.num_ops, free, worst, farthest
 
 
 def _edge_costs(
     problem: PlacementProblem,
     allowed: Flags,
+    island: Ints,
     source: Ints,
     target: Ints,
     tensor: Ints,
-) -> tuple[Ints, Flags]:
-    """Return, per edge, the cheapest transfer between two devices and whether one device can hold
-    both.
+) -> tuple[Ints, Ints, Flags]:
+    """Return, per edge, the cheapest transfer between two devices, between two islands, and whether
+    one device can hold both.
     """
     if (allowed == allowed[0]).all():
         masks, kind = allowed[:1], np.zeros(len(allowed), np.int64)
     else:
         first, kind = unique_rows(allowed)
         masks = allowed[first]
-    pay = np.full(len(source), INFINITE, np.int64)
+    pay, far = (np.full(len(source), INFINITE, np.int64) for _ in range(2))
     share = np.ones(len(source), np.bool_)
     pair_kind = kind[source] * len(masks) + kind[target]
-    off = ~np.eye(problem.num_devices, dtype=np.bool_)
+    off = ~np.eye(problem.num_devices, dtype=np.bool_), island[:, None] != island
     for value in np.unique(pair_kind):
         at = np.flatnonzero(pair_kind == value)
         first, second = masks[value // len(masks)], masks[value % len(masks)]
-        links = np.unique(problem.link_class[first[:, None] & second[None, :] & off])
-        if links.size:
-            pay[at] = problem.transfer[np.ix_(tensor[at], links)].min(axis=1)
+        for costs, between in zip((pay, far), off, strict=True):
+            links = np.unique(problem.link_class[first[:, None] & second[None, :] & between])
+            if links.size:
+                costs[at] = problem.transfer[np.ix_(tensor[at], links)].min(axis=1)
         both = first & second
         share[at] = both.any()
         if both.any():  # the two ops' own weights may not fit together on any device
@@ -226,6 +280,6 @@ def _edge_costs(
             share[at] &= problem.resident[source[at]] + problem.resident[target[at]] <= largest
     group = problem.colocation
     together = (group[source] >= 0) & (group[source] == group[target])
-    pay[together] = INFINITE
+    pay[together] = far[together] = INFINITE
     share[together] = True
-    return pay, share
+    return pay, far, share

@@ -65,10 +65,13 @@ def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> R
     target = np.concatenate([relaxation.target, last])
     order = np.argsort(target, kind="stable")
     source = frozen(np.concatenate([relaxation.source, first])[order])
-    free, pay = (
-        frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay)
+    free, pay, far = (
+        frozen(np.concatenate([old, ticks])[order])
+        for old in (relaxation.free, relaxation.pay, relaxation.far)
     )
-    return replace(relaxation, source=source, target=frozen(target[order]), free=free, pay=pay)
+    return replace(
+        relaxation, source=source, target=frozen(target[order]), free=free, pay=pay, far=far
+    )
 
 
 class SegmentGraph:
