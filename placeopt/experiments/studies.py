@@ -43,7 +43,8 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
 
     A row without a `commit` is new: it is given the commit of this tree, with a plus sign where
     tracked files differ from it, and the load of the machine (the mean number of running processes
-    of the last minute). A row that was read from a table keeps what stands there.
+    of the last minute), unless it says the load at its start itself. A row that was read from a
+    table keeps what stands there.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
     origin = {"commit": commit(), "load": round(os.getloadavg()[0], 1)}
     for row in rows:
         if "commit" not in row:
-            row.update(origin)
+            row.update({**origin, **row})
     measured = dict.fromkeys(key for row in rows for key in row if key not in ORIGIN)
     columns = [*measured, *ORIGIN]
     stream = io.StringIO()
@@ -195,6 +196,7 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
             backend="loky" if timed else given.backend,
             address=None if timed else given.address,
             retry_failed=True,
+            allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
             again=given.again,
             minutes=(given.end - time.monotonic()) / 60,
             reporter=PlainReporter(),

@@ -36,3 +36,9 @@ def test_rows_say_where_they_are_from(tmp_path):
     table.write_text("value\n3\n")
     write_csv(table, read_csv(table))
     assert read_csv(table) == [{"value": "3", "commit": "", "load": ""}]
+
+
+def test_a_load_that_a_row_says_itself_is_kept(tmp_path):
+    """A column `load` that a study measured is not overwritten by that of the machine at the end."""
+    write_csv(tmp_path / "table.csv", [{"value": 1, "load": 7.25}])
+    assert read_csv(tmp_path / "table.csv")[0]["load"] == "7.25"
