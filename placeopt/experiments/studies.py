@@ -176,7 +176,8 @@ def record_rows(
         rows[name] = {head: name, **job()}
         print(f"{path.name}:", *(f"{key} {x} " for key, x in rows[name].items()), flush=True)
         write_csv(path, list(rows.values()), digits)
-    write_csv(path, [rows[name] for name in names if name in rows], digits)
+    if len(rows) > len(names):  # some are of jobs that are no more
+        write_csv(path, [rows[name] for name in names if name in rows], digits)
 
 
 def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> dict[str, Row]:
@@ -255,7 +256,8 @@ def record_grid(
         elif name in there:
             table[name] = there[name]
     rows = [*beside, *(table[name] for name in groups if name in table)]
-    write_csv(path, rows)
+    if rows != read_csv(path):
+        write_csv(path, rows)
     return rows
 
 
