@@ -15,7 +15,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.cell import commit, same_package
-from placeopt.experiments.runner import AGAIN, PlainReporter, run_cells, stays
+from placeopt.experiments.runner import AGAIN, HowToRun, PlainReporter, run_cells, stays
 from placeopt.experiments.store import latest, read_rows
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import write_text
@@ -190,18 +190,17 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
         some = [cell for cell in cells if (cell.seconds is not None) == timed]
         if not some:
             continue
-        summary = run_cells(
-            some,
-            folder,
+        how = HowToRun(
             jobs=1 if timed else given.jobs,
             backend="loky" if timed else given.backend,
             address=None if timed else given.address,
             retry_failed=True,
-            allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
             again=given.again,
             minutes=(given.end - time.monotonic()) / 60,
+            allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
             reporter=PlainReporter(),
         )
+        summary = run_cells(some, folder, how)
         if summary.contradiction:
             raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
         if summary.interrupted or summary.left:

@@ -7,7 +7,7 @@ import pytest
 
 from placeopt.experiments import runner, studies
 from placeopt.experiments.cell import commit, same_package
-from placeopt.experiments.runner import run_cells
+from placeopt.experiments.runner import HowToRun, run_cells
 from placeopt.experiments.store import latest, read_rows
 from placeopt.experiments.studies import (
     grid_options,
@@ -119,14 +119,14 @@ def test_a_table_of_a_grid_keeps_what_is_there(tmp_path, monkeypatch, of_this_pa
 def test_runs_of_other_code_are_done_again(tmp_path, of_this_package):
     """`again` takes the rows of another commit only, `all` everything; no cell begins too late."""
     some, folder = cells(), tmp_path / "runs"
-    assert run_cells(some, folder, jobs=1, minutes=-1.0).left == len(some)
-    assert run_cells(some, folder, jobs=1).done == len(some)
+    assert run_cells(some, folder, HowToRun(jobs=1, minutes=-1.0)).left == len(some)
+    assert run_cells(some, folder, HowToRun(jobs=1)).done == len(some)
     path = folder / "runs.jsonl"
     path.write_text(path.read_text().replace(f'"commit": "{commit()}"', '"commit": "1234567"', 1))
-    assert run_cells(some, folder, jobs=1).done == 0
-    assert run_cells(some, folder, jobs=1, again="changed").done == 1
-    assert run_cells(some, folder, jobs=1, again="changed").done == 0
-    assert run_cells(some, folder, jobs=1, again="all").done == len(some)
+    assert run_cells(some, folder, HowToRun(jobs=1)).done == 0
+    assert run_cells(some, folder, HowToRun(jobs=1, again="changed")).done == 1
+    assert run_cells(some, folder, HowToRun(jobs=1, again="changed")).done == 0
+    assert run_cells(some, folder, HowToRun(jobs=1, again="all")).done == len(some)
     assert all(row["cpu"] >= 0 for row in latest(read_rows(path)).values())
 
 
