@@ -189,33 +189,11 @@ BACKENDS = ("loky", "threading", "dask")
 AGAIN = ("changed", "all")
 
 
-def run_study(study: Study, results: str | Path = "results", **settings: Any) -> StudySummary:
-    """Run the cells of a study that have no result yet.
+@dataclass(frozen=True)
+class HowToRun:
+    """How cells are run, and which again.
 
-    Parameters
-    ----------
-    results : folder; the study's store is results/<name>/runs.jsonl.
-    settings : those of `run_cells`.
-    """
-    return run_cells(expand(study), Path(results) / study.name, **settings)
-
-
-def run_cells(
-    cells: Sequence[Cell],
-    folder: Path,
-    *,
-    jobs: int | None = None,
-    backend: str = "loky",
-    address: str | None = None,
-    retry_failed: bool = False,
-    again: str = "",
-    minutes: float = math.inf,
-    allow_oversubscription: bool = False,
-    reporter: Reporter | None = None,
-) -> StudySummary:
-    """Run the cells that have no row in a folder's store yet.
-
-    Parameters
+    Attributes
     ----------
     jobs : cells at a time, by default one per core.
     backend : joblib back end: "loky", "threading" or "dask" (a LocalCluster, or the scheduler at
@@ -226,15 +204,43 @@ def run_cells(
     allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
     reporter : told about every finished cell.
     """
-    check_choice("--backend", backend, BACKENDS)
-    check_choice("--again", again, ("", *AGAIN))
+
+    jobs: int | None = None
+    backend: str = "loky"
+    address: str | None = None
+    retry_failed: bool = False
+    again: str = ""
+    minutes: float = math.inf
+    allow_oversubscription: bool = False
+    reporter: Reporter | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not understood."""
+        check_choice("--backend", self.backend, BACKENDS)
+        check_choice("--again", self.again, ("", *AGAIN))
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError(f"--jobs: expected at least 1, received {self.jobs}")
+
+
+def run_study(study: Study, results: str | Path = "results", **how: Any) -> StudySummary:
+    """Run the cells of a study that have no result yet.
+
+    Parameters
+    ----------
+    results : folder; the study's store is results/<name>/runs.jsonl.
+    how : the attributes of `HowToRun`.
+    """
+    settings = HowToRun(**how)
+    return run_cells(expand(study), Path(results) / study.name, settings)
+
+
+def run_cells(cells: Sequence[Cell], folder: Path, how: HowToRun) -> StudySummary:
+    """Run the cells that have no row in a folder's store yet."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    jobs = cores if jobs is None else jobs
-    if jobs < 1:
-        raise InputError(f"--jobs: expected at least 1, received {jobs}")
-    if not allow_oversubscription and address is None:
+    jobs = how.jobs or cores
+    if not how.allow_oversubscription and how.address is None:
         _check_workers(cells, jobs, cores)
     summary = StudySummary(total=len(cells))
     started = time.perf_counter()
@@ -242,17 +248,17 @@ def run_cells(
         known = {
             key: row
             for key, row in latest(store.rows()).items()
-            if stays(row, again) and not (retry_failed and row.get("status") == "failed")
+            if stays(row, how.again) and not (how.retry_failed and row.get("status") == "failed")
         }
         todo = [cell for cell in cells if cell.key not in known]
         summary.skipped = len(cells) - len(todo)
-        if reporter is not None:
-            reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
+        if how.reporter is not None:
+            how.reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in known])
         prepare(todo)  # once, here: the workers load what is compiled
-        finished = reporter.finished if reporter is not None else lambda *_: None
-        end = started + 60 * minutes
+        finished = how.reporter.finished if how.reporter is not None else lambda *_: None
+        end = started + 60 * how.minutes
         try:
-            for row in _execute(todo, folder, jobs, backend, address, end):
+            for row in _execute(todo, folder, jobs, how.backend, how.address, end):
                 store.append(row)
                 summary.count(row)
                 finished(summary, row)

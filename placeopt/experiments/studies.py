@@ -15,7 +15,7 @@ from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.cell import commit, same_package
-from placeopt.experiments.runner import AGAIN, PlainReporter, run_cells, stays
+from placeopt.experiments.runner import AGAIN, HowToRun, PlainReporter, run_cells, stays
 from placeopt.experiments.store import latest, read_rows
 from placeopt.model.errors import InputError, check_choice
 from placeopt.model.files import write_text
@@ -43,7 +43,8 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
 
     A row without a `commit` is new: it is given the commit of this tree, with a plus sign where
     tracked files differ from it, and the load of the machine (the mean number of running processes
-    of the last minute). A row that was read from a table keeps what stands there.
+    of the last minute), unless it says the load at its start itself. A row that was read from a
+    table keeps what stands there.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> Non
     origin = {"commit": commit(), "load": round(os.getloadavg()[0], 1)}
     for row in rows:
         if "commit" not in row:
-            row.update(origin)
+            row.update({**origin, **row})
     measured = dict.fromkeys(key for row in rows for key in row if key not in ORIGIN)
     columns = [*measured, *ORIGIN]
     stream = io.StringIO()
@@ -175,7 +176,8 @@ def record_rows(
         rows[name] = {head: name, **job()}
         print(f"{path.name}:", *(f"{key} {x} " for key, x in rows[name].items()), flush=True)
         write_csv(path, list(rows.values()), digits)
-    write_csv(path, [rows[name] for name in names if name in rows], digits)
+    if len(rows) > len(names):  # some are of jobs that are no more
+        write_csv(path, [rows[name] for name in names if name in rows], digits)
 
 
 def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> dict[str, Row]:
@@ -188,17 +190,17 @@ def run_grid(cells: Sequence[Cell], folder: Path, given: argparse.Namespace) -> 
         some = [cell for cell in cells if (cell.seconds is not None) == timed]
         if not some:
             continue
-        summary = run_cells(
-            some,
-            folder,
+        how = HowToRun(
             jobs=1 if timed else given.jobs,
             backend="loky" if timed else given.backend,
             address=None if timed else given.address,
             retry_failed=True,
             again=given.again,
             minutes=(given.end - time.monotonic()) / 60,
+            allow_oversubscription=not timed,  # equal evaluations are equal on any number of cores
             reporter=PlainReporter(),
         )
+        summary = run_cells(some, folder, how)
         if summary.contradiction:
             raise InputError(f"'{folder}': {summary.contradiction}: one of them is false")
         if summary.interrupted or summary.left:
@@ -253,7 +255,8 @@ def record_grid(
         elif name in there:
             table[name] = there[name]
     rows = [*beside, *(table[name] for name in groups if name in table)]
-    write_csv(path, rows)
+    if rows != read_csv(path):
+        write_csv(path, rows)
     return rows
 
 

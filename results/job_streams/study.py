@@ -85,7 +85,7 @@ def measure(part, problem, policies, load=None):
         "units": problem.jobs.config.units,
         "rule": problem.jobs.config.rule,
         "beta": problem.spec.beta,
-        "load": load or round(problem.offered_load, 3),
+        "offered_load": load or round(problem.offered_load, 3),
     }
     rows = []
 
@@ -110,7 +110,10 @@ def measure(part, problem, policies, load=None):
                 "setting": setting,
             }
         )
-        print(f"{part} {problem.name} {cell['load']} {name}: {s.blocking_rate:.4f}", flush=True)
+        print(
+            f"{part} {problem.name} {cell['offered_load']} {name}: {s.blocking_rate:.4f}",
+            flush=True,
+        )
 
     for name in policies:
         start = time.perf_counter()
@@ -464,7 +467,7 @@ def report():
                 f"## Poisson arrivals, distribution A, {units} units, by offered load",
                 "",
             ]
-            lines += table(rows, [f"{load}" for load in LOADS], "load")
+            lines += table(rows, [f"{load}" for load in LOADS], "offered_load")
     if rows := read_rows("poisson") + read_rows("poisson_consistent"):
         draw_loads(rows)
     if rows := read_rows("short"):
@@ -580,7 +583,7 @@ def draw_loads(rows):
             mine = [row for row in rows if row["policy"] == name and row["units"] == units]
             if not mine:
                 continue
-            load, rate = ([float(row[key]) for row in mine] for key in ("load", "blocking"))
+            load, rate = ([float(row[key]) for row in mine] for key in ("offered_load", "blocking"))
             if name == "offline bound":
                 panel.plot(load, rate, color="black", linewidth=2, label="bound on any policy")
                 continue

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page_tables.source import Source, span, table
+from page_tables.source import RESULTS, Source, span, table
+from placeopt.experiments.store import latest, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WRITTEN = ("references.csv",)
+WRITTEN = ("references.csv", "minutes.csv")
 """Files that nothing records."""
 
 NOT_SAID = "not said"
@@ -21,9 +24,13 @@ def origins(source: Source) -> dict[str, dict[str, list[str]]]:
     """
     found: dict[str, dict[str, list[str]]] = {}
     for file in [file for file in source.files if file not in WRITTEN]:
-        for row in source.rows(file):
+        rows = source.rows(file)
+        runs = source.folder / Path(file).parent / "runs.jsonl"
+        if rows and "commit" not in rows[0] and runs.exists():  # the report of a grid
+            rows = list(latest(read_rows(runs)).values())
+        for row in rows:
             commit = found.setdefault(row.get("commit") or NOT_SAID, {})
-            commit.setdefault(file, []).append(row.get("load") or "")
+            commit.setdefault(file, []).append(str(row["load"]) if row.get("commit") else "")
     return found
 
 
@@ -37,4 +44,16 @@ def recorded(source: Source) -> list[str]:
     return table(["rows recorded on commit", "load of the machine", "files (rows)"], lines)
 
 
-TABLES: dict[str, Callable[[Source], list[str]]] = {"recorded": recorded}
+def studies(source: Source) -> list[str]:
+    """Every study with its commands, how long it takes, and why it is no grid where it is none."""
+    minutes = {row["study"]: row for row in source.rows("minutes.csv")}
+    lines = []
+    for name, study in tomllib.loads((RESULTS / "studies.toml").read_text("utf-8")).items():
+        noted = minutes.get(name)
+        took = f"{noted['minutes']} on {noted['commit']}" if noted else NOT_SAID
+        commands = "; ".join(f"`{command}`" for command in study["commands"])
+        lines.append([name, commands, took, study.get("alone", "a grid")])
+    return table(["study", "commands", "minutes on commit", "a grid, or what it does"], lines)
+
+
+TABLES: dict[str, Callable[[Source], list[str]]] = {"recorded": recorded, "studies": studies}

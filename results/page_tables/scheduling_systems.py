@@ -43,7 +43,7 @@ def periods(source: Source, sizes: tuple[int, ...]) -> tuple[list[Line], list[Li
 def period_cells(source: Source, sizes: tuple[int, ...]) -> str:
     """Return what is proved of the minimum periods."""
     proved, infeasible, left = periods(source, sizes)
-    work = sum(float(row["period"]) == float(row["load"]) for row in proved)
+    work = sum(float(row["period"]) == float(row["work"]) for row in proved)
     known = f"{len(proved) + len(infeasible) + len(left)} cells: {work} proved by the work of a "
     known += f"device, {len(proved) - work} optimal by CP-SAT, believed"
     return known + (f", {len(infeasible)} infeasible, believed" if infeasible else "")
@@ -289,7 +289,7 @@ def same_placement(source: Source) -> list[str]:
                 f"`{row['baseline']}`",
                 row["memory"],
                 *map(value, (known, same, free)),
-                row["load"],
+                row["work"],
                 f"{times(known / same)}, {times(known / free)}",
             ]
         )

@@ -471,7 +471,7 @@ def streams_more(source: Source) -> list[str]:
     def blocked(file: str, policy: str, **where: object) -> list[float]:
         return source.numbers(f"job_streams/{file}.csv", "blocking", policy=policy, **where)
 
-    loads = sorted({float(row["load"]) for row in source.rows("job_streams/poisson.csv")})
+    loads = sorted({float(row["offered_load"]) for row in source.rows("job_streams/poisson.csv")})
     lines = [
         "In consistent units, A to D: feasible-first "
         + listed(blocked("consistent", "feasible-first"))

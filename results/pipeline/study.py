@@ -116,7 +116,7 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     """Return one cell of the table."""
     row: dict[str, Any] = {"shape": name, "devices": devices, "capacity": capacity}
     empty = dict.fromkeys(
-        ("load", "period", "bound", "status", "cpu", "wall", "any_k", "any_k_bound", "any_k_size"),
+        ("work", "period", "bound", "status", "cpu", "wall", "any_k", "any_k_bound", "any_k_size"),
         "",
     )
     problem = po.load_pipeline(f"shape:{name}?devices={devices}", memory=capacity)
@@ -131,7 +131,7 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
         )
     found = result.solution
     row |= empty | {
-        "load": int(problem.work.max()),
+        "work": int(problem.work.max()),
         "period": float(found.period),
         "bound": float(found.size_bound),
         "status": "proved" if found.period == found.size_bound else "not proved",
@@ -312,7 +312,7 @@ def placements() -> list[dict[str, Any]]:
                 problem.with_capacity(memory), "repetend", seconds=SECONDS[4], num_workers=WORKERS
             )
             row |= {f"{label}_period": float(found.period), f"{label}_makespan": found.makespan}
-        rows.append(row | {"load": int(problem.work.max())})
+        rows.append(row | {"work": int(problem.work.max())})
         print(rows[-1], flush=True)
     return rows
 

@@ -6,6 +6,8 @@
     python results/policy/train.py heuristics apply  # list_scheduler.csv and list_scheduler.md
     python results/policy/train.py portfolio         # every fourth graph: a portfolio of 10 s
 
+Rows that are there are kept, with `--again` those of this state of the package.
+
 It starts as HEFT (`ListPolicy.heft`) and learns by policy gradient: schedules are drawn of each
 graph of a batch; the shortest become likelier and the longest less likely, by how far they are from
 the mean of all. Passes are from the sources; applied, the first two are from each end, and a climb
@@ -39,6 +41,7 @@ import numpy as np
 from graph_families import CHOICE, DEVELOPMENT, HEURISTICS, TEST, TRAINING, drawn
 
 import placeopt as po
+from placeopt.experiments.runner import stays
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.model.files import write_text
 from placeopt.solvers.heuristics.context import Context
@@ -214,11 +217,17 @@ def choose_heats() -> None:
     replace(policy, heats=min(found, key=lambda key: found[key])).save(TRAINED)
 
 
+def kept(path: Path) -> list[Row]:
+    """Return the rows of a table; with `--again` those of this state of the package."""
+    again = "changed" if "--again" in sys.argv else ""
+    return [row for row in read_csv(path, numbers=True) if stays(row, again)]
+
+
 def choose_samples() -> None:
     """Record `tuned-list` by its share of samples, on development graphs; goes on where it
     ended.
     """
-    rows = read_csv(SHARES, numbers=True)
+    rows = kept(SHARES)
     done = {(row["graph"], row["evaluations"], row["samples"]) for row in rows}
     for name, problem in (drawn(DEVELOPMENT, FIRST_APART + index) for index in range(20)):
         for evaluations, samples in product((4000, 16_000), (0.004, 0.016, 0.1)):
@@ -235,7 +244,7 @@ def choose_samples() -> None:
 
 def heuristics() -> None:
     """Record every heuristic on TEST; goes on where it ended."""
-    rows = read_csv(TABLE, numbers=True)
+    rows = kept(TABLE)
     done = {row["graph"] for row in rows}
     for name, problem in (drawn(TEST, index) for index in range(TESTED)):
         if name in done:
@@ -270,7 +279,7 @@ def apply() -> None:
 
 def against_portfolio() -> None:
     """Solve every fourth graph of TEST by the portfolio; goes on where it ended."""
-    rows = read_csv(PORTFOLIO, numbers=True)
+    rows = kept(PORTFOLIO)
     done = {row["graph"] for row in rows}
     for index in range(0, TESTED, 4):
         name, problem = drawn(TEST, index + index // 12 % 4 if index < 96 else index)

@@ -95,7 +95,7 @@ def _cells() -> Iterator[tuple[str, Any]]:
             yield f"{shape} on {devices}", po.load_pipeline(source, micro_batches=128)
     for devices in SIZES:
         for row in read_csv(ROOT / "results" / "pipeline" / f"periods{devices}.csv"):
-            if row["period"] and float(row["period"]) == float(row["load"]):
+            if row["period"] and float(row["period"]) == float(row["work"]):
                 source, capacity = f"shape:{row['shape']}?devices={devices}", int(row["capacity"])
                 name = f"{row['shape']} on {devices} at {capacity}"
                 yield name, po.load_pipeline(source, memory=capacity)

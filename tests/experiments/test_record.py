@@ -1,0 +1,83 @@
+"""One command records every study that is not of this state of the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from placeopt.experiments.cell import commit
+from placeopt.experiments.studies import read_csv
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "results"))
+
+import record
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from placeopt.experiments.studies import write_csv
+write_csv(Path("results") / sys.argv[1] / "table.csv", [{"value": 1, "words": " ".join(sys.argv)}])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Make a tree of two studies that write a table, one of which goes on, and one that fails."""
+    results = tmp_path / "results"
+    lines = []
+    for name in ("broken", "first", "second"):
+        (results / name).mkdir(parents=True)
+        script = "missing.py" if name == "broken" else "write.py"
+        lines += [
+            f"[{name}]",
+            f'tables = ["{name}/*.csv"]',
+            f'commands = ["python {script} {name}"]',
+            f"goes_on = {str(name == 'second').lower()}",
+        ]
+    (tmp_path / "write.py").write_text(SCRIPT)
+    (results / "studies.toml").write_text("\n".join(lines))
+    monkeypatch.setattr(record, "RESULTS", results)
+    monkeypatch.setattr(record, "STUDIES", results / "studies.toml")
+    monkeypatch.setattr(record, "MINUTES", results / "minutes.csv")
+    monkeypatch.setattr(record, "same_package", lambda name: name == commit())
+    return results
+
+
+def test_what_is_of_other_code_is_recorded(folder, capfd):
+    """Every study is run once, in order, one that fails delays no other; on the same code only that
+    is tried again; a row of other code has its study run again; minutes are noted.
+    """
+    record.run([], 5.0)
+    assert not list((folder / "broken").iterdir())
+    rows = {name: read_csv(folder / name / "table.csv")[0] for name in ("first", "second")}
+    assert rows["first"]["words"].endswith("first")
+    assert "--minutes" in rows["second"]["words"]
+    assert {row["study"] for row in read_csv(folder / "minutes.csv")} == {
+        "broken",
+        "first",
+        "second",
+    }
+    capfd.readouterr()
+    record.run(["first", "second"], 5.0)
+    assert "+ " not in capfd.readouterr().out
+    table = folder / "first" / "table.csv"
+    table.write_text(table.read_text().replace(commit(), "1234567"))
+    record.status()
+    said = capfd.readouterr().out.splitlines()
+    assert [line.split("(")[0] for line in said] == [
+        "broken: 0 rows, 1 are run again ",
+        "first: 1 rows, 1 are run again ",
+        "second: 1 rows, all of today's code ",
+    ]
+    record.run(["first", "second"], 5.0)
+    assert "+ python write.py first" in capfd.readouterr().out
+    assert read_csv(table)[0]["commit"] == commit()
+
+
+def test_no_study_begins_too_late(folder, capfd):
+    """After the minutes nothing is begun."""
+    record.run([], -1.0)
+    assert "+ " not in capfd.readouterr().out
+    assert not list(folder.glob("*/*.csv"))
