@@ -10,7 +10,10 @@ import pytest
 
 import placeopt as po
 from placeopt.cli.main import main
-from placeopt.cli.model_notes import cost_notes, is_own_model, link_note, memory_note
+from placeopt.cli.model_notes import cost_notes, is_own_model, link_note, memory_note, rate_note
+from placeopt.instances.clusters import make_cluster
+from placeopt.instances.readers.torch_export import from_torch
+from placeopt.instances.sources import load_graph
 
 spec = importlib.util.spec_from_file_location(
     "user_models", Path(__file__).with_name("user_models.py")
@@ -109,6 +112,28 @@ def test_the_line_on_memory_adds_up():
     )
     assert "gradients" in note
     assert "optimizer states" in note
+
+
+TRAINED = "gen:llama?layers=2&hidden=64&heads=4&ffn=64&vocab=64&training=1"
+
+
+def test_the_line_on_rates_says_what_the_values_are():
+    """An exported module of 16-bit values takes what kernels sustain, one of 32 bits the data
+    sheet's peak; a precision, or a device without matrix units, needs no line.
+    """
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(8, 64)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+    cluster = make_cluster("2xA100")
+    single = from_torch(net, (x,))
+    half = from_torch(net.bfloat16(), (x.bfloat16(),))
+    assert rate_note(half, cluster) == "op times: 16-bit values, at what measured kernels sustain"
+    for graph, others in ((single, single.num_ops), (load_graph(TRAINED)[0], 21)):
+        note = rate_note(graph, cluster)
+        assert f"{others} of {graph.num_ops} ops make no 16-bit" in note
+        assert ("export the model so" in note) == (graph is single)
+    for name in ("2xA100?precision=bf16", "2xP100", "uniform:2"):
+        assert rate_note(half, make_cluster(name)) == ""
 
 
 def test_loops_of_unknown_length_are_named(capsys, tmp_path):

@@ -17,6 +17,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.model.sizes import bytes_text
 
 if TYPE_CHECKING:
+    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.result import Result
@@ -66,6 +67,20 @@ def cost_notes(graph: OpGraph) -> list[str]:
             f"{_first_names(others)}"
         )
     return notes
+
+
+def rate_note(graph: OpGraph, cluster: Cluster) -> str:
+    """Say at which rates ops are priced where devices know those of 16-bit kernels, else ""."""
+    if not any(device.half for device in cluster.devices):
+        return ""
+    others = graph.num_ops - int(graph.half.sum())
+    if others == 0:
+        return "op times: 16-bit values, at what measured kernels sustain"
+    advice = "; for a run in 16 bits export the model so, or add ?precision=bf16 to --cluster"
+    return (
+        f"op times: {others} of {graph.num_ops} ops make no 16-bit values and take the data "
+        f"sheet's fp32 peak{'' if graph.half.any() else advice}"
+    )
 
 
 def tied_notes(graph: OpGraph) -> list[str]:

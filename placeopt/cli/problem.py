@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from placeopt.cli import common
-from placeopt.cli.model_notes import cost_notes, is_own_model, tied_notes
+from placeopt.cli.model_notes import cost_notes, is_own_model, rate_note, tied_notes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ class ProblemOptions:
         if self.costs is not None:
             graph, words = with_costs(graph, cluster, self.costs)
             notes = [words]
-        for note in notes:
+        else:
+            notes.append(rate_note(graph, cluster))
+        for note in filter(None, notes):
             print(note, file=sys.stderr)
         return load(graph, cluster, **fields)
 

@@ -139,7 +139,9 @@ def _encode_device(device: Device) -> dict[str, Any]:
 
 
 def _decode_device(body: Body) -> Device:
-    rates = {key: Rates(**body.body(key).fields(Rates)) for key in _RATES if body.has(key)}
+    rates: dict[str, Any] = {
+        key: Rates(**body.body(key).fields(Rates)) for key in _RATES if body.has(key)
+    }
     return Device(**body.fields(Device, but=_RATES), **rates)
 
 

@@ -219,7 +219,7 @@ class OpGraph(SharedTensors):
         if self.shapes:
             known = np.array([bool(shape) for shape in self.shapes])
             values = np.array([math.prod(shape) for shape in self.shapes], np.float64)
-            short = known & (self.tensor_bytes == 2 * values)
+            short = known & (values > 0) & (self.tensor_bytes == 2 * values)
             made[0][self.producer[known]] = True
             made[1][self.producer[short]] = True
             read[self.consumer[short[self.edge_tensor]]] = True
