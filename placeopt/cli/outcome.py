@@ -114,15 +114,15 @@ class SolveReport:
         from placeopt.model.placement import Placement
 
         written, queue = [save(winner, folder / "result.json")], winner.queue or None
-        placed = isinstance(winner.solution, Placement)
-        if placed:
+        placed = winner.solution if isinstance(winner.solution, Placement) else None
+        if placed is not None:
             file = folder / "placement.json"
-            written.insert(0, write_placement(file, problem, winner.solution, queue))
+            written.insert(0, write_placement(file, problem, placed, queue))
         self.files = [str(path) for path in written]
-        if pictures and placed and objective_of(problem).drawn:
+        if pictures and placed is not None and objective_of(problem).drawn:
             from placeopt.plotting.files import write_pictures
 
-            drawn = write_pictures(folder, problem, winner.solution, queue, winner.lower_bound)
+            drawn = write_pictures(folder, problem, placed, queue, winner.lower_bound)
             self.files += [str(path) for path in drawn]
 
 
