@@ -156,8 +156,7 @@ class Reduction:
                 if a == b or colour[u] != colour[v] or len(members[a]) + len(members[b]) > 64:
                     continue
                 if self._may_merge(graph, group, members, a, b):
-                    for w in members[b]:
-                        group[w] = a
+                    group.update(dict.fromkeys(members[b], a))
                     members[a] += members.pop(b)
                     again = True
 
