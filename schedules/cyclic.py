@@ -299,17 +299,17 @@ def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]
     for one, other in itertools.pairwise(parts):
         swap = dict(zip(one, other, strict=False)) | dict(zip(other, one, strict=False))
         swap |= {i: i for i in range(problem.num_blocks) if i not in swap}
-        ends = len(one) == len(other) and all(
-            sum(graph.in_degree(i) == 0 for i in part)
-            == sum(graph.out_degree(i) == 0 for i in part)
-            == 1
-            and graph.in_degree(part[0]) == 0
-            and graph.out_degree(part[-1]) == 0
-            for part in (one, other)
-        )
-        if ends and _is_symmetry(problem, swap):
+        alike = len(one) == len(other) and _has_one_way(graph, one) and _has_one_way(graph, other)
+        if alike and _is_symmetry(problem, swap):
             found.append((one, other))
     return found
+
+
+def _has_one_way(graph: nx.DiGraph, part: list[int]) -> bool:
+    """Whether the first block alone begins a part, and the last one alone ends it."""
+    firsts = [i for i in part if graph.in_degree(i) == 0]
+    lasts = [i for i in part if graph.out_degree(i) == 0]
+    return firsts == part[:1] and lasts == part[-1:]
 
 
 def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:

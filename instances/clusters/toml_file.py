@@ -135,16 +135,10 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
     # How often the connections may cover all pairs of devices
     max_cover = 64
     for row in rows:
-        ends, link = row.only(_CONNECTION_KEYS).texts("between"), row.text("link")
+        ends = row.only(_CONNECTION_KEYS).texts("between")
         if len(ends) != 2:
             raise row.wrong("between", "two patterns of device names", ends)
-        if link not in links:
-            if link not in LINKS:
-                raise InputError(
-                    f"{row.where}: link '{link}' is not defined; "
-                    f"defined: {', '.join(links) or 'none'}; ready-made: {', '.join(LINKS)}"
-                )
-            links[link] = LINKS[link]
+        number = _link_number(row, links)
         first, second = (np.flatnonzero([fnmatchcase(name, end) for name in names]) for end in ends)
         covered += len(first) * len(second)
         if covered > max_cover * k * k:
@@ -158,7 +152,6 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
                 f"{row.where}: {list(ends)} matches no pair of devices; devices are "
                 f"{', '.join(names)}"
             )
-        number = list(links).index(link)
         link_class[np.ix_(first, second)] = number
         if not row.flag("one_way"):
             link_class[np.ix_(second, first)] = number
@@ -170,6 +163,19 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
             "add a [[connections]] entry that matches them"
         )
     return link_class
+
+
+def _link_number(row: Body, links: dict[str, Link]) -> int:
+    """Return the number of the link that a connection names, which may be a ready-made one."""
+    link = row.text("link")
+    if link not in links:
+        if link not in LINKS:
+            raise InputError(
+                f"{row.where}: link '{link}' is not defined; "
+                f"defined: {', '.join(links) or 'none'}; ready-made: {', '.join(LINKS)}"
+            )
+        links[link] = LINKS[link]
+    return list(links).index(link)
 
 
 def _devices(row: Body) -> list[Device]:

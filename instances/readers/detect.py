@@ -66,23 +66,26 @@ def _by_content(path: Path) -> str:
     if prefix.startswith(b"PK\x03\x04"):
         return "pt2"
     text = _text(prefix, whole=size == len(prefix))
-    if text is None:
-        if looks_like_protobuf(prefix, size):
-            return "onnx"
-        raise InputError("the format is not recognised: neither text nor an ONNX model")
-    stripped = text.lstrip()
-    for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
-        if stripped.startswith(starts):
-            return which(stripped, path)
-    if _DOT_HEAD.match(stripped, _skip_comments(stripped)):
-        return "dot"
-    lines = stripped.splitlines()
-    for name, test in _LINE_TESTS:
-        if test(lines):
-            return name
+    known = None if text is None else _by_text(text.lstrip(), path)
+    if known is not None:
+        return known
     if looks_like_protobuf(prefix, size):  # a tiny model can be all ASCII
         return "onnx"
-    raise InputError(f"the format is not recognised: it begins with {lines[0][:40]!r}")
+    what = "neither text nor an ONNX model"
+    if text is not None:
+        what = f"it begins with {text.lstrip().splitlines()[0][:40]!r}"
+    raise InputError(f"the format is not recognised: {what}")
+
+
+def _by_text(text: str, path: Path) -> str | None:
+    """Return the format of a text, None where it is of none."""
+    for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
+        if text.startswith(starts):
+            return which(text, path)
+    if _DOT_HEAD.match(text, _skip_comments(text)):
+        return "dot"
+    lines = text.splitlines()
+    return next((name for name, test in _LINE_TESTS if test(lines)), None)
 
 
 def _skip_comments(text: str) -> int:

@@ -287,21 +287,14 @@ def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list
         for name in node.inputs:
             if name and not model.values[name].constant:
                 consumers.setdefault(name, []).append(i)
-    made = [
-        (i, name)
-        for i, node in enumerate(model.nodes)
-        for name in node.outputs
-        if name in consumers
-    ]
-    pairs, values = [(i, consumers[name]) for i, name in made], [model.values[x] for _, x in made]
-    typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
+    names = ((i, name) for i, node in enumerate(model.nodes) for name in node.outputs)
+    made = [(i, name) for i, name in names if name in consumers]
+    values = [model.values[name] for _, name in made]
+    known = [value for value in values if value.known]
+    typical = _median([value.bytes for value in known], DEFAULT_BYTES)
     sizes = [typical if value.shape is None else value.bytes for value in values]
-    shapes = [
-        tuple(d for d in value.shape if d is not None)
-        for value in values
-        if value.known and value.shape is not None
-    ]
-    return pairs, sizes, shapes
+    shapes = [tuple(d for d in value.shape or () if d is not None) for value in known]
+    return [(i, consumers[name]) for i, name in made], sizes, shapes
 
 
 def _distinct(names: list[str]) -> list[str]:

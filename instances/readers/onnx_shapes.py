@@ -108,9 +108,7 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
     integers.
     """
     import onnx
-    from onnx import numpy_helper
 
-    known: dict[str, NDArray[Any]] = {}
     graph = work.graph
     nodes = []
     for node in graph.node:
@@ -128,16 +126,24 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
     _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
-    for tensor in graph.initializer:
-        small = math.prod(tensor.dims) <= (MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1)
-        if small and tensor.data_type in (1, 6, 7, 9, 11):
-            try:
-                known[tensor.name] = numpy_helper.to_array(tensor)
-            except (ValueError, TypeError, RuntimeError) as error:
-                raise InputError(
-                    f"weight '{one_line(tensor.name)}': damaged content: {one_line(str(error))}"
-                ) from error
-    return known
+    return {tensor.name: _content(tensor) for tensor in graph.initializer if _is_kept(tensor)}
+
+
+def _is_kept(tensor: Any) -> bool:
+    """Whether shapes may be computed from a tensor."""
+    small = math.prod(tensor.dims) <= (MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1)
+    return small and tensor.data_type in (1, 6, 7, 9, 11)
+
+
+def _content(tensor: Any) -> NDArray[Any]:
+    from onnx import numpy_helper
+
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"weight '{one_line(tensor.name)}': damaged content: {one_line(str(error))}"
+        ) from error
 
 
 def _replace(field: Any, kept: list[Any]) -> None:
@@ -302,23 +308,23 @@ def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
     for node in work.graph.node:
         shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
         open_ones = [name for name, shape in shapes.items() if shape is None or None in shape[:1]]
-        if not open_ones:
-            continue
-        told: dict[str, Shape] = {}
-        if node.op_type in SAME_SHAPE and node.input and shapes.get(node.output[0]) is None:
-            shape = found.shapes.get(node.input[0], (None, ""))[0]
-            told = {} if shape is None else {node.output[0]: shape}
-        elif node.op_type == "Loop":
-            told = _loop_shapes(node, found)
+        told = _told_shapes(node, shapes, found) if open_ones else {}
         for name in (name for name in open_ones if name in told and told[name] != shapes[name]):
-            dtype = (
-                found.shapes[name][1] if name in found.shapes else found.shapes[node.input[0]][1]
-            )
-            element = next(code for code, known in DTYPES.items() if known == dtype)
+            known = name if name in found.shapes else node.input[0]
+            dtype = found.shapes[known][1]
+            element = next(code for code, text in DTYPES.items() if text == dtype)
             dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(told[name])]
             work.graph.value_info.append(onnx.helper.make_tensor_value_info(name, element, dims))
             fresh = True
     return fresh
+
+
+def _told_shapes(node: Any, shapes: dict[str, Shape | None], found: Inferred) -> dict[str, Shape]:
+    """Return the shapes of outputs that follow from what kind of op it is."""
+    if node.op_type in SAME_SHAPE and node.input and shapes.get(node.output[0]) is None:
+        shape = found.shapes.get(node.input[0], (None, ""))[0]
+        return {} if shape is None else {node.output[0]: shape}
+    return _loop_shapes(node, found) if node.op_type == "Loop" else {}
 
 
 def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:

@@ -64,14 +64,7 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
     layers, edges = net.find("layers"), net.find("edges")
     if layers is None or edges is None:
         raise InputError("expected <layers> and <edges>: the file is truncated or no OpenVINO IR")
-    by_id: dict[int, ET.Element] = {}
-    for layer in layers.findall("layer"):
-        key = whole(layer.get("id", ""), f"layer '{_label(layer)}'", "id")
-        if key in by_id:
-            raise InputError(
-                f"layer id {key} is there twice ('{_label(by_id[key])}' and '{_label(layer)}')"
-            )
-        by_id[key] = layer
+    by_id = _by_id(layers)
     source = _edges(edges, by_id)
     values: dict[str, Value] = {}
     for key, layer in by_id.items():
@@ -82,35 +75,37 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
     nodes: list[Node] = []
     results: list[str] = []
     for key, layer in by_id.items():
-        kind, where = layer.get("type", ""), f"layer '{_label(layer)}'"
-        data = layer.find("data")
+        kind, data = layer.get("type", ""), layer.find("data")
         attributes = {} if data is None else dict(data.attrib)
         inputs = _inputs(key, layer, source, values)
         outputs = [f"{key}:{port}" for port, _ in _ports(layer, "output")]
         if kind in ("Const", "Constant"):
-            for value in outputs:
-                values[value].constant = True
-                values[value].dtype = DTYPES.get(
-                    attributes.get("element_type", ""), values[value].dtype
-                )
+            for value in map(values.__getitem__, outputs):
+                value.constant = True
+                value.dtype = DTYPES.get(attributes.get("element_type", ""), value.dtype)
         elif kind in ("Result", "Assign"):
             results += inputs
         elif kind not in ("Parameter", "Input"):
-            rule, attrs = rule_of(kind, attributes, where)
             title = _label(layer)
-            node = Node(
-                title,
-                kind,
-                rule,
-                inputs,
-                outputs,
-                attrs,
-                "/".join(title.strip("/").split("/")[:-1]),
-            )
+            rule, attrs = rule_of(kind, attributes, f"layer '{title}'")
+            module = "/".join(title.strip("/").split("/")[:-1])
+            node = Node(title, kind, rule, inputs, outputs, attrs, module)
             if rule == "control":
                 _add_bodies(node, layer, values, turns)
             nodes.append(node)
     return Model(name, nodes, values, results)
+
+
+def _by_id(layers: ET.Element) -> dict[int, ET.Element]:
+    by_id: dict[int, ET.Element] = {}
+    for layer in layers.findall("layer"):
+        key = whole(layer.get("id", ""), f"layer '{_label(layer)}'", "id")
+        if key in by_id:
+            raise InputError(
+                f"layer id {key} is there twice ('{_label(by_id[key])}' and '{_label(layer)}')"
+            )
+        by_id[key] = layer
+    return by_id
 
 
 def _inputs(

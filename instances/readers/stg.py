@@ -45,28 +45,33 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
     draft = Draft(path.stem, tick_seconds=tick_seconds)
     at = 1
     while at < len(lines):
-        where, cells = lines[at]
-        if len(cells) < 3:
-            raise _expected("id time predecessors ...", where, cells)
-        task = whole(cells[0], where, "task id")
-        fan_in = whole(cells[2], where, "number of predecessors")
-        draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
-        at += 1
-        pairs = cells[3:]
-        if not pairs and fan_in:  # the pairs follow, one a line
-            following = lines[at : at + fan_in]
-            wrong = next((line for line in following if len(line[1]) != 2), None)
-            if wrong is not None:
-                raise _expected("predecessor cost", *wrong)
-            pairs = [cell for _, pair in following for cell in pair]
-            at += fan_in
-        _add_predecessors(draft, task, where, pairs, fan_in)
+        at += _add_task(draft, lines, at)
     if len(draft.names) not in (count, count + 2):
         raise InputError(
             f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
             "the file is truncated or the count is wrong"
         )
     return draft.build()
+
+
+def _add_task(draft: Draft, lines: list[tuple[int, list[str]]], at: int) -> int:
+    """Add a task with its predecessors; return how many lines it has."""
+    where, cells = lines[at]
+    if len(cells) < 3:
+        raise _expected("id time predecessors ...", where, cells)
+    task = whole(cells[0], where, "task id")
+    fan_in = whole(cells[2], where, "number of predecessors")
+    draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
+    pairs = cells[3:]
+    apart = not pairs and fan_in > 0  # the pairs follow, one a line
+    if apart:
+        following = lines[at + 1 : at + 1 + fan_in]
+        wrong = next((line for line in following if len(line[1]) != 2), None)
+        if wrong is not None:
+            raise _expected("predecessor cost", *wrong)
+        pairs = [cell for _, pair in following for cell in pair]
+    _add_predecessors(draft, task, where, pairs, fan_in)
+    return 1 + (fan_in if apart else 0)
 
 
 def _expected(form: str, where: int, cells: list[str]) -> InputError:

@@ -36,8 +36,11 @@ def read(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: i
         graph = next(iter(data))
     if not graph or graph not in data:
         raise _unknown(graph, data)
-    where = f"graph '{graph}'"
-    body = data[graph] if isinstance(data[graph], dict) else {}
+    return _graph(graph, data[graph] if isinstance(data[graph], dict) else {}, tick_seconds)
+
+
+def _graph(name: str, body: dict[str, Any], tick_seconds: float) -> OpGraph:
+    where = f"graph '{name}'"
     work, edges = body.get("work"), body.get("edges")
     if not isinstance(work, list) or not isinstance(edges, list):
         raise InputError(f"{where}: expected {{n, work: [...], edges: [[u, v, cost]]}}")
@@ -45,7 +48,7 @@ def read(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: i
         raise InputError(
             f"{where}: expected n = {len(work)}, the length of work, received {body.get('n')!r:.40}"
         )
-    draft = Draft(graph, tick_seconds=tick_seconds)
+    draft = Draft(name, tick_seconds=tick_seconds)
     for i, time in enumerate(work):
         took = ticks(time, f"{where}: work[{i}]", "time")
         draft.op(i, f"{where}: work[{i}]", name=f"task{i}", times={"*": took})

@@ -44,13 +44,21 @@ def read(path: Path, *, tick_seconds: float = 1e-9, max_bytes: int) -> OpGraph:
     else:
         tasks = rows(workflow, "tasks" if "tasks" in workflow else "jobs", "workflow")
         runtimes = None
-    unit = 1 / tick_seconds
     title = data.get("name")
     draft = Draft(
         title if isinstance(title, str) and title else path.stem,
         tick_seconds=tick_seconds,
         repeated="merge",
     )
+    _add_tasks(draft, tasks, runtimes, 1 / tick_seconds)
+    _add_edges(draft, tasks, sizes)
+    return draft.build()
+
+
+def _add_tasks(
+    draft: Draft, tasks: list[dict[str, Any]], runtimes: dict[str, Any] | None, unit: float
+) -> None:
+    """Add an op per task; `runtimes` are those of the execution, where they stand apart."""
     for i, task in enumerate(tasks):
         where = f"tasks[{i}]"
         key = _name(task, where)
@@ -66,8 +74,6 @@ def read(path: Path, *, tick_seconds: float = 1e-9, max_bytes: int) -> OpGraph:
             times={"*": ticks(seconds, where, "run time", unit)},
             type=str(kind).split("_")[0][:60] if isinstance(kind, str) else "",
         )
-    _add_edges(draft, tasks, sizes)
-    return draft.build()
 
 
 def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int]) -> None:
@@ -93,9 +99,8 @@ def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int])
                 linked.add((parent, child))
     for i, task in enumerate(tasks):
         child = _name(task, "")
-        pairs = [(alias.get(x, x), child) for x in _names(task, "parents", i)] + [
-            (child, alias.get(x, x)) for x in _names(task, "children", i)
-        ]
+        pairs = [(alias.get(x, x), child) for x in _names(task, "parents", i)]
+        pairs += [(child, alias.get(x, x)) for x in _names(task, "children", i)]
         for parent, other in pairs:
             if (parent, other) not in linked:
                 linked.add((parent, other))

@@ -7,6 +7,7 @@ bounds one execution. Nodes of a nested graph are counted by the If, Loop or Sca
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from placeopt.instances.traces.trace import Trace
@@ -47,10 +48,9 @@ def read(data: Any) -> Trace:
         family = "gpu" if "CUDA" in str(arguments.get("provider", "")) else family
     by_name: dict[str, list[float]] = {}
     by_kind: dict[str, list[float]] = {}
-    for table in sums:
-        for title, seconds in table.items():
-            if title:
-                by_name.setdefault(title, []).append(seconds)
-            else:
-                by_kind.setdefault(kinds[title], []).append(seconds)
+    for title, seconds in itertools.chain.from_iterable(table.items() for table in sums):
+        if title:
+            by_name.setdefault(title, []).append(seconds)
+        else:
+            by_kind.setdefault(kinds[title], []).append(seconds)
     return Trace("ONNX Runtime", by_name, by_kind, family)

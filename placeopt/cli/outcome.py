@@ -25,7 +25,7 @@ from placeopt.model.threads import start_thread
 from placeopt.solving.run import run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from placeopt.model.result import Result
 
@@ -97,33 +97,33 @@ class SolveReport:
 
     def _write(self, comparison: SolverComparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
+        for result in comparison.results:
+            self.save_result(result)
+        winner = comparison.winner
+        if self.folder is not None and winner is not None:
+            try:
+                self._write_best(comparison.problem, winner, self.folder, pictures=pictures)
+            except InputError as error:
+                self.unwritten = str(error)
+
+    def _write_best(
+        self, problem: Any, winner: Result[Any], folder: Path, *, pictures: bool
+    ) -> None:
         from placeopt.io.placement_file import write_placement
         from placeopt.io.serialize import save
         from placeopt.model.placement import Placement
 
-        for result in comparison.results:
-            self.save_result(result)
-        winner = comparison.winner
-        if self.folder is None or winner is None:
-            return
-        problem, folder = comparison.problem, self.folder
-        try:
-            written = [save(winner, folder / "result.json")]
-            if isinstance(winner.solution, Placement):
-                file = folder / "placement.json"
-                written.insert(
-                    0, write_placement(file, problem, winner.solution, winner.queue or None)
-                )
-            self.files = [str(path) for path in written]
-            if pictures and isinstance(winner.solution, Placement) and objective_of(problem).drawn:
-                from placeopt.plotting.files import write_pictures
+        written, queue = [save(winner, folder / "result.json")], winner.queue or None
+        placed = winner.solution if isinstance(winner.solution, Placement) else None
+        if placed is not None:
+            file = folder / "placement.json"
+            written.insert(0, write_placement(file, problem, placed, queue))
+        self.files = [str(path) for path in written]
+        if pictures and placed is not None and objective_of(problem).drawn:
+            from placeopt.plotting.files import write_pictures
 
-                drawn = write_pictures(
-                    folder, problem, winner.solution, winner.queue or None, winner.lower_bound
-                )
-                self.files += [str(path) for path in drawn]
-        except InputError as error:
-            self.unwritten = str(error)
+            drawn = write_pictures(folder, problem, placed, queue, winner.lower_bound)
+            self.files += [str(path) for path in drawn]
 
 
 def _json(comparison: SolverComparison, files: list[str], *, single: bool) -> dict[str, Any]:
@@ -180,14 +180,8 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
     if comparison.report is not None and comparison.report.infeasible:
         say(f"infeasible: {comparison.report.infeasible}")
     say(table(comparison))
-    if comparison.note:
-        say(comparison.note, markup=False)
-    for result in comparison.results:
-        if result.message:
-            say(f"{result.solver}: {result.message}", markup=False)
-    for failure in comparison.failures:
-        what = "not run" if failure.refused else "failed"
-        say(f"{failure.solver}: {what}: {failure.message}", markup=False)
+    for note in _remarks(comparison):
+        say(note, markup=False)
     winner = comparison.winner
     if winner is not None:
         _print_best(comparison, winner, own=own)
@@ -195,6 +189,18 @@ def _print(comparison: SolverComparison, files: list[str], *, own: bool) -> None
             say(f"wrote {path}")
     elif all(result.status == "unknown" for result in comparison.results):
         say(why_none(problem), markup=False)
+
+
+def _remarks(comparison: SolverComparison) -> Iterator[str]:
+    """Yield what is to be said of single solvers."""
+    if comparison.note:
+        yield comparison.note
+    for result in comparison.results:
+        if result.message:
+            yield f"{result.solver}: {result.message}"
+    for failure in comparison.failures:
+        what = "not run" if failure.refused else "failed"
+        yield f"{failure.solver}: {what}: {failure.message}"
 
 
 def _print_best(comparison: SolverComparison, winner: Result[Any], *, own: bool) -> None:

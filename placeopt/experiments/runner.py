@@ -305,11 +305,9 @@ def _execute(
     """
     waiting = {cell.key: cell for cell in cells}
     running = folder / "running"
-    alone: list[Cell] = []
     while waiting:
         shutil.rmtree(running, ignore_errors=True)
         running.mkdir(parents=True)
-        broken = False
         try:
             for row in _pool(list(waiting.values()), running, jobs, backend, address, end):
                 del waiting[row["key"]]
@@ -317,31 +315,33 @@ def _execute(
         except (KeyboardInterrupt, GeneratorExit, InputError):
             raise
         except Exception as error:  # a worker died: joblib and dask have their own errors for it
-            broken = True
-            reason = f"{type(error).__name__}"
-        if not broken:
+            yield from _without_workers(waiting, running, jobs, type(error).__name__)
+        else:
             break
-        suspects = _suspects(running, waiting)
-        overdue = [
-            (c, age)
-            for c, age in suspects
-            if c.hard_timeout is not None and age >= 0.95 * c.hard_timeout
-        ]
-        if overdue:
-            for cell, age in overdue:
-                del waiting[cell.key]
-                yield failure(
-                    cell,
-                    f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended",
-                    age,
-                )
-            continue
-        # Some cell killed its worker (out of memory?); each suspect is tried once more, alone.
-        alone = [cell for cell, _ in suspects] or list(waiting.values())[:jobs]
-        for cell in alone:
+    shutil.rmtree(running, ignore_errors=True)
+
+
+def _without_workers(
+    waiting: dict[str, Cell], running: Path, jobs: int, reason: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the cells that were running as a worker died: overdue ones have failed;
+    where there is none some cell killed its worker (out of memory?), and each is tried once more,
+    alone.
+    """
+    suspects = _suspects(running, waiting)
+    overdue = [
+        (cell, age)
+        for cell, age in suspects
+        if cell.hard_timeout is not None and age >= 0.95 * cell.hard_timeout
+    ]
+    for cell, age in overdue:
+        del waiting[cell.key]
+        why = f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended"
+        yield failure(cell, why, age)
+    if not overdue:
+        for cell in [cell for cell, _ in suspects] or list(waiting.values())[:jobs]:
             del waiting[cell.key]
             yield run_alone(cell, reason)
-    shutil.rmtree(running, ignore_errors=True)
 
 
 def _pool(

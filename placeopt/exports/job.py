@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -210,9 +211,10 @@ def framework_devices(
     """
     names = problem.device_names
     if devices is None:
-        hosts = [name.startswith(("cpu", "worker", "host")) for name in names]
+        numbers = itertools.count()
         return tuple(
-            "cpu" if host else f"cuda:{i - sum(hosts[:i])}" for i, host in enumerate(hosts)
+            "cpu" if name.startswith(("cpu", "worker", "host")) else f"cuda:{next(numbers)}"
+            for name in names
         )
     if isinstance(devices, dict):
         unknown = [name for name in devices if name not in names]

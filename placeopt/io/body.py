@@ -7,6 +7,7 @@ no class lists its fields a second time.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -198,26 +199,27 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
 
 def int_table(values: list[Any], where: str) -> Ints:
     """Convert a list of ints, or of equally long lists of ints, checking every entry."""
-    rows = values if values and isinstance(values[0], list) else None
-    if rows is not None:
-        width = len(rows[0])
-        for i, row in enumerate(rows):
-            if not isinstance(row, list) or len(row) != width:
-                raise InputError(
-                    f"{where}[{i}]: expected a row of {width} numbers, received {show(row)}"
-                )
-        flat = [x for row in rows for x in row]
-    else:
-        width, flat = 0, values
-    if set(map(type, flat)) - {int}:
-        i = next(i for i, x in enumerate(flat) if type(x) is not int)
-        at = f"[{i}]" if rows is None else f"[{i // width}][{i % width}]"
-        raise InputError(f"{where}{at}: expected a whole number, received {show(flat[i])}")
+    if not (values and isinstance(values[0], list)):
+        return _ints(values, where, lambda i: f"[{i}]")
+    width = len(values[0])
+    for i, row in enumerate(values):
+        if not isinstance(row, list) or len(row) != width:
+            raise InputError(
+                f"{where}[{i}]: expected a row of {width} numbers, received {show(row)}"
+            )
+    flat = list(itertools.chain.from_iterable(values))
+    array = _ints(flat, where, lambda i: f"[{i // width}][{i % width}]")
+    return array.reshape(len(values), width)
+
+
+def _ints(values: list[Any], where: str, at: Callable[[int], str]) -> Ints:
+    if set(map(type, values)) - {int}:
+        i = next(i for i, x in enumerate(values) if type(x) is not int)
+        raise InputError(f"{where}{at(i)}: expected a whole number, received {show(values[i])}")
     try:
-        array = np.array(flat, np.int64)
+        return np.array(values, np.int64)
     except OverflowError as error:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
-    return array.reshape(len(rows), width) if rows is not None else array
 
 
 def kind_of(value: Any) -> str:

@@ -61,9 +61,9 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
         a, b = unit[int(problem.producer[t])], unit[int(problem.consumer[e])]
         if a != b:
             before[b].add(a)
-    for u, other in itertools.permutations([u for u in before if len(u) == 2], 2):
-        if other[0] == u[0] and other[1] < u[1]:
-            before[u].add(other)
+    for later, first in itertools.permutations([u for u in before if len(u) == 2], 2):
+        if first[0] == later[0] and first[1] < later[1]:
+            before[later].add(first)
     while free := [u for u in before if not before[u]]:
         for u in free:
             del before[u]

@@ -23,7 +23,7 @@ from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
@@ -174,14 +174,9 @@ class ModuleTasks:
             raise InputError(
                 f"module '{self.program.program.name}' cannot run op by op: {error}"
             ) from error
-        own: dict[int, list[int]] = {}
-        for t, producer in enumerate(graph.producer.tolist()):
-            own.setdefault(producer, []).append(t)
-        made: dict[int, list[int]] = {}
-        for node, t in self.tensor.items():
-            made.setdefault(self.op_of[node], []).append(t)
+        own = _numbers_of(graph.producer.tolist())
         self.graph_tensor: Ints = np.full(len(self.tensor), -1, np.int64)
-        for op, tensors in made.items():
+        for op, tensors in _numbers_of(self.op_of[node] for node in self.tensor).items():
             if len(tensors) == len(own.get(op, [])):
                 self.graph_tensor[tensors] = own[op]
 
@@ -272,3 +267,11 @@ def _to(value: Any, where: Any) -> Any:
     import torch
 
     return value.to(where) if isinstance(value, torch.Tensor) else value
+
+
+def _numbers_of(makers: Iterable[int]) -> dict[int, list[int]]:
+    """Return the numbers of the tensors of each maker."""
+    found: dict[int, list[int]] = {}
+    for t, maker in enumerate(makers):
+        found.setdefault(maker, []).append(t)
+    return found

@@ -268,7 +268,6 @@ class _Builder:
         """Yield the strategies of an op: the products of its ways on each axis that divide every
         tensor.
         """
-        shapes = self.graph.shapes
         # Most strategies of an op; a mesh that gives more has too many axes for it. An edge
         # between two such ops has 160 000 costs; 400 are 20 ways on each of two axes, and 7 on
         # each of three
@@ -277,22 +276,27 @@ class _Builder:
         if math.prod(map(len, ways)) > max_strategies:
             ways = [row[:most] for row in ways]
         for chosen in itertools.product(*ways):
+            divided = (
+                axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided
+            )
             strategy = OpStrategy(
                 chosen,
                 tuple(tuple(way.inputs[i] for way in chosen) for i in range(len(self.reads[op]))),
                 tuple(tuple(way.outputs[i] for way in chosen) for i in range(len(self.made[op]))),
                 tuple(way.weight for way in chosen),
-                math.prod(
-                    axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided
-                ),
+                math.prod(divided),
             )
-            made = list(zip(self.made[op], strategy.outputs, strict=True))
-            if any(t in self.whole and min(layout) <= PARTIAL for t, layout in made):
-                continue  # what the model returns is whole
-            read = zip(self.reads[op], strategy.inputs, strict=True)
-            pairs = [*((shapes[t], layout) for t, layout in (*read, *made))]
-            if all(itertools.starmap(self._allowed, (*pairs, (weight, strategy.weight)))):
+            if self._is_possible(op, strategy, weight):
                 yield strategy
+
+    def _is_possible(self, op: int, strategy: OpStrategy, weight: Shape) -> bool:
+        """Whether a strategy divides every tensor, and what the model returns is whole."""
+        made = list(zip(self.made[op], strategy.outputs, strict=True))
+        if any(t in self.whole and min(layout) <= PARTIAL for t, layout in made):
+            return False
+        read = zip(self.reads[op], strategy.inputs, strict=True)
+        pairs = [(self.graph.shapes[t], layout) for t, layout in (*read, *made)]
+        return all(itertools.starmap(self._allowed, (*pairs, (weight, strategy.weight))))
 
     def _allowed(self, shape: Shape, layout: Layout) -> bool:
         """Whether a tensor can have a layout: it divides the shape, in one kind of partial sum."""

@@ -220,6 +220,7 @@ def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def
         marks[server[k]] = value
 
 
+@uncounted
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it
     fits.
@@ -277,6 +278,7 @@ def _roomy_parent(jobs, begin, op, d, work):  # type: ignore[no-untyped-def]
     return -1
 
 
+@uncounted
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil
     (0 to 1).

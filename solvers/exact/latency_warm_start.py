@@ -9,8 +9,10 @@ segments in the pool.
 
 from __future__ import annotations
 
+import itertools
 from enum import IntEnum
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,17 +139,17 @@ def _best_segments(serial: Floats, durations: list[Floats]) -> tuple[Floats, Int
     shape = len(serial) + 1, len(durations) + 1
     value, choice = np.full(shape, float(2**62)), np.full(shape, Step.POOLED, np.int64)
     value[0] = 0.0
-    for a in range(shape[1]):
-        for j in range(shape[0]):
-            if a > 0:
-                value[j, a], choice[j, a] = value[j, a - 1], Step.UNUSED
-            if a > 0 and j > 0:
-                through = value[:j, a - 1] + durations[a - 1][:j, j]
-                i = int(through.argmin())
-                if through[i] < value[j, a]:
-                    value[j, a], choice[j, a] = through[i], i
-            if j > 0 and value[j - 1, a] + serial[j - 1] < value[j, a]:
-                value[j, a], choice[j, a] = value[j - 1, a] + serial[j - 1], Step.POOLED
+    for a, j in itertools.product(range(shape[1]), range(shape[0])):
+        ways: list[tuple[float, int]] = []
+        if a > 0:
+            ways.append((value[j, a - 1], Step.UNUSED))
+        if a > 0 and j > 0:
+            through = value[:j, a - 1] + durations[a - 1][:j, j]
+            ways.append((through.min(), int(through.argmin())))
+        if j > 0:
+            ways.append((value[j - 1, a] + serial[j - 1], Step.POOLED))
+        if ways:
+            value[j, a], choice[j, a] = min(ways, key=itemgetter(0))
     return value, choice
 
 

@@ -290,15 +290,20 @@ def _grow(a, w):
         u = w.block[at]
         for e in range(a.near_ptr[u], a.near_ptr[u + 1]):
             x = a.near[e]
-            if size < wanted and w.device[x] == home:
-                known = False
-                for i in range(size):
-                    known = known or w.block[i] == x
-                if not known:
-                    w.block[size] = x
-                    size += 1
+            if size < wanted and w.device[x] == home and not _is_among(w.block, size, x):
+                w.block[size] = x
+                size += 1
         at += 1
     return size
+
+
+@uncounted
+def _is_among(block, size, x):
+    """Whether a node is among the first ones of a block."""
+    for i in range(size):
+        if block[i] == x:
+            return True
+    return False
 
 
 @uncounted

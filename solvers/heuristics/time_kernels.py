@@ -140,10 +140,7 @@ def _schedule_ops_by_time(
         op, device, begin = _earliest_pair(units, order, s)
         if op < 0:  # every ready op found its devices full: take the first one all the same
             overflow = True
-            for candidate in order:
-                if s.missing[candidate] == 0 and s.device[candidate] < 0:
-                    op = candidate
-                    break
+            op = _first_ready(order, s)
             device = roomiest(units, s.free, units.unit[op])
             begin = max(s.open_at[device], data_ready(graph, costs, s.device, s.finish, op, device))
         settle(units, s.home, s.free, units.unit[op], device)
@@ -155,6 +152,15 @@ def _schedule_ops_by_time(
             if s.missing[child] == 0:
                 _await(graph, costs, position, s, child)
     return overflow
+
+
+@uncounted
+def _first_ready(order: Ints, s: TimeSchedule) -> int:
+    """Return the first op of the order that waits for nothing, -1 for none."""
+    for op in order:
+        if s.missing[op] == 0 and s.device[op] < 0:
+            return op
+    return np.int64(-1)
 
 
 @entry
@@ -246,13 +252,10 @@ def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, dev
     """Longest time of a tensor from `op` on `device` to `child` on another device."""
     slowest = np.int64(0)
     for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
-        if graph.successors.op[e] == child:
-            for there in range(len(costs.link_class)):
-                if there != device:
-                    slowest = max(
-                        slowest,
-                        costs.transfer[graph.successors.tensor[e], costs.link_class[device, there]],
-                    )
+        for there in range(len(costs.link_class) if graph.successors.op[e] == child else 0):
+            if there != device:
+                tensor = graph.successors.tensor[e]
+                slowest = max(slowest, costs.transfer[tensor, costs.link_class[device, there]])
     return slowest
 
 

@@ -92,26 +92,29 @@ class BudgetedEvaluator:
         while at < todo and (at == 0 or self.tracker.seconds_left > 0):
             step = self._rows_at_once(todo - at)
             rows = slice(at, at + step)
+            theirs = ranks if ranks is None or ranks.ndim == 1 else ranks[rows]
             began = time.perf_counter()
-            out[rows] = self._batch(
-                devices[rows], ranks if ranks is None or ranks.ndim == 1 else ranks[rows]
-            )
+            out[rows] = self._batch(devices[rows], theirs)
             spent = (time.perf_counter() - began) / step
             if (
                 at > 0 or self._seconds_per_row > 0 or step < todo
             ):  # the very first call may compile
                 self._seconds_per_row = max(spent, 1e-9)
             self.tracker.count(step)
-            best = at + int(out[rows].argmin())
-            if out[best] < (INFEASIBLE if self.tracker.value is None else self.tracker.value):
-                rank = None
-                if self.ordered and ranks is not None:
-                    rank = ranks if ranks.ndim == 1 else ranks[best]
-                self.tracker.offer(int(out[best]), Placement(devices[best], rank))
+            self._offer_best(out[rows], devices[rows], theirs)
             at += step
             if self.tracker.stop():
                 break
         return out
+
+    def _offer_best(self, values: Ints, devices: NDArray[Any], ranks: Ints | None) -> None:
+        """Offer the best row if it is better than the incumbent."""
+        best, known = int(values.argmin()), self.tracker.value
+        if values[best] < (INFEASIBLE if known is None else known):
+            rank = None
+            if self.ordered and ranks is not None:
+                rank = ranks if ranks.ndim == 1 else ranks[best]
+            self.tracker.offer(int(values[best]), Placement(devices[best], rank))
 
     def _rows_at_once(self, left: int) -> int:
         """Rows to evaluate before the next look at the clock."""

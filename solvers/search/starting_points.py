@@ -64,31 +64,27 @@ def starting_placements(
     tracker = evaluator.tracker
     found: list[tuple[int, Placement]] = []
 
-    def consider(placement: Placement) -> None:
-        if tracker.evaluations_left > 0:
+    def consider(value: int | None, placement: Placement) -> None:
+        if value is None and tracker.evaluations_left > 0:  # to be measured
             value = evaluator.value_of(placement)
-            if value != INFEASIBLE:
-                found.append((value, placement))
+        if value is not None and value != INFEASIBLE:
+            found.append((value, placement))
 
     if tracker.solution is not None:
-        if tracker.value is None:
-            consider(tracker.solution)  # to be measured
-        else:
-            found.append((tracker.value, tracker.solution))
+        consider(tracker.value, tracker.solution)
     if start != RANDOM:
         proposed = _propose(evaluator, start)
         if proposed is not None:
-            value, placement = proposed
-            found.append((value, placement)) if value is not None else consider(placement)
+            consider(*proposed)
     if not found:
         for placement in _fallbacks(evaluator, rng):
-            consider(placement)
+            consider(None, placement)
             if found or tracker.stop():
                 break
     if not found and tracker.evaluations_left > 0 and evaluator.objective.ordered:
         proposed = _propose(evaluator, RESERVING)
         if proposed is not None:
-            consider(proposed[1])
+            consider(None, proposed[1])
     found.sort(key=lambda pair: pair[0])
     return distinct(placement for _, placement in found)
 

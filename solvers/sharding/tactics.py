@@ -20,6 +20,7 @@ from placeopt.sharding.compact import MAX_TOTAL, costs_of
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.prove import PROOF_PART
 from placeopt.solvers.sharding.tree_search import TreeSearch
 from placeopt.solving.scheduler import Scheduler
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
@@ -43,9 +44,6 @@ forbidden."""
 
 SLICE = 2.0
 """Most seconds until the sides tell each other what they have."""
-
-PROOF_PART = 10
-"""Time of the steps before an exact pass, relative to that of the last pass."""
 
 NOTICED = 1e-3
 """Part of the gap by which a bound has to rise to be reported before the end: steps that gain next

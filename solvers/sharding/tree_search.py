@@ -25,6 +25,8 @@ F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations
 
 from __future__ import annotations
 
+import itertools
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,11 +70,18 @@ SWEEP = 3.0
 PIECE = 20_000
 """Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
 
-DECODED, FITTED, RELAXED, POLISHED, WINDOW, WAYS = 0, 1, 2, 3, 4, 5
-"""Ways in which an attempt begins, and their number."""
-
 DOUBLINGS = 64
 """A price that has doubled so often passes the cost of every choice."""
+
+
+class Start(Enum):
+    """Ways in which an attempt begins."""
+
+    DECODED = auto()
+    FITTED = auto()
+    RELAXED = auto()
+    POLISHED = auto()
+    WINDOW = auto()
 
 
 class TreeSearch:
@@ -146,21 +155,22 @@ class TreeSearch:
         """
         if self._decoded is None:
             yield from self._strict(DOUBLINGS * len(SCALES))
-        way, turns = DECODED, 1
+        ways, turns = itertools.cycle(Start), 1
+        way = next(ways)
         while True:
             known = self.best_cost
             self.attempts += 1
-            start = {DECODED: self._decoded, FITTED: self._fitted}.get(way)
+            start = {Start.DECODED: self._decoded, Start.FITTED: self._fitted}.get(way)
             self.board = board_of(self.unlimited, self.best if start is None else start)
-            if way == WINDOW:
+            if way is Start.WINDOW:
                 yield from self._windows(turns)
-            elif way not in (FITTED, POLISHED):
+            elif way not in (Start.FITTED, Start.POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))
             turns *= 2
             if self.best_cost >= known:
-                way = (way + 1) % WAYS
+                way = next(ways)
 
     def _windows(self, turns: int) -> Iterator[None]:
         """Choose windows of the best choice anew, until one brings nothing, at most `turns`."""

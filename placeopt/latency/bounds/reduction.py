@@ -120,15 +120,15 @@ class Reduction:
         merged = nx.DiGraph()
         merged.add_nodes_from(members)
         merged.add_edges_from((group[u], group[v]) for u, v in graph.edges if group[u] != group[v])
-        order = list(nx.lexicographical_topological_sort(merged, key=lambda g: position[g]))
+        order = list(nx.lexicographical_topological_sort(merged, key=position.__getitem__))
         number = {g: i for i, g in enumerate(order)}
+        node = {v: number[g] for v, g in group.items()}
         tensors = []
-        for t in range(p.num_tensors):
-            u = int(p.producer[t])
+        for t, u in enumerate(p.producer.tolist()):
             consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
-            heads = {number[group[c]] for c in consumers if c in kept}
-            if u in kept and heads - {number[group[u]]}:
-                tensors.append((number[group[u]], tuple(sorted(heads - {number[group[u]]})), t))
+            heads = {node[c] for c in consumers if c in kept} - {node.get(u)}
+            if u in kept and heads:
+                tensors.append((node[u], tuple(sorted(heads)), t))
         return Nodes(
             [sorted(members[g]) for g in order],
             [self._group_pool_time(graph, members[g]) for g in order],
@@ -156,8 +156,7 @@ class Reduction:
                 if a == b or colour[u] != colour[v] or len(members[a]) + len(members[b]) > 64:
                     continue
                 if self._may_merge(graph, group, members, a, b):
-                    for w in members[b]:
-                        group[w] = a
+                    group.update(dict.fromkeys(members[b], a))
                     members[a] += members.pop(b)
                     again = True
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placeopt.model.exact_program import IntegerProgram
 
 if TYPE_CHECKING:
@@ -36,20 +38,27 @@ def area(model: ContractedProblem, seconds: float) -> int:
     period = program.variable(0, most, unit=scale, cost=1)
     for row in shares:
         program.row([(1, x) for x in row], 1, equal=True)
-    tensor = model.edge_tensor.tolist()
     for g, devices in enumerate(model.types):
         load = [(-int(ticks), shares[v][g]) for v, ticks in enumerate(model.total[:, g]) if ticks]
-        moves = [
-            (program.variable(0, 1), program.variable(0, 1)) if ticks else None
-            for ticks in model.weight[:, g]
-        ]
-        for ticks, move in zip(model.weight[:, g].tolist(), moves, strict=True):
-            load += [(-ticks, way) for way in move or ()]
-        for t, c in zip(tensor, model.consumer.tolist(), strict=True):
-            if (move := moves[t]) is not None:
-                u, (into, out) = int(model.producer[t]), move
-                program.row([(1, into), (1, shares[u][g]), (-1, shares[c][g])], 0)
-                program.row([(1, out), (1, shares[c][g]), (-1, shares[u][g])], 0)
+        load += _moves(program, model, g, [row[g] for row in shares])
         program.row([(len(devices), period), *load], 0, unit=scale)
     value = program.value(scale, seconds)
     return 0 if value is None else max(0, value)
+
+
+def _moves(
+    program: IntegerProgram, model: ContractedProblem, g: int, share: list[int]
+) -> list[tuple[int, int]]:
+    """Return the load of transfers into and out of the devices of a type, by the shares of the
+    nodes that they have.
+    """
+    moves = {
+        t: (program.variable(0, 1), program.variable(0, 1))
+        for t in np.flatnonzero(model.weight[:, g]).tolist()
+    }
+    for t, c in zip(model.edge_tensor.tolist(), model.consumer.tolist(), strict=True):
+        if t in moves:
+            u, (into, out) = int(model.producer[t]), moves[t]
+            program.row([(1, into), (1, share[u]), (-1, share[c])], 0)
+            program.row([(1, out), (1, share[c]), (-1, share[u])], 0)
+    return [(-int(model.weight[t, g]), way) for t, pair in moves.items() for way in pair]
