@@ -318,12 +318,12 @@ def _all_devices(graph, choice, c, ancestors, count, heads, delays, by, steps, j
         work[:], begin[:], delay[:] = 0, OFF, OFF
         for i in range(count):  # the longest delays first
             row = rows[i]
-            if row[0] < a:
-                continue
-            for case in range(3):
+            for case in range(3 if row[0] >= a else 0):
                 work[case] = min(work[case] + row[1 + case], OFF)
                 begin[case] = min(begin[case], row[4 + case])
                 delay[case] = min(delay[case], row[7 + case])
+            if i + 1 < count and rows[i + 1, 7 + by] == row[7 + by]:
+                continue
             best = max(best, _soonest(work, begin, delay, offer))
     return best
 
