@@ -33,7 +33,9 @@ def problem_of(compute, edges, link, **named):
         producer=np.array([u for u, _, _ in edges], np.int64),
         consumer_ptr=np.arange(len(edges) + 1),
         consumer=np.array([v for _, v, _ in edges], np.int64),
-        transfer=np.array([t for _, _, t in edges], np.int64).reshape(len(edges), -1),
+        transfer=np.array([t for _, _, t in edges], np.int64).reshape(
+            len(edges), -1 if edges else 1
+        ),
         link_class=np.array(link),
         channel=np.full((k, k), -1),
         **named,
@@ -114,6 +116,7 @@ def test_an_island_is_what_the_widest_gap_between_links_leaves_together():
     ):
         label = islands(po.load("gen:chain-mm", cluster)).tolist()
         assert [label.index(x) for x in label] == expected, cluster
+    assert islands(problem_of([[1, 2]], [], [[0, 1], [1, 0]])).tolist() == [0, 0]  # no tensors
     found = relax(po.load("gen:chain-mm", "2x2xV100"))
     assert found.beside.tolist() == [[2]]
     found = relax(po.load("gen:chain-mm", "2xA100+1xV100"))
