@@ -286,7 +286,7 @@ def test_the_destructive_bound_is_the_last_horizon_refuted():
             refuted = [
                 horizon
                 for horizon in range(known, evidence.limit)
-                if known and destructive.refutes(*evidence_parts(evidence), horizon, math.inf)
+                if known and destructive.refuted(evidence, horizon, math.inf)
             ]
             expected = max(refuted, default=known - 1) + 1
             assert destructive.destructive_bound(evidence, math.inf) == expected
@@ -294,11 +294,6 @@ def test_the_destructive_bound_is_the_last_horizon_refuted():
     assert raised > 4
     alone = Analysis(PlacementProblem.from_edges([[3], [4]], []))
     assert destructive.destructive_bound(alone.evidence(2), math.inf) == 2
-
-
-def evidence_parts(evidence):
-    """Return what a horizon is refuted by."""
-    return evidence.relaxation, evidence.heads, evidence.weights
 
 
 def test_the_load_of_devices_that_are_alike():

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.interpreted
 
 
 def drawn_graph(rng):
-    """Return a graph with delays in any case, edges that join two devices never, and classes."""
+    """Return a graph with delays in any case, edges that join two devices never, classes of devices
+    on one island or two, and weights.
+    """
     n, classes = int(rng.integers(3, 8)), int(rng.choice([1, 2, 2, 3]))
     order = rng.permutation(n)
     pairs = [(i, j) for j in range(n) for i in range(j) if rng.random() < 0.55]
@@ -31,22 +33,33 @@ def drawn_graph(rng):
     for i, j in pairs:
         free = int(rng.choice([0, 0, 0, 1, 3]))
         pay = INFINITE if rng.random() < 0.15 else free + int(rng.integers(0, 7))
-        edges[int(order[j])].append((int(order[i]), free, pay))
+        far = INFINITE if rng.random() < 0.15 else min(pay, 9) + int(rng.integers(0, 9))
+        edges[int(order[j])].append((int(order[i]), free, pay, far))
     compute = rng.integers(0, 7, (n, classes))
     for row in compute:
         if rng.random() < 0.3:
             row[rng.permutation(classes)[: int(rng.integers(0, classes))]] = -1
     rows = [row for v in range(n) for row in edges[v]]
-    op, free, pay = np.array(rows, np.int64).reshape(-1, 3).T
+    op, free, pay, far = np.array(rows, np.int64).reshape(-1, 4).T
+    size = rng.integers(1, 3, classes)
+    island = rng.integers(0, 2, classes)
+    beside = np.where(island[:, None] == island, size, 0)
+    if rng.random() < 0.3:  # a class on several islands
+        beside = np.minimum(beside, np.eye(classes, dtype=np.int64))
+    weights = np.unique(rng.integers(0, 4, (int(rng.integers(0, 3)), classes)), axis=0)
     return Graph(
         order.astype(np.int64),
         np.cumsum([0, *(len(edges[v]) for v in range(n))]),
         np.ascontiguousarray(op),
         np.ascontiguousarray(free),
         np.ascontiguousarray(pay),
+        np.ascontiguousarray(far),
         compute,
-        rng.integers(1, 3, classes),
+        size,
         np.where(compute < 0, INFINITE, compute).min(axis=1),
+        beside,
+        weights,
+        communication.energies(compute, beside, weights),
     ), edges
 
 
@@ -62,20 +75,84 @@ def one_machine(jobs):
     )
 
 
-def spread_work(ops, devices):
-    """Return the latest that ops (head, time, d0, d1) let an op start: those of each least head
-    and least delay to another device, on its device or spread over all.
+def total(values):
+    """Return a sum in which what cannot be stays so."""
+    return min(sum(values), INFINITE)
+
+
+def soonest(ops, own, near, far, there):
+    """Return the least t at which three kinds of devices can have run ops, each from the earliest
+    start on its kind to t less the least delay from it.
+
+    Parameters
+    ----------
+    ops : (earliest starts, times, delays), by kind. own, near, far : weights of the kinds.
+    there : weighted times on the first two kinds, and on all.
     """
-    best = 0
-    for a, b in itertools.product({o[0] for o in ops}, {o[3] for o in ops}):
-        some = sorted((o for o in ops if o[0] >= a and o[3] >= b), key=lambda o: -o[3])
-        if not some or some[-1][3] != b:
+    ends = [min(o[0][x] for o in ops) + min(o[2][x] for o in ops) for x in range(3)]
+    last = min(ends[2], INFINITE)
+    middle = min(ends[1], last)
+    alone = ends[0] + total(o[1] for o in ops)
+    if alone < INFINITE and alone <= middle:
+        return alone
+    first = min(ends[0], middle)
+    for end, after, work, (a, b, c) in (
+        (middle, last, there[0], (own, near, 0)),
+        (last, INFINITE, there[1], (own, near, far)),
+    ):
+        t = end
+        if end == INFINITE or work == INFINITE:
             continue
-        alone = sum(o[1] for o in some) + min(o[2] for o in some)
-        if devices == 1 or alone <= b:
-            best = max(best, a + alone)
-        elif b < INFINITE:
-            best = max(best, a - (-(alone + (devices - 1) * b) // devices))
+        while a + b + c and a * (t - first) + b * (t - middle) + c * max(0, t - last) < work:
+            t += 1
+        if t <= after:
+            return t
+    return 0
+
+
+def spread_work(graph, before, v_class, weights, earliest, head, delays):
+    """Return the latest that sets of ops let an op on a class start: those of each least head and
+    least delay to another device, or to another island.
+    """
+    classes = range(len(weights))
+    compute, beside, size = graph.compute, graph.beside[v_class], graph.class_size
+    own = int(weights[v_class])
+    near = int(beside @ weights) - own
+    far = int(size @ weights) - own - near
+    there = [c for c in classes if beside[c] > 0]
+
+    def least(u, where):
+        return min((int(head[u, c]) for c in where if compute[u, c] >= 0), default=INFINITE)
+
+    def energy(u, where):
+        ways = [int(compute[u, c] * weights[c]) for c in where if compute[u, c] >= 0]
+        return min(ways, default=INFINITE)
+
+    rows = {
+        u: (
+            (
+                least(u, [v_class]),
+                least(u, [c for c in there if beside[c] > (c == v_class)]),
+                least(u, [c for c in classes if size[c] > beside[c]]),
+            ),
+            int(compute[u, v_class]) if compute[u, v_class] >= 0 else INFINITE,
+            delays[u],
+        )
+        for u in before
+    }
+    best = 0
+    several = beside.sum() < size.sum()
+    for by in (1, 2) if several else (1,):
+        for a, b in itertools.product(
+            {earliest[u] for u in before}, {delays[u][by] for u in before}
+        ):
+            some = [u for u in before if earliest[u] >= a and delays[u][by] >= b]
+            if some:
+                works = (
+                    total(energy(u, there) for u in some),
+                    total(energy(u, classes) for u in some),
+                )
+                best = max(best, soonest([rows[u] for u in some], own, near, far, works))
     return best
 
 
@@ -83,43 +160,47 @@ def heads_by_definition(graph, edges, window, steps):
     """Return the heads, by the recursion of the module text over the ancestors in the window."""
     order, size = graph.order.tolist(), graph.class_size.tolist()
     n, classes = graph.compute.shape
-    devices, place = sum(size), {v: i for i, v in enumerate(order)}
+    place = {v: i for i, v in enumerate(order)}
     head = np.full((n, classes), -1)
     ends, earliest = [INFINITE] * n, [INFINITE] * n
     for v in order:
-        near = {v: 0}
-        far = {v: INFINITE}
+        near, apart, across = {v: 0}, {v: INFINITE}, {v: INFINITE}
         for w in reversed(order[max(0, place[v] - window + 1) : place[v] + 1]):
             run = 0 if w == v else int(graph.fastest[w])
-            for u, free, pay in edges[w] if w in near else ():
-                later = INFINITE if free or far[w] >= INFINITE else run + far[w]
-                here = INFINITE if pay >= INFINITE else pay + run + near[w]
+            for u, free, pay, far in edges[w] if w in near else ():
+                later = INFINITE if free else total([run, apart[w]])
+                paid = min(total([pay, run, near[w]]), later)
+                crossed = min(total([far, run, near[w]]), total([free, run, across[w]]))
                 near[u] = max(near.get(u, 0), free + run + near[w])
-                far[u] = max(far.get(u, 0), min(here, later))
+                apart[u] = max(apart.get(u, 0), paid)
+                across[u] = max(across.get(u, 0), crossed, paid)
         before = [u for u in near if u != v and place[u] > place[v] - window]
         base = max([0, *(ends[u] + near[u] for u in before)])
-        base = max([base, *(ends[u] + free for u, free, _ in edges[v])])
-        if steps and len(before) > 1:
-            base = max(
-                base,
-                spread_work(
-                    [(earliest[u], int(graph.fastest[u]), near[u], far[u]) for u in before],
-                    devices,
-                ),
-            )
+        base = max([base, *(ends[u] + free for u, free, _, _ in edges[v])])
         for c in range(classes):
             if graph.compute[v, c] < 0:
                 continue
             key, floor = {}, base
             for u in before:
                 ways = [
-                    int(head[u, x] + graph.compute[u, x])
+                    int(head[u, x] + graph.compute[u, x]) + delay[u]
                     for x in range(classes)
-                    if graph.compute[u, x] >= 0 and (x != c or size[c] > 1)
+                    for delay, others in (
+                        (apart, graph.beside[c, x] - (x == c)),
+                        (across, size[x] - graph.beside[c, x]),
+                    )
+                    if graph.compute[u, x] >= 0 and others > 0 and delay[u] < INFINITE
                 ]
-                key[u] = min(ways) + far[u] if ways and far[u] < INFINITE else INFINITE
-                if graph.compute[u, c] < 0 and key[u] < INFINITE:
-                    floor = max(floor, key[u])
+                key[u] = min(ways, default=INFINITE)
+                here = []
+                if graph.compute[u, c] >= 0:
+                    here = [int(head[u, c] + graph.compute[u, c]) + near[u]]
+                if min([key[u], *here]) < INFINITE:
+                    floor = max([floor, min([key[u], *here])])
+            delays = {u: (near[u], apart[u], across[u]) for u in before}
+            for weights in graph.weights if steps and len(before) > 1 else ():
+                found = spread_work(graph, before, c, weights, earliest, head, delays)
+                floor = max(floor, found)
             here = [u for u in before if key[u] > floor and graph.compute[u, c] >= 0]
             here.sort(key=lambda u: -key[u])
             starts = []
@@ -179,7 +260,7 @@ def test_the_window_of_a_large_graph_follows_the_time(n, end, expected):
     made = SimpleNamespace(num_ops=n, forwards="out", backwards="back", compute=None)
     asked = []
 
-    def run(relaxation, direction, window, until):
+    def run(relaxation, direction, weights, window, until):
         asked.append((direction, window))
 
     with mock.patch.object(communication, "_run", run):

@@ -131,13 +131,9 @@ def heads_tails(
     if window is None:
         limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    equal = np.ones(len(relaxation.class_size), np.int64)
-    choices = weight_choices(relaxation, equal if weights is None else weights)
-    choices = [choice for choice in choices if fits(relaxation, choice)]
-    table = np.unique(np.array(choices, np.int64).reshape(-1, len(equal)), axis=0)
     half = end - 0.5 * left if math.isfinite(end) else end
-    head = _run(relaxation, relaxation.forwards, table, window, half)
-    tail = _run(relaxation, relaxation.backwards, table, window, end)
+    head = _run(relaxation, relaxation.forwards, weights, window, half)
+    tail = _run(relaxation, relaxation.backwards, weights, window, end)
     return HeadsTails(head, tail, relaxation.compute)
 
 
@@ -157,13 +153,17 @@ def energies(compute: Ints, beside: Ints, weights: Ints) -> Ints:
 
 
 def _run(
-    relaxation: Relaxation, direction: Direction, weights: Ints, window: int, end: float
+    relaxation: Relaxation, direction: Direction, weights: Ints | None, window: int, end: float
 ) -> Ints:
     """Return the heads of one direction, in stretches between which the clock is read."""
     n = relaxation.num_ops
     costs = relaxation.compute, relaxation.class_size, relaxation.min_compute
-    energy = energies(relaxation.compute, relaxation.beside, weights)
-    arrays = (*direction, *costs, relaxation.beside, weights, energy)
+    equal = np.ones(len(relaxation.class_size), np.int64)
+    choices = weight_choices(relaxation, equal if weights is None else weights)
+    choices = [choice for choice in choices if fits(relaxation, choice)]
+    table = np.unique(np.array(choices, np.int64).reshape(-1, len(equal)), axis=0)
+    energy = energies(relaxation.compute, relaxation.beside, table)
+    arrays = (*direction, *costs, relaxation.beside, table, energy)
     graph = Graph(*(frozen(array) for array in arrays))
     heads = np.full(relaxation.compute.shape, -1, np.int64)
     earliest, ends = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -318,12 +318,12 @@ def _all_devices(graph, choice, c, ancestors, count, heads, delays, by, steps, j
         work[:], begin[:], delay[:] = 0, OFF, OFF
         for i in range(count):  # the longest delays first
             row = rows[i]
-            if row[0] < a:
-                continue
-            for case in range(3):
+            for case in range(3 if row[0] >= a else 0):
                 work[case] = min(work[case] + row[1 + case], OFF)
                 begin[case] = min(begin[case], row[4 + case])
                 delay[case] = min(delay[case], row[7 + case])
+            if i + 1 < count and rows[i + 1, 7 + by] == row[7 + by]:
+                continue
             best = max(best, _soonest(work, begin, delay, offer))
     return best
 

@@ -1,16 +1,17 @@
 """Destructive improvement: suppose the makespan is at most T, propagate, and look for a
 contradiction.
 
-Proof. Let T be given. Heads and tails turn into start windows; an op whose window is empty refutes
-T, and so does an overfull energetic window. For an edge (u, v) whose transfer cannot be paid within
-the windows, u and v must share a device; sharing is transitive, so ops fall into clusters. A
-cluster runs on one device, hence no faster than the preemptive one-machine optimum of its heads and
-tails (Jackson): more than T is a contradiction. If the union of the clusters of u and v takes more
-than T on one machine, or their weights do not fit on any device, u and v cannot share, and the edge
-must be paid. Both kinds of knowledge go back into the communication-aware heads and tails (a shared
-edge is never paid, a separated one always), which shrink the windows further, until nothing
-changes. A contradiction refutes T, so T + 1 is a bound. T grows in doubling steps, then by
-bisection.
+Proof. Let T be given. Heads and tails turn into start windows; an op whose window is empty on a
+class of devices cannot run there, nor can those that share its device; one that can run nowhere
+refutes T, and so does an overfull energetic window. For an edge (u, v) whose transfer cannot be
+paid within the windows, u and v must share a device; sharing is transitive, so ops fall into
+clusters. A cluster runs on one device, hence no faster than the preemptive one-machine optimum of
+its heads and tails (Jackson): more than T is a contradiction. If the union of the clusters of u and
+v takes more than T on one machine, or no device can hold them, u and v cannot share, and the edge
+must be paid. All this goes back into the communication-aware heads and tails (a shared edge is
+never paid, a separated one always, and no class counts that is ruled out), which shrink the windows
+further, until nothing changes. A contradiction refutes T, so T + 1 is a bound. T grows in doubling
+steps, then by bisection.
 
 References
 ----------
@@ -95,10 +96,12 @@ def propagate(
         if int(heads.through().max()) > horizon:
             return None
         changed, heads = clusters.rule_out(heads)
+        if clusters.contradiction:
+            return None
         relaxation = clusters.relaxation
         if fits(relaxation, weights) and energy_refutes(relaxation, heads, weights, horizon):
             return None
-        changed = not clusters.contradiction and (clusters.propagate(heads) or changed)
+        changed = clusters.propagate(heads) or changed
         if clusters.contradiction:
             return None
         if not changed or time.perf_counter() > end:

@@ -200,6 +200,9 @@ def islands(problem: PlacementProblem) -> Ints:
     The links of a cheapest tree that joins all devices decide (Prim's algorithm): no others lead
     from one island to the next.
     """
+    label = np.zeros(problem.num_devices, np.int64)
+    if problem.num_tensors == 0:  # then links need not have a class
+        return label
     cost = problem.transfer.astype(np.float64).sum(axis=0)[problem.link_class]
     cost = np.minimum(cost, cost.T)
     parent, least = np.zeros(problem.num_devices, np.int64), cost[0].copy()
@@ -213,7 +216,6 @@ def islands(problem: PlacementProblem) -> Ints:
         least[closer], parent[closer] = cost[d, closer], d
     gaps = [(high / max(low, 1.0), low) for low, high in pairwise(sorted(x for x, _ in tree))]
     widest, low = max(gaps, default=(1.0, 0.0))
-    label = np.zeros(problem.num_devices, np.int64)
     for price, d in tree if widest > 1.0 else ():
         label[d] = label[parent[d]] if price <= low else d
     return label

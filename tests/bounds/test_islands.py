@@ -1,0 +1,189 @@
+"""Devices of several hosts and speeds: which are an island, and bounds that know it, against every
+schedule of small problems.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations, product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.destructive import propagate
+from placeopt.makespan.bounds.relaxation import islands, relax
+from placeopt.makespan.live import impossible_reason
+from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.exact.makespan_tactics import _destructive
+
+pytestmark = pytest.mark.interpreted
+
+NEVER = 2**62
+
+
+def problem_of(compute, edges, link, **named):
+    """Return a problem whose edges (u, v, ticks per link class) are tensors of their own."""
+    k = len(compute[0])
+    return PlacementProblem(
+        name="islands",
+        compute=np.array(compute, np.int64),
+        producer=np.array([u for u, _, _ in edges], np.int64),
+        consumer_ptr=np.arange(len(edges) + 1),
+        consumer=np.array([v for _, v, _ in edges], np.int64),
+        transfer=np.array([t for _, _, t in edges], np.int64).reshape(
+            len(edges), -1 if edges else 1
+        ),
+        link_class=np.array(link),
+        channel=np.full((k, k), -1),
+        **named,
+    )
+
+
+def drawn(rng):
+    """Return a problem on up to four devices of two hosts, of their own speeds."""
+    n = int(rng.integers(2, 5))
+    k = int(rng.choice([2, 3, 4])) if n < 4 else int(rng.choice([2, 3]))
+    host = np.sort(rng.integers(0, 2, k))
+    speed = rng.integers(1, 6, 2)[host] if rng.random() < 0.6 else rng.integers(1, 6, k)
+    grain = int(rng.choice([1, 1, 2**40]))
+    compute = rng.integers(0, int(rng.choice([2, 6, 20])), n)[:, None] * speed * grain
+    if rng.random() < 0.3:
+        somewhere = rng.integers(0, k, n)
+        compute[(rng.random((n, k)) < 0.3) & (np.arange(k) != somewhere[:, None])] = -1
+    far = int(rng.choice([5, 30]))
+    edges = [
+        (u, v, grain * np.array([rng.integers(0, 4), rng.integers(0, 6), rng.integers(2, far)]))
+        for v in range(n)
+        for u in range(v)
+        if rng.random() < 0.5
+    ]
+    group = rng.integers(-1, 2, n) if rng.random() < 0.3 else np.full(n, -1)
+    link = np.where(host[:, None] == host, host, 2)
+    room = rng.integers(3, 18, k) if rng.random() < 0.3 else np.full(k, NEVER)
+    return problem_of(
+        compute,
+        edges or [(0, 1, [0, 0, 0])],
+        link,
+        colocation=group,
+        resident=rng.integers(0, 6, n),
+        capacity=room,
+    )
+
+
+def schedules(problem):
+    """Yield (devices, starts, makespan) of every placement and order without idling on purpose."""
+    p, n = problem, problem.num_ops
+    edges = list(zip(p.producer.tolist(), p.consumer.tolist(), p.transfer, strict=True))
+    for device in product(range(p.num_devices), repeat=n):
+        used = np.bincount(device, weights=p.resident, minlength=p.num_devices)
+        home = {}
+        if (
+            any(p.compute[v, d] < 0 for v, d in enumerate(device))
+            or any(
+                g >= 0 and home.setdefault(g, d) != d
+                for g, d in zip(p.colocation.tolist(), device, strict=True)
+            )
+            or (used > p.capacity).any()
+        ):
+            continue
+        for order in permutations(range(n)):
+            if any(order.index(u) > order.index(v) for u, v, _ in edges):
+                continue
+            start, idle = [0] * n, [0] * p.num_devices
+            for v in order:
+                d = device[v]
+                begin = idle[d]
+                for u, w, ticks in edges:
+                    if w == v:
+                        e = device[u]
+                        paid = 0 if d == e else int(ticks[p.link_class[e, d]])
+                        begin = max(begin, start[u] + int(p.compute[u, e]) + paid)
+                start[v], idle[d] = begin, begin + int(p.compute[v, d])
+            yield device, start, max(idle)
+
+
+def test_an_island_is_what_the_widest_gap_between_links_leaves_together():
+    """Hosts are islands; a single host is one, and so are devices that all links join alike."""
+    for cluster, expected in (
+        ("2xA100+2xV100", [0, 0, 2, 2]),
+        ("2x2xV100", [0, 0, 2, 2]),
+        ("1xA100+2xP100", [0, 1, 1]),
+        ("4xA100", [0, 0, 0, 0]),
+        ("cpu+gpu", [0, 0]),
+    ):
+        label = islands(po.load("gen:chain-mm", cluster)).tolist()
+        assert [label.index(x) for x in label] == expected, cluster
+    assert islands(problem_of([[1, 2]], [], [[0, 1], [1, 0]])).tolist() == [0, 0]  # no tensors
+    found = relax(po.load("gen:chain-mm", "2x2xV100"))
+    assert found.beside.tolist() == [[2]]
+    found = relax(po.load("gen:chain-mm", "2xA100+1xV100"))
+    assert sorted(map(sorted, found.beside.tolist())) == [[0, 1], [0, 2]]
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_bounds_heads_and_what_a_horizon_rules_out_hold_for_every_schedule(part):
+    """No bound is above the optimum, no head after a start; what the optimum rules out no optimal
+    schedule uses.
+    """
+    rng, several = np.random.default_rng(part), 0
+    for _ in range(25):
+        problem = drawn(rng)
+        every = list(schedules(problem))
+        if not every or impossible_reason(problem):
+            continue
+        best = min(length for _, _, length in every)
+        analysis = Analysis(problem, seconds=3600.0)
+        for name in COMBINATORIAL:
+            assert analysis.run(name) <= best, name
+        kind, heads = analysis.relaxation.class_of, analysis.heads
+        supposed = propagate(analysis.relaxation, heads, analysis.load.weights, best, math.inf)
+        assert supposed is not None
+        several += len(set(islands(problem).tolist())) > 1
+        for device, start, length in every:
+            for v, d in enumerate(device):
+                end = start[v] + int(problem.compute[v, d])
+                assert heads.head[v, kind[d]] <= start[v]
+                assert heads.tail[v, kind[d]] <= length - end
+                if length == best:
+                    assert supposed[0].compute[v, kind[d]] >= 0
+                    assert supposed[0].head[v, kind[d]] <= start[v]
+    assert several > 3
+
+
+def test_work_that_cannot_be_sent_and_come_back_in_time_stays_on_its_host():
+    """Four ops of a fork on two fast devices take two turns, however many devices are far away."""
+    near, far = 1, 50
+    edges = [(0, v, [near, near, far]) for v in range(1, 5)]
+    edges += [(v, 5, [near, near, far]) for v in range(1, 5)]
+    link = [[0, 0, 2, 2], [0, 0, 2, 2], [2, 2, 1, 1], [2, 2, 1, 1]]
+    problem = problem_of([[10, 10, 30, 30]] * 6, edges, link)
+    analysis = Analysis(problem, seconds=3600.0)
+    assert analysis.run("communication") == 10 + 20 + 1 + 10
+
+
+def test_the_destructive_tactic_goes_on_by_bisection():
+    """It ends at the least horizon that propagation does not refute; each piece tries one."""
+    rng, raised = np.random.default_rng(3), 0
+    for _ in range(12):
+        problem = drawn(rng)
+        if impossible_reason(problem):
+            continue
+        analysis = Analysis(problem, seconds=3600.0)
+        known = analysis.run("critical-path")
+        state = SimpleNamespace(
+            facts=SimpleNamespace(analysis=analysis),
+            lower_bound=known,
+            value=None,
+            tracker=SimpleNamespace(seconds_left=math.inf),
+        )
+        state.raise_bound = lambda bound, _, state=state: setattr(state, "lower_bound", bound)
+        for _ in _destructive(state):
+            pass
+        weights = analysis.load.weights
+        held = propagate(analysis.relaxation, analysis.heads, weights, state.lower_bound, math.inf)
+        assert held is not None or state.lower_bound == analysis.relaxation.serial
+        raised += state.lower_bound > known
+    assert raised
