@@ -197,7 +197,8 @@ class ListPolicy(PolicyFile):
     def heft(cls, widths: tuple[int, int, int] = WIDTHS, seed: int = 0) -> ListPolicy:
         """Return the policy before its training: by upward rank, to the earliest finish.
 
-        Its hidden layers see at random and say nothing: their output weights are 0.
+        Its hidden layers see at random and say nothing: their output weights are 0. Temperatures
+        are those of its best climb, chosen as those of the trained policy are.
         """
         rng = np.random.default_rng(seed)
         zero = {name: np.zeros(shape) for name, shape in shapes(*widths).items()}
@@ -206,7 +207,7 @@ class ListPolicy(PolicyFile):
                 zero[name] = rng.normal(size=array.shape) / np.sqrt(len(array))
         zero["score_linear"][OP.index("upward rank")] = SHARPNESS
         zero["linear"][DEVICE.index("finish")] = -1.0
-        return cls(ListWeights(**zero), provenance=("upward rank, earliest finish",))
+        return cls(ListWeights(**zero), (1.6, 0.02), ("upward rank, earliest finish",))
 
     @property
     def vector(self) -> Floats:
