@@ -380,10 +380,10 @@ class LearnedScheduler:
             key = keys[end]
             if count > 1:
                 again = rng.random(n) < n ** -rng.random()
-                drawn = Shift(op_heat * rng.gumbel(size=n), heat * rng.gumbel(size=(n, k)))
+                op, device = rng.gumbel(size=(n, 1)), rng.gumbel(size=(n, k))
                 key = Shift(
-                    np.where(again, drawn.op, key.op),
-                    np.where(again[:, None], drawn.device, key.device),
+                    np.where(again, op_heat * op[:, 0], key.op),
+                    np.where(again[:, None], heat * device, key.device),
                 )
             plan = self.schedule(Pass(backward=end == 1, shift=key))
             length = FAR if plan.overflow else int(plan.finish.max())
