@@ -86,7 +86,10 @@ MEMORY = 0.99
 TRY_EVERY = 100
 """Steps between two tries on the graphs set apart."""
 
-HEATS = (0.2, 0.4, 0.8, 1.6)
+DRAWN_AT = (0.1, 0.1)
+"""Temperatures at which schedules are drawn in training."""
+
+OP_HEATS, DEVICE_HEATS = (0.4, 0.8, 1.6, 3.2), (0.02, 0.1, 0.4)
 """Temperatures of the climb that are tried."""
 
 SAMPLES, TESTED, PORTFOLIO_SECONDS = 64, 100, 10.0
@@ -153,7 +156,7 @@ def rate(step: int) -> float:
 
 def train(seconds: float) -> None:
     """Take steps until the time is over; keep the state."""
-    start = ListPolicy.heft()
+    start = replace(ListPolicy.heft(), heats=DRAWN_AT)
     apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
     base = np.log([length(LearnedScheduler(start, *seen[1:])) for seen in apart])
     adam = Adam(len(start.vector), RATE)
@@ -202,19 +205,23 @@ def keep(now: Row, adam: Adam, vector: np.ndarray, mean: np.ndarray, spent: floa
 
 
 def choose_heats() -> None:
-    """Keep the temperatures at which the best of some samples is best, on development graphs."""
-    policy = ListPolicy.load(TRAINED)
+    """Keep the temperatures at which the best of a climb is best, on graphs of CHOICE; print those
+    of HEFT's weights, which `ListPolicy.heft` has.
+    """
     apart = [graph(CHOICE, FIRST_APART + index) for index in range(APART)]
-    found: dict[tuple[float, float], float] = {}
-    for op_heat in HEATS:
-        for heat in HEATS:
-            warm, logs = replace(policy, heats=(op_heat, heat)), []
+    trained = ListPolicy.load(TRAINED)
+    for policy in (ListPolicy.heft(), trained):
+        found: dict[tuple[float, float], float] = {}
+        for heats in product(OP_HEATS, DEVICE_HEATS):
+            warm, logs = replace(policy, heats=heats), []
             for _, context, sights in apart:
                 passes = lengths(LearnedScheduler(warm, context, sights))
                 logs.append(np.log(min(passes) / passes[0]))
-            found[op_heat, heat] = float(np.mean(logs))
-            print((op_heat, heat), f"{np.exp(found[op_heat, heat]):.4f}", flush=True)
-    replace(policy, heats=min(found, key=lambda key: found[key])).save(TRAINED)
+            found[heats] = float(np.mean(logs))
+            print(heats, f"{np.exp(found[heats]):.4f}", flush=True)
+        best = min(found, key=lambda key: found[key])
+        print("best:", best, flush=True)
+    replace(trained, heats=best).save(TRAINED)
 
 
 def kept(path: Path) -> list[Row]:

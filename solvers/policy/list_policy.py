@@ -197,7 +197,8 @@ class ListPolicy(PolicyFile):
     def heft(cls, widths: tuple[int, int, int] = WIDTHS, seed: int = 0) -> ListPolicy:
         """Return the policy before its training: by upward rank, to the earliest finish.
 
-        Its hidden layers see at random and say nothing: their output weights are 0.
+        Its hidden layers see at random and say nothing: their output weights are 0. Temperatures
+        are those of its best climb, chosen as those of the trained policy are.
         """
         rng = np.random.default_rng(seed)
         zero = {name: np.zeros(shape) for name, shape in shapes(*widths).items()}
@@ -206,7 +207,7 @@ class ListPolicy(PolicyFile):
                 zero[name] = rng.normal(size=array.shape) / np.sqrt(len(array))
         zero["score_linear"][OP.index("upward rank")] = SHARPNESS
         zero["linear"][DEVICE.index("finish")] = -1.0
-        return cls(ListWeights(**zero), provenance=("upward rank, earliest finish",))
+        return cls(ListWeights(**zero), (1.6, 0.02), ("upward rank, earliest finish",))
 
     @property
     def vector(self) -> Floats:
@@ -379,10 +380,10 @@ class LearnedScheduler:
             key = keys[end]
             if count > 1:
                 again = rng.random(n) < n ** -rng.random()
-                drawn = Shift(op_heat * rng.gumbel(size=n), heat * rng.gumbel(size=(n, k)))
+                op, device = rng.gumbel(size=(n, 1)), rng.gumbel(size=(n, k))
                 key = Shift(
-                    np.where(again, drawn.op, key.op),
-                    np.where(again[:, None], drawn.device, key.device),
+                    np.where(again, op_heat * op[:, 0], key.op),
+                    np.where(again[:, None], heat * device, key.device),
                 )
             plan = self.schedule(Pass(backward=end == 1, shift=key))
             length = FAR if plan.overflow else int(plan.finish.max())
