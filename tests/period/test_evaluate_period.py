@@ -37,6 +37,34 @@ def test_period_agrees_with_definition(contiguity, pipeline, training):
             )
 
 
+@pytest.mark.parametrize("contiguity", ["chain", "convex"])
+def test_numbers_of_ops_mean_nothing(contiguity):
+    """Renumbered ops, the first of which may be read from all others: the same is valid, at the
+    same period.
+    """
+    refused = 0
+    for seed in range(12):
+        problem = problems.random_problem(seed, training=False, n=5, contiguity=contiguity)
+        rng = np.random.default_rng(seed)
+        new = rng.permutation(5) if seed % 2 else np.arange(5)[::-1]
+        old = np.argsort(new)
+        other = problem.replace(
+            **{key: getattr(problem, key)[old] for key in ("compute", "resident", "colocation")},
+            producer=new[problem.producer],
+            consumer=new[problem.consumer],
+        )
+        every = list(problems.placements(problem))
+        for i in rng.choice(len(every), 60):
+            device = np.array(every[i])
+            wrong = period_violations(problem, Placement(device))
+            assert len(period_violations(other, Placement(device[old]))) == len(wrong), (seed, i)
+            if not wrong:
+                value = period_value(problem, Placement(device))
+                assert period_value(other, Placement(device[old])) == value
+            refused += bool(wrong)
+    assert refused > 50
+
+
 def test_tensor_is_paid_once_per_accelerator():
     """A tensor read twice on one accelerator is received once; its sender pays once; the CPU never
     pays.

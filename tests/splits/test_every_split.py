@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
+from itertools import product
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import placeopt as po
+from placeopt.model.arrays import NO_VALUE
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
+from placeopt.solvers.exact.split_search import _stage_loads
 from placeopt.splits.judge import judged_period, split_violations
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
@@ -89,3 +94,24 @@ def test_a_tensor_may_cost_time_on_an_uplink_only(home):
     result = po.solve(problem, seconds=20)
     assert (result.value, result.lower_bound) == (10, 10)
     assert best_split(problem)[0] == 10
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_load_of_replicas_by_definition(overlap):
+    """Each of r replicas takes an r-th of the work and of what moves, and sends 2 (r - 1) / r of
+    the weights; with overlap it works meanwhile. What fits nowhere has no load.
+    """
+    rng = np.random.default_rng(7)
+    work, moved, weights = (rng.integers(0, 40, (5, 5)) for _ in range(3))
+    work[rng.random((5, 5)) < 0.3] = NO_VALUE
+    found = _stage_loads(work, moved, weights, 4, overlap=overlap)
+    for a, b, r in product(range(5), range(5), range(1, 5)):
+        if work[a, b] == NO_VALUE:
+            assert found[r, a, b] == NO_VALUE
+            continue
+        exchange = ceil(Fraction(2 * (r - 1) * int(weights[a, b]), r))
+        here, away = Fraction(int(work[a, b]), r), Fraction(int(moved[a, b]), r)
+        expected = (
+            max(ceil(here), ceil(away) + exchange) if overlap else ceil(here + away) + exchange
+        )
+        assert found[r, a, b] == expected
