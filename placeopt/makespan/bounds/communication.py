@@ -53,8 +53,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.head_tail import fits, weight_choices
-from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.relaxation import INFINITE, fits, weight_choices
 from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted, uncounted_entry
 from placeopt.model.heaps import argsort, pop, push
@@ -269,14 +268,16 @@ def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
 
 
 @uncounted
-def _all_devices(graph, choice, c, ancestors, count, heads, delays, by, steps, jobs, cases, rows):  # type: ignore[no-untyped-def]
+def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch):  # type: ignore[no-untyped-def]
     """Earliest start on class c that the work of all ancestors allows: the second part of the
     module's proof.
 
-    `delays` has d0, d1 and the larger of d1 and d2 by op, `by` says by which of them sets are
-    chosen; jobs[RELEASE] has the ancestors' earliest starts. The other rows of `jobs`, `cases` and
-    `rows` are scratch memory.
+    `kind` is the weights' number, v's class and which of `delays` (d0, d1, the larger of d1 and d2
+    by op) sets are chosen by; `scratch` is memory, its jobs[RELEASE] the ancestors' earliest
+    starts.
     """
+    choice, c, by = kind
+    jobs, cases, rows = scratch
     earliest, distinct, keys, order = jobs[RELEASE], jobs[LENGTH], jobs[TAIL], jobs[ORDER]
     work, begin, delay, offer = cases[0], cases[1], cases[2], cases[3]
     offer[1:] = 0
@@ -465,19 +466,9 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
                 jobs[RELEASE, i] = earliest[ancestors[i]]
             for choice in range(len(graph.weights) if steps > 0 and count > 1 else 0):
                 for by in range(1, 1 + orders):
+                    kind = (choice, c, by)
                     found = _all_devices(
-                        graph,
-                        choice,
-                        c,
-                        ancestors,
-                        count,
-                        heads,
-                        delays,
-                        by,
-                        steps,
-                        jobs,
-                        cases,
-                        rows,
+                        graph, kind, ancestors, count, heads, delays, steps, (jobs, cases, rows)
                     )
                     floor = max(floor, found)
             size = np.int64(0)

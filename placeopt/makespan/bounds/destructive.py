@@ -37,8 +37,7 @@ from placeopt.makespan.bounds.communication import (
 )
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
-from placeopt.makespan.bounds.head_tail import fits
-from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.relaxation import INFINITE, fits
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:

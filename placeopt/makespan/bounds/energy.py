@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.head_tail import weight_choices
+from placeopt.makespan.bounds.relaxation import weight_choices
 from placeopt.model.compiled import uncounted_entry
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from placeopt.makespan.bounds.front_windows import Fronts
-from placeopt.makespan.bounds.head_tail import fits, weight_choices
+from placeopt.makespan.bounds.relaxation import fits, weight_choices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.makespan.bounds.relaxation import weight_choices
 from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
@@ -50,31 +51,6 @@ def head_tail_bound(relaxation: Relaxation, heads: HeadsTails, weights: Ints) ->
         width = int((relaxation.class_size * choice).sum())
         best = max(best, int(_weighted(head, tail, energy, order, thresholds, width)))
     return best
-
-
-def weight_choices(relaxation: Relaxation, weights: Ints) -> list[Ints]:
-    """Return class weights worth trying: the load bound's, all equal, and each class on its own.
-
-    A class on its own counts the ops that can run nowhere else.
-    """
-    classes = len(relaxation.class_size)
-    if classes == 1:
-        return [np.ones(1, np.int64)]
-    only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
-    alone = [unit for unit in np.eye(classes, dtype=np.int64) if (only @ unit > 0).any()]
-    return [
-        choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)
-    ]
-
-
-def fits(relaxation: Relaxation, weights: Ints) -> bool:
-    """Whether weighted energies, and windows times the number of devices, stay far from int64's
-    limit.
-    """
-    longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
-    paid = np.where(relaxation.far >= 2**62, relaxation.pay, relaxation.far)
-    longest += float(np.where(paid >= 2**62, 0, paid).astype(np.float64).sum())
-    return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
 
 
 def class_energy(compute: Ints, weights: Ints) -> Ints:

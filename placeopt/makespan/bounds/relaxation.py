@@ -285,3 +285,28 @@ def _edge_costs(
     pay[together] = far[together] = INFINITE
     share[together] = True
     return pay, far, share
+
+
+def weight_choices(relaxation: Relaxation, weights: Ints) -> list[Ints]:
+    """Return class weights worth trying: the load bound's, all equal, and each class on its own.
+
+    A class on its own counts the ops that can run nowhere else.
+    """
+    classes = len(relaxation.class_size)
+    if classes == 1:
+        return [np.ones(1, np.int64)]
+    only = relaxation.compute[(relaxation.compute >= 0).sum(axis=1) == 1]
+    alone = [unit for unit in np.eye(classes, dtype=np.int64) if (only @ unit > 0).any()]
+    return [
+        choice for choice in (weights, np.ones_like(weights), *alone) if fits(relaxation, choice)
+    ]
+
+
+def fits(relaxation: Relaxation, weights: Ints) -> bool:
+    """Whether weighted energies, and windows times the number of devices, stay far from int64's
+    limit.
+    """
+    longest = float(np.maximum(relaxation.compute, 0).max(axis=1).astype(np.float64).sum())
+    paid = np.where(relaxation.far >= 2**62, relaxation.pay, relaxation.far)
+    longest += float(np.where(paid >= 2**62, 0, paid).astype(np.float64).sum())
+    return longest * float((relaxation.class_size * weights).sum()) < 2.0**61
