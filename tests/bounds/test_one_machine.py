@@ -38,37 +38,6 @@ def test_jackson_is_the_largest_of_all_sets_of_jobs():
 
 
 @pytest.mark.interpreted
-def test_work_of_all_devices_is_the_largest_of_all_stretches():
-    """From every head on, of the ops with the longest delays to other devices: their work and the
-    least delay on one device, or shared by all devices.
-    """
-    from placeopt.makespan.bounds import communication
-
-    work_of = getattr(communication._all_devices, "py_func", communication._all_devices)
-    if hasattr(communication._all_devices, "py_func"):
-        pytest.skip("needs NUMBA_DISABLE_JIT=1: only kernels call it")
-    rng = np.random.default_rng(2)
-    for _ in range(300):
-        count, devices = int(rng.integers(1, 6)), int(rng.integers(1, 4))
-        ancestors = rng.permutation(8)[:count].astype(np.int64)
-        fastest = rng.integers(0, 9, 8)
-        near = rng.integers(0, 5, 8)
-        far = near + rng.permutation(20)[:8]
-        jobs = np.zeros((JOB_ROWS, 9), dtype=np.int64)
-        jobs[RELEASE, :count] = rng.integers(0, 6, count)
-        heads = dict(zip(ancestors.tolist(), jobs[RELEASE, :count].tolist(), strict=True))
-        best = 0
-        for a, delay in itertools.product(heads.values(), far[ancestors].tolist()):
-            ops = [u for u in heads if heads[u] >= a and far[u] >= delay]
-            if ops and min(far[u] for u in ops) == delay:
-                alone = int(sum(fastest[u] for u in ops) + min(near[u] for u in ops))
-                shared = -(-(alone + (devices - 1) * delay) // devices)
-                best = max(best, a + (alone if devices == 1 or alone <= delay else shared))
-        found = work_of(ancestors, count, fastest, near, far, devices, 99, jobs)
-        assert found == best
-
-
-@pytest.mark.interpreted
 def test_energy_of_windows_is_summed_over_ops():
     """Some window offers less than the least weighted ticks of all ops in it, over the classes on
     which an op can still be in time; every op is in time on some class, or nothing is asked.
