@@ -36,7 +36,7 @@ from placeopt.solving.run import best_so_far, run, run_part
 from placeopt.solving.solver import Progress
 from placeopt.solving.tracker import Tracker
 
-COMPUTE = [[80, 60], [30, 70], [20, 70], [20, 20]]
+COMPUTE = [[50, 20], [30, 80], [10, 70], [60, 40]]  # the quick bound is below the optimum
 EDGES = [(0, 1, 20), (0, 2, 30), (1, 3, 5), (2, 3, 25)]
 DEVICES = np.array([0, 0, 0, 1])
 HUGE = 10**6
