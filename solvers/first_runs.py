@@ -8,6 +8,7 @@ Python calls, with the very types of a real run, and as few kernels of other gro
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -128,8 +129,9 @@ def period() -> None:
     """Evaluate a pipeline partition."""
     from placeopt.model.objective import objective_of
 
-    problem = small_problem("period")
-    objective_of(problem).evaluate_batch(problem, np.zeros((1, problem.num_ops), np.int32))
+    for contiguity in ("chain", "convex"):
+        problem = replace(small_problem("period"), contiguity=contiguity)
+        objective_of(problem).evaluate_batch(problem, np.zeros((1, problem.num_ops), np.int32))
 
 
 def period_dp() -> None:
@@ -176,8 +178,13 @@ def learned_lists() -> None:
 
 
 def latency() -> None:
-    """Evaluate and improve a small placement under the latency."""
+    """Evaluate and improve a small placement under the latency, and bound it by flows."""
+    from placeopt.latency.bounds.flow import FlowBound
+
     _run("cp-sat", "latency")
+    flow = FlowBound(small_problem("latency"))
+    rounds = iter((False, False, True))
+    flow.run(lambda: None, lambda: next(rounds, True))
 
 
 def replicas() -> None:
@@ -192,6 +199,7 @@ def sharding() -> None:
     """Bound, choose and prove five small nodes, of which one follows another."""
     from placeopt.sharding.bounds.exact_pass import survivors
     from placeopt.sharding.bounds.lagrangian import Dual
+    from placeopt.sharding.bounds.stars import stars_of
     from placeopt.sharding.compact import condense, draft_of, unchanged
     from placeopt.sharding.contest_format import from_contest
     from placeopt.sharding.decode import decode, least_usage
@@ -209,7 +217,7 @@ def sharding() -> None:
     dual.begin_at(dual.state(), unchanged(whole.compact))
     for _ in range(12):
         dual.step()
-    dual.look_for_stars()
+    stars_of(dual.compact, np.ones(len(dual.capacity)), dual.clamp)
     dual.step()
     choice = decode(dual.factors, whole.compact, dual.width)
     search = TreeSearch(whole.compact, choice, np.random.default_rng(0))

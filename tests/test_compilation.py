@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -9,7 +10,9 @@ import pkgutil
 import re
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -374,3 +377,39 @@ def test_the_first_table_needs_no_kernels(capsys):
     assert [result.solver for result in comparison.first] == ["heft"]
     assert comparison.first[0].value == run(comparison.problem, make_solver("heft"), Budget()).value
     assert "heft" in capsys.readouterr().err
+
+
+@pytest.mark.interpreted
+@pytest.mark.skipif(JIT, reason="sees which functions are called")
+@pytest.mark.parametrize("group", GROUPS.values(), ids=list(GROUPS))
+def test_a_first_run_calls_every_kernel_of_its_group(group):
+    """What is not called is not compiled beforehand, and `warm-up` says that it could not."""
+    modules = [importlib.import_module(f"placeopt.{name}") for name in group.modules]
+    path, _, name = group.first_run.partition(":")
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            called.add((frame.f_code.co_filename, frame.f_code.co_name))
+
+    run_first = getattr(importlib.import_module(path), name)
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run_first()
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before)
+    for module in modules:
+        wanted = {(module.__file__, kernel) for kernel in entries_of(module)}
+        assert wanted <= called, sorted(name for _, name in wanted - called)
+
+
+def entries_of(module):
+    """Yield the names of the functions of a module that are kernels which Python calls."""
+    for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            names = {word.id for word in node.decorator_list if isinstance(word, ast.Name)}
+            if names & {"entry", "uncounted_entry"}:
+                yield node.name
