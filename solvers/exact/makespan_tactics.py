@@ -158,21 +158,20 @@ def _combinatorial(state: State) -> Iterator[None]:
             yield
 
 
-def _destructive(state: State) -> Iterator[None]:
-    """Refute horizons one by one, by what follows from them: bisection between the bound and the
-    incumbent or the least horizon that was not refuted.
+def _destructive(state: State, part: Part) -> bool:
+    """Refute horizons by what follows from them: bisection between the bound and the incumbent or
+    the least horizon that was not refuted.
     """
     analysis = state.facts.analysis
-    above = analysis.relaxation.serial
-    while (bound := state.lower_bound) < above:
+    above = analysis.relaxation.serial if part.value is None else part.value
+    end = time.perf_counter() + part.seconds_left
+    while not part.stop() and (bound := part.lower_bound) < above:
         horizon = (bound + above) // 2
-        end = time.perf_counter() + state.tracker.seconds_left
         if refuted(analysis.evidence(bound), horizon, end):
-            state.raise_bound(horizon + 1, "destructive")
+            part.raise_bound(horizon + 1, "destructive")
         else:
             above = horizon
-        yield
-        above = above if state.value is None else min(above, state.value)
+    return not part.stop()
 
 
 def _segments(state: State, part: Part) -> bool:
@@ -304,7 +303,7 @@ def _building(facts: MakespanFacts) -> float:
 
 PROVERS: tuple[Tactic, ...] = (
     Steps("combinatorial", BOUND, _combinatorial),
-    Steps("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
+    Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=SEGMENTS_SECONDS),
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
     Runs("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),

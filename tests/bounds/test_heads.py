@@ -141,18 +141,14 @@ def spread_work(graph, before, v_class, weights, earliest, head, delays):
         for u in before
     }
     best = 0
-    several = beside.sum() < size.sum()
-    for by in (1, 2) if several else (1,):
-        for a, b in itertools.product(
-            {earliest[u] for u in before}, {delays[u][by] for u in before}
-        ):
-            some = [u for u in before if earliest[u] >= a and delays[u][by] >= b]
-            if some:
-                works = (
-                    total(energy(u, there) for u in some),
-                    total(energy(u, classes) for u in some),
-                )
-                best = max(best, soonest([rows[u] for u in some], own, near, far, works))
+    for a, b in itertools.product({earliest[u] for u in before}, {delays[u][1] for u in before}):
+        some = [u for u in before if earliest[u] >= a and delays[u][1] >= b]
+        if some:
+            works = (
+                total(energy(u, there) for u in some),
+                total(energy(u, classes) for u in some),
+            )
+            best = max(best, soonest([rows[u] for u in some], own, near, far, works))
     return best
 
 

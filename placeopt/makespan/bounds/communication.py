@@ -34,7 +34,7 @@ of the others there; then W1 <= Y0 max(0, t - a0 - b0) + Y1 max(0, t - a1 - b1).
 the least y_D p anywhere and Y2 the weight of the other islands, always W2 <= Y0 max(0, t - a0 - b0)
 + Y1 max(0, t - a1 - b1) + Y2 max(0, t - a2 - b2). So t is no less than the least that one of the
 three cases allows. The sets of all ancestors with earliest starts of a and more, for a sample of a,
-and delays of b1 (or b2, where there are islands) and more are tried.
+and delays d1 of b1 and more are tried.
 
 Time reversed, the same arguments give tails: the least time from the end of v to the end of the
 schedule.
@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import INFINITE, fits, weight_choices
+from placeopt.makespan.bounds.relaxation import INFINITE, fits
 from placeopt.model.arrays import Ints, frozen
 from placeopt.model.compiled import entry, uncounted, uncounted_entry
 from placeopt.model.heaps import argsort, pop, push
@@ -123,7 +123,7 @@ def heads_tails(
         left.
     end : when to stop, in seconds of `time.perf_counter`; the ops that are left get the longest
     path only.
-    weights : of the classes, tried in the second part beside equal ones.
+    weights : of the classes in the second part; equal ones where None, or too large.
     """
     n, now = relaxation.num_ops, time.perf_counter()
     left = min(UNCUT_SECONDS, max(0.0, end - now))
@@ -158,9 +158,9 @@ def _run(
     n = relaxation.num_ops
     costs = relaxation.compute, relaxation.class_size, relaxation.min_compute
     equal = np.ones(len(relaxation.class_size), np.int64)
-    choices = weight_choices(relaxation, equal if weights is None else weights)
-    choices = [choice for choice in choices if fits(relaxation, choice)]
-    table = np.unique(np.array(choices, np.int64).reshape(-1, len(equal)), axis=0)
+    given = () if weights is None else (weights,)
+    table = np.array([row for row in (*given, equal) if fits(relaxation, row)][:1], np.int64)
+    table = table.reshape(-1, len(equal))
     energy = energies(relaxation.compute, relaxation.beside, table)
     arrays = (*direction, *costs, relaxation.beside, table, energy)
     graph = Graph(*(frozen(array) for array in arrays))
@@ -272,11 +272,10 @@ def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch): 
     """Earliest start on class c that the work of all ancestors allows: the second part of the
     module's proof.
 
-    `kind` is the weights' number, v's class and which of `delays` (d0, d1, the larger of d1 and d2
-    by op) sets are chosen by; `scratch` is memory, its jobs[RELEASE] the ancestors' earliest
-    starts.
+    `kind` is the weights' number and v's class, `delays` has d0, d1, the larger of d1 and d2 by op;
+    `scratch` is memory, its jobs[RELEASE] the ancestors' earliest starts.
     """
-    choice, c, by = kind
+    choice, c = kind
     jobs, cases, rows = scratch
     earliest, distinct, keys, order = jobs[RELEASE], jobs[LENGTH], jobs[TAIL], jobs[ORDER]
     work, begin, delay, offer = cases[0], cases[1], cases[2], cases[3]
@@ -293,7 +292,7 @@ def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch): 
         if size == 0 or earliest[order[i]] > distinct[size - 1]:
             distinct[size] = earliest[order[i]]
             size += 1
-        keys[i] = delays[by, ancestors[i]]
+        keys[i] = delays[1, ancestors[i]]
     argsort(keys, count, FALLING, jobs[KEY], order)
     for i in range(count):
         u = ancestors[order[i]]
@@ -323,7 +322,7 @@ def _all_devices(graph, kind, ancestors, count, heads, delays, steps, scratch): 
                 work[case] = min(work[case] + row[1 + case], OFF)
                 begin[case] = min(begin[case], row[4 + case])
                 delay[case] = min(delay[case], row[7 + case])
-            if i + 1 < count and rows[i + 1, 7 + by] == row[7 + by]:
+            if i + 1 < count and rows[i + 1, 8] == row[8]:
                 continue
             best = max(best, _soonest(work, begin, delay, offer))
     return best
@@ -442,10 +441,8 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
     `earliest` and `ends` are the earliest start and end of every op before them, on any device.
     """
     n, num_classes = graph.compute.shape
-    num_devices = graph.class_size.sum()
     delays, mark = np.zeros((3, n), np.int64), np.empty(n, np.int64)
     cases, rows = np.empty((4, 3), np.int64), np.empty((n, 10), np.int64)
-    orders = 1 if graph.beside[0].sum() == num_devices else 2
     ancestors, keys, jobs = (
         np.empty(n, np.int64),
         np.empty(n, np.int64),
@@ -465,12 +462,10 @@ def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  #
             for i in range(count):
                 jobs[RELEASE, i] = earliest[ancestors[i]]
             for choice in range(len(graph.weights) if steps > 0 and count > 1 else 0):
-                for by in range(1, 1 + orders):
-                    kind = (choice, c, by)
-                    found = _all_devices(
-                        graph, kind, ancestors, count, heads, delays, steps, (jobs, cases, rows)
-                    )
-                    floor = max(floor, found)
+                found = _all_devices(
+                    graph, (choice, c), ancestors, count, heads, delays, steps, (jobs, cases, rows)
+                )
+                floor = max(floor, found)
             size = np.int64(0)
             for i in range(count):
                 if keys[i] > floor and graph.compute[ancestors[i], c] >= 0:
