@@ -85,9 +85,8 @@ def reduce(
             without_room(compact, alive, most, least_of_spans(compact.capacity))
         if not consistent(compact, alive, most):
             return None
-        replaced(
-            compact, alive, most, MOST_WORK
-        )  # what replaces goes with as much: still consistent
+        # What replaces a strategy goes with all that goes with it: what is left stays consistent.
+        replaced(compact, alive, most, MOST_WORK)
         smaller = condense(as_draft(compact), alive)
         draft = followers_moved(smaller.compact, most)
         before = len(compact.cost)
