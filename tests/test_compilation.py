@@ -19,7 +19,7 @@ import pytest
 
 import placeopt as po
 from placeopt.cli.comparison import SolverComparison
-from placeopt.cli.outcome import first_table
+from placeopt.cli.solve import first_table
 from placeopt.model import interpreted
 from placeopt.model.budget import Budget
 from placeopt.model.compiled import FROZEN, entry, stamp_of
@@ -275,7 +275,7 @@ FIRST_RUN = f"""
 import json, sys
 import placeopt as po
 from placeopt.cli.comparison import SolverComparison, compare
-from placeopt.cli.outcome import first_table
+from placeopt.cli.solve import first_table
 from placeopt.model.budget import Budget
 from placeopt.solving import compilation
 from placeopt.solving.registry import make_solver

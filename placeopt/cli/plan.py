@@ -1,16 +1,20 @@
-"""`placeopt plan`: how to train a model on some devices."""
+"""`placeopt plan`: how to train a model on some devices.
+
+`--runs` predicts a table of training runs, or fits the constants to it; `--offers` says which
+devices to rent, and `--lose` how to go on without some hosts.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placeopt.cli import common
-from placeopt.cli.plan_changes import compare_offers, parse_hosts, plan_without
 from placeopt.cli.plan_launch import plan_launch
-from placeopt.cli.plan_runs import predict_runs
 
 if TYPE_CHECKING:
     from placeopt.planning.planned import Planned
@@ -351,3 +355,160 @@ def _state(planned: Planned, position: int) -> int | None:
     load = plan_load(plan, position, price.rounds)
     fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(load, group))
     return int(costs.state_bytes(load, fullest))
+
+
+def predict_runs(
+    runs: Path, out: Path | None, costs: Path | None, *, calibrate: bool, json: bool
+) -> None:
+    """Write a table with predictions or, with `calibrate`, a calibration file."""
+    from placeopt.model.errors import InputError
+    from placeopt.planning.fit_runs import fit, usable
+    from placeopt.planning.runs_table import predict_table, read_runs
+    from placeopt.plans.calibration import default_calibration, read_calibration
+
+    if out is None:
+        raise InputError(
+            "--runs: expected --out FILE, the table with predictions (predicted.csv) or, with "
+            "--calibrate, the calibration (calibration.json)"
+        )
+    constants = default_calibration() if costs is None else read_calibration(costs)
+    if calibrate:
+        found = usable(read_runs(runs))
+        fitted = fit(found, constants, f"fitted to {len(found)} runs of '{runs.name}'")
+        fitted.save(out)
+        if json:
+            common.print_json(fitted.to_json())
+        else:
+            common.console().print(f"constants fitted to {len(found)} runs: {out}")
+        return
+    rows = predict_table(runs, out, constants)
+    priced = sum(row["predicted_step_s"] != "" for row in rows)
+    if json:
+        common.print_json(
+            {"rows": len(rows), "predicted": priced, "out": str(out), "constants": constants.source}
+        )
+    else:
+        common.console().print(f"{priced} of {len(rows)} rows predicted: {out}")
+
+
+def compare_offers(
+    model: str, text: str, batch: int, seconds: float, space: dict[str, Any], *, json: bool
+) -> None:
+    """Print the best plan of every offer and pair of offers, and which is the fastest and which the
+    cheapest.
+    """
+    from pathlib import Path
+
+    from placeopt.model.errors import InputError
+    from placeopt.planning.elastic import best_of, plan_clusters, plan_offers
+    from placeopt.planning.plan_model import plan_problem
+    from placeopt.plans.pools import parse_pools
+
+    offers = [part.strip() for part in text.split(",") if part.strip()]
+    if space["costs"] is not None and Path(space["costs"]).is_dir():
+        pools = tuple(pool for offer in offers for pool in parse_pools(offer))
+        if len({pool.kind for pool in pools}) < len(pools):
+            raise InputError(f"--offers: expected every kind of device once, received '{text}'")
+        found = plan_offers(plan_problem(model, pools, batch, **space), pools, seconds=seconds)
+    else:
+        found = plan_clusters(model, offers, batch, seconds=seconds, **space)
+    if not found:
+        raise InputError("--offers: no plan fits the memory of any of them")
+    best = {key: value for key, value in best_of(found).items() if value is not None}
+    rows = [
+        {
+            "devices": one.problem.name,
+            "step_seconds": one.step_seconds,
+            "gap": one.result.gap,
+            "throughput": one.throughput,
+            "price_per_hour": one.price_per_hour,
+            "price_per_million_samples": one.price_per_million,
+            "plan": "" if one.plan is None else one.plan.text(),
+        }
+        for one in found
+    ]
+    if json:
+        common.print_json(
+            {"offers": rows, **{key: value.problem.name for key, value in best.items()}}
+        )
+        return
+    for row, one in zip(rows, found, strict=True):
+        what = ", ".join(key for key, value in best.items() if value is one)
+        price = "-" if one.price_per_million is None else f"{one.price_per_million:.4g}"
+        common.console().print(
+            f"{row['devices']}: {one.throughput:.4g} samples/s, {one.price_per_hour:.4g} per hour, "
+            f"{price} per million samples, "
+            f"gap {common.percent(one.result.gap)}"
+            + (f" ({what})" if what else "")
+            + f"\n  {row['plan']}"
+        )
+
+
+def parse_hosts(text: str) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of hosts by kind of `KIND/HOST,KIND/HOST`."""
+    from placeopt.model.errors import InputError
+
+    found: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"(.+)/(\d+)", part.strip())
+        if match is None:
+            raise InputError(
+                f"--lose: expected KIND/HOST, as A100-40/0 for its first host, received '{part}'"
+            )
+        found[match[1]] = (*found.get(match[1], ()), int(match[2]))
+    return found
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """The plan after hosts are lost.
+
+    Attributes
+    ----------
+    moved : bytes that devices have to be given. parts : which device takes the part of which, by
+    name.
+    """
+
+    planned: Planned
+    moved: float
+    parts: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**self.planned.to_json(), "moved_bytes": self.moved, "takes_part_of": self.parts}
+
+    def say(self) -> None:
+        """Print it."""
+        plan = "" if self.planned.plan is None else self.planned.plan.text()
+        ticks = self.planned.problem.tick_seconds
+        common.console().print(
+            f"without these hosts: {common.time_text(self.planned.result.value or 0, ticks)} per "
+            f"step, "
+            f"gap {common.percent(self.planned.result.gap)}, {common.bytes_text(int(self.moved))} "
+            f"to move\n  {plan}"
+        )
+
+
+def plan_without(planned: Planned, lost: dict[str, tuple[int, ...]], seconds: float) -> Remainder:
+    """Return the plan on the hosts that are left, of those near the best one that with the fewest
+    bytes to move.
+    """
+    from placeopt.model.errors import InputError
+    from placeopt.planning.elastic import device_moves, layer_parameters, plan_after_loss
+    from placeopt.plans.tabled_costs import TabledStepCosts
+
+    for kind, numbers in lost.items():
+        pool = planned.problem.pool(kind)
+        if max(numbers) * pool.per_host >= pool.count:
+            raise InputError(
+                f"--lose: '{kind}' has the hosts 0..{(pool.count - 1) // pool.per_host}, received "
+                f"{max(numbers)}"
+            )
+    costs = planned.problem.costs
+    if not isinstance(costs, TabledStepCosts):
+        raise InputError(
+            f"--lose: the cost model '{costs.name}' does not say the parameters of layers"
+        )
+    parameters = layer_parameters(costs)
+    after, moved = plan_after_loss(planned, dict(lost), parameters, seconds=seconds)
+    return Remainder(after, moved, device_moves(planned, after, parameters, dict(lost)))

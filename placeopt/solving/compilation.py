@@ -114,7 +114,7 @@ GROUPS = {
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
         KernelGroup(
             "period-dp",
-            ("solvers.exact.period_dp", "model.ideals"),
+            ("solvers.exact.ideal_program", "model.ideals"),
             _FIRST + "period_dp",
             6.0,
             _PERIOD,
@@ -156,9 +156,7 @@ GROUPS = {
             _FIRST + "sharding",
             20.0,
         ),
-        KernelGroup(
-            "plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0
-        ),
+        KernelGroup("plan-ideals", ("solvers.planning.ideal_plans",), _FIRST + "plan_ideals", 9.0),
         KernelGroup("plan-stages", ("solvers.planning.step_search",), _FIRST + "plan_stages", 4.0),
         KernelGroup("replicas", ("solvers.exact.split_search",), _FIRST + "replicas", 4.0, _PERIOD),
         KernelGroup("streams", ("streams.episode_loop",), _FIRST + "streams", 9.0),

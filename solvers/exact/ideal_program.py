@@ -1,8 +1,27 @@
-"""The ideal program of one problem: its tables, the (ideal, state) pairs that matter, and the chain
-that it finds.
+"""Dynamic program over ideals for the smallest period of a chain of stages.
 
-The recurrence is in `period_dp`; here are the limits of a run, what the remaining devices can still
-hold, and the way back.
+For a vector s of used devices per type and an ideal I
+
+    dp[s][I] = min over ideals I' inside I, types g and replicas r of
+               max(dp[s - r e_g][I'], load_g(I - I', r)),
+
+where load_g(S, 1) is the load of a device of type g that holds S, and r devices that share a stage
+as data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync_g(S) /
+r), the ring all-reduce of its weights. Differences from the published program, all exact:
+
+- no list of pairs (I', I): for each I its sub-ideals are walked depth first (see `ideals`), the
+  load of I - I' being updated by the tensors of one node per step;
+- a walk is cut where the part of the load that can only grow (compute, and transfers to outside of
+  I) exceeds the incumbent;
+- states from which the remaining work cannot fit the remaining devices are skipped.
+
+Memory is O(ideals * states). Both passes of a training graph are one load for "1f1b"; for "gpipe"
+the program minimises the largest forward load under a limit on the backward one.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.
 """
 
 from __future__ import annotations
@@ -13,19 +32,21 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 from math import ceil, floor, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, Ints
+from placeopt.model.arrays import NO_VALUE, Flags, Ints
+from placeopt.model.compiled import entry
 from placeopt.model.interruptible import call_interruptibly
-from placeopt.solvers.exact.period_dp import DpArrays, Limits, Tables, fill_rows, ideal_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.model.ideals import Lattice
-    from placeopt.period.contracted import ContractedProblem
+    from numpy.typing import NDArray
+
+    from placeopt.model.ideals import Lattice, LatticeArrays
+    from placeopt.period.contracted import ContractedProblem, TensorArrays
 
 _FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
 _MAX_STATES, MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
@@ -256,3 +277,194 @@ def stage_devices(
         node_device[stage.nodes] = group[0]
         groups.append(group)
     return model.expand(node_device), groups
+
+
+class DpArrays(NamedTuple):
+    """What the kernel reads (N nodes, G types, P passes, m tensors, S states)."""
+
+    compute: Ints  # (N, P * G) ticks
+    banned: Ints  # (N, G) 1 where the node cannot run on the type
+    resident: Ints  # (N,) bytes
+    capacity: Ints  # (G,) bytes
+    sync: Ints  # (N, G) ticks to send the node's weights once
+    weight: Ints  # (m, G) ticks
+    tensors: TensorArrays
+    digit: Ints  # (S, G) used devices of each type
+    stride: Ints  # (G,) distance between states that differ by one device
+    max_replicas: Ints  # (G,)
+
+
+class Limits(NamedTuple):
+    """Largest loads of a stage per pass, and of the part of it that larger stages keep, per pass
+    and type.
+    """
+
+    load: Ints  # (P,) ticks
+    fixed: Ints  # (P * G,) ticks
+
+
+class Tables(NamedTuple):
+    """State of the program (I ideals, S states)."""
+
+    value: Ints  # (I, S)
+    back_ideal: NDArray[np.int32]  # (I, S)
+    back_type: NDArray[np.int16]  # (I, S) type of the last stage
+    back_replicas: NDArray[
+        np.int16
+    ]  # (I, S) its devices; 0 leaves one device of the type without a stage
+    alive: Flags  # (I,)
+    viable: Flags  # (I, S)
+
+
+@entry
+def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: Ints, foreign: Flags) -> None:
+    """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
+    one = np.uint64(1)
+    for t in range(len(a.tensors.producer)):
+        p = a.tensors.producer[t]
+        foreign[t] = not (bits[p >> 6] >> np.uint64(p & 63)) & one
+        outside[t] = 0
+        for e in range(a.tensors.consumer_ptr[t], a.tensors.consumer_ptr[t + 1]):
+            c = a.tensors.consumer[e]
+            if not (bits[c >> 6] >> np.uint64(c & 63)) & one:
+                outside[t] += 1
+
+
+@entry
+def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
+    """Let a device stay empty where that is better, and note whether any state is reached."""
+    row = tables.value[ideal]
+    for s in range(len(row)):
+        for g in range(a.digit.shape[1]):
+            if a.digit[s, g] > 0 and row[s - a.stride[g]] < row[s] and tables.viable[ideal, s]:
+                row[s] = row[s - a.stride[g]]
+                tables.back_ideal[ideal, s] = ideal
+                tables.back_type[ideal, s] = g
+                tables.back_replicas[ideal, s] = 0
+        if row[s] < NO_VALUE:
+            tables.alive[ideal] = True
+
+
+@entry
+def fill_rows(
+    a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int
+) -> int:
+    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs
+    visited.
+
+    The way down from I to I' is one function on purpose: numba counts a reference to every array of
+    a record at each call, which made the same steps in functions of their own fifteen times slower.
+    """
+    n, num_types = a.banned.shape
+    width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.tensors.producer)
+    limit, limit2 = limits.load[0], limits.load[-1]
+    second = width - num_types  # where the loads of the second pass begin, 0 if there is none
+    inside = np.zeros(m, np.int64)  # consumers inside S = I - I'
+    outside = np.zeros(m, np.int64)  # consumers outside I
+    holds = np.zeros(m, np.bool_)  # producer inside S
+    foreign = np.zeros(m, np.bool_)  # producer outside I
+    load = np.zeros((n + 1, width), np.int64)  # of S, at each depth
+    fixed = np.zeros((n + 1, width), np.int64)  # the part of the load that larger S keep
+    banned = np.zeros((n + 1, num_types), np.int64)
+    used = np.zeros(n + 1, np.int64)
+    sync = np.zeros((n + 1, num_types), np.int64)
+    at = np.zeros(n + 1, np.int64)  # ideal
+    edge = np.zeros(n + 1, np.int64)  # next child to try
+    taken = np.full(n + 1, n, np.int64)  # node removed last
+    pairs = 0
+    for ideal in range(first, last):
+        row = tables.value[ideal]
+        row[:] = 0 if ideal == 0 else NO_VALUE
+        tables.alive[ideal] = ideal == 0
+        if ideal == 0 or not tables.viable[ideal].any():
+            continue
+        _outside(a, lattice.bits[ideal], outside, foreign)
+        depth = 0
+        at[0], edge[0] = ideal, lattice.child_ptr[ideal]
+        while depth >= 0:
+            if edge[depth] == lattice.child_ptr[at[depth] + 1]:
+                if depth > 0:  # put the node back
+                    for e in range(
+                        a.tensors.touch_ptr[taken[depth]], a.tensors.touch_ptr[taken[depth] + 1]
+                    ):
+                        if a.tensors.touch_role[e] == 1:
+                            holds[a.tensors.touch_tensor[e]] = False
+                        else:
+                            inside[a.tensors.touch_tensor[e]] -= 1
+                depth -= 1
+                continue
+            j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]
+            edge[depth] += 1
+            if j > taken[depth]:  # nodes fall along the way, so that every sub-ideal is met once
+                continue
+            pairs += 1
+            d = depth + 1
+            for x in range(width):
+                load[d, x] = load[depth, x] + a.compute[j, x]
+                fixed[d, x] = fixed[depth, x] + a.compute[j, x]
+            for e in range(a.tensors.touch_ptr[j], a.tensors.touch_ptr[j + 1]):
+                t = a.tensors.touch_tensor[e]
+                base = a.tensors.of_pass[t] * num_types
+                size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
+                if a.tensors.touch_role[e] == 1:
+                    before, after = inside[t] > 0, inside[t] < size
+                    stays = outside[t] > 0
+                    holds[t] = True
+                else:
+                    before = inside[t] < size if holds[t] else inside[t] > 0
+                    after = inside[t] + 1 < size if holds[t] else True
+                    stays = foreign[t] and inside[t] == 0
+                    inside[t] += 1
+                if before != after:
+                    for g in range(num_types):
+                        load[d, base + g] += a.weight[t, g] if after else -a.weight[t, g]
+                if stays:
+                    for g in range(num_types):
+                        fixed[d, base + g] += a.weight[t, g]
+            used[d] = used[depth] + a.resident[j]
+            deeper = False
+            for g in range(num_types):
+                banned[d, g] = banned[depth, g] + a.banned[j, g]
+                sync[d, g] = sync[depth, g] + a.sync[j, g]
+                if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limits.fixed[g]:
+                    continue
+                if second and fixed[d, second + g] > limits.fixed[second + g]:
+                    continue
+                deeper = True
+                if not tables.alive[below]:
+                    continue
+                for r in range(1, a.max_replicas[g] + 1):
+                    stage = load[d, g]
+                    stage2 = load[d, second + g] if second else 0
+                    if r > 1:
+                        exchange = (2 * (r - 1) * sync[d, g] + r - 1) // r
+                        stage = (stage + r - 1) // r + (0 if second else exchange)
+                        stage2 = (stage2 + r - 1) // r + exchange if second else 0
+                    if stage > limit or stage2 > limit2:
+                        continue
+                    step = r * a.stride[g]
+                    for s in range(num_states):
+                        if a.digit[s, g] >= r and tables.viable[ideal, s]:
+                            value = max(stage, tables.value[below, s - step])
+                            if value < row[s]:
+                                row[s] = value
+                                tables.back_ideal[ideal, s] = below
+                                tables.back_type[ideal, s] = g
+                                tables.back_replicas[ideal, s] = r
+            depth = d
+            # where no larger S is a stage all children count as tried
+            taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
+        _leave_unused(a, tables, ideal)
+    return pairs
+
+
+@entry
+def ideal_sums(lattice: LatticeArrays, amount: Ints) -> Ints:
+    """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
+    count = len(lattice.child_ptr) - 1
+    total = np.zeros((amount.shape[0], count), np.int64)
+    for ideal in range(1, count):
+        e = lattice.child_ptr[ideal]
+        for q in range(amount.shape[0]):
+            total[q, ideal] = total[q, lattice.child_ideal[e]] + amount[q, lattice.child_node[e]]
+    return total

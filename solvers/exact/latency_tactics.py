@@ -2,21 +2,48 @@
 
 `flow` proves by the flows of `placeopt.latency.bounds.flow`, from coarse graphs to fine ones, and
 its program finds placements that are good as well; `cp-sat` runs where both leave a gap.
+
+The CP-SAT model is that of `placeopt.latency.evaluate`, with q slots per accelerator. Variables:
+x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
+every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for the
+period
+
+    end[u] = start[u] + sum compute x + sum transfer (in + out)
+    ready[v] >= end[u]                 if v in u
+    start[u] >= ready[p]               if a consumer of p's tensor is in u and p is not
+    ready[v] >= ready[p] + compute[v]  if v is in the pool, for every producer p
+
+All times are multiplied by a factor above the number of slots and every slot lasts one unit more,
+so that slots of no length cannot wait for each other in a circle; the value is the integer part
+after division. For q > 1 ops of a class may sit in different slots of one accelerator, so x is per
+op and device per class.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import flow_bounds
-from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
-from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, starts
-from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS, run_tactics, with_threads
+from placeopt.latency.judge import placement_slots
+from placeopt.model.problem import INCOMPATIBLE
+from placeopt.solvers.exact.latency_warm_start import anneal, offer_slots, pooled, starts
+from placeopt.solvers.exact.placement_cp_sat import (
+    BUILD_SECONDS,
+    MAX_GRID,
+    PlacementModel,
+    run_tactics,
+    with_threads,
+)
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from ortools.sat.python import cp_model
 
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
@@ -121,3 +148,292 @@ TACTICS: tuple[Tactic, ...] = (
     Runs("cp-sat", BOTH, _cp_sat, needs=lambda facts: facts.building),
 )
 """Tactics of the latency; those before others begin first."""
+
+
+class LatencyCpModel(PlacementModel):
+    """The CP-SAT model of one problem; solutions above `incumbent` ticks are cut off."""
+
+    def __init__(self, problem: PlacementProblem, incumbent: int | None) -> None:
+        from ortools.sat.python import cp_model
+
+        self.problem = problem
+        self.cp = cp_model.CpModel()
+        self.accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
+        self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
+        self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [
+            (d, -1) for d in self.pools
+        ]
+        self.factor = 2 * len(self.accelerators) * problem.slots + 2
+        worst = _longest(problem) if incumbent is None else incumbent
+        self.grid = max(1, -(-worst * self.factor // MAX_GRID))
+        self.horizon = (worst // self.grid + 1) * self.factor
+        self._place()
+        self._times()
+
+    def _place(self) -> None:
+        p = self.problem
+        self.x: list[list[cp_model.IntVar | None]] = []
+        shared: dict[int, list[cp_model.IntVar | None]] = {}
+        for v, head in enumerate(p.units.head.tolist()):
+            if p.slots > 1:
+                self.x.append(self._row(v, np.array([v])))
+                continue
+            if head not in shared:
+                shared[head] = self._row(v, np.flatnonzero(p.units.head == head))
+            self.x.append(shared[head])
+        if p.slots > 1:
+            self._keep_units_together()
+        self._limit_memory()
+
+    def _row(self, v: int, members: Ints) -> list[cp_model.IntVar | None]:
+        """Return a variable per unit that can hold these ops; exactly one does."""
+        p = self.problem
+        bytes_needed = p.resident[members].sum()
+        row = []
+        for u, (d, _) in enumerate(self.units):
+            fits = (p.compute[members, d] != INCOMPATIBLE).all() and bytes_needed <= p.capacity[d]
+            row.append(self.cp.new_bool_var(f"x{v}_{u}") if fits else None)
+        present = [var for var in row if var is not None]
+        if present:
+            self.cp.add_exactly_one(present)
+        else:
+            self.cp.add_bool_or([])
+        return row
+
+    def _keep_units_together(self) -> None:
+        """Keep ops that share a device on one, in whatever slots of it."""
+        for v, head in enumerate(self.problem.units.head.tolist()):
+            for d in dict(self.units) if head != v else ():
+                self.cp.add(sum(self._on(v, d)) == sum(self._on(head, d)))
+
+    def _limit_memory(self) -> None:
+        p = self.problem
+        total = p.resident.sum()
+        unit = max(1, int(total) // MAX_GRID)
+        for d in dict(self.units):
+            if total > p.capacity[d]:
+                terms = [
+                    int(p.resident[v]) // unit * x for v in range(p.num_ops) for x in self._on(v, d)
+                ]
+                self.cp.add(sum(terms) <= int(p.capacity[d]) // unit)
+
+    def _on(self, v: int, d: int) -> list[cp_model.IntVar]:
+        return [
+            x for x, (e, _) in zip(self.x[v], self.units, strict=True) if e == d and x is not None
+        ]
+
+    def _ticks(self, ticks: int) -> int:
+        return ticks // self.grid * self.factor
+
+    def _times(self) -> None:
+        cp, p = self.cp, self.problem
+        self.latency = cp.new_int_var(0, self.horizon, "L")
+        self.ready = [cp.new_int_var(0, self.horizon, f"r{v}") for v in range(p.num_ops)]
+        for r in self.ready:
+            cp.add(r <= self.latency)
+        previous = None
+        durations = []
+        for u, (_, s) in enumerate(self.units):
+            if s >= 0:
+                start, end = self._slot(u)
+                durations.append(end - start)
+                if s > 0 and previous is not None:
+                    cp.add(start >= previous)
+                previous = end
+        for u, (_, s) in enumerate(self.units):
+            if s < 0:
+                self._pool(u)
+        self._paths()
+        self._break_symmetry(durations)
+        cp.minimize(self.latency)
+
+    def _slot(self, u: int) -> tuple[cp_model.IntVar, cp_model.IntVar]:
+        """Return start and end of a slot, which takes as long as its ops and transfers."""
+        cp, p, d = self.cp, self.problem, self.units[u][0]
+        start = cp.new_int_var(0, self.horizon, f"s{u}")
+        end = cp.new_int_var(0, self.horizon, f"e{u}")
+        terms: list[Any] = [1]
+        for v in range(p.num_ops):
+            x = self.x[v][u]
+            if x is not None:
+                ticks = self._ticks(int(p.compute[v, d]))
+                if ticks:
+                    terms.append(ticks * x)
+                cp.add(self.ready[v] >= end).only_enforce_if(x)
+        for t in range(p.num_tensors):
+            terms.extend(
+                self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start)
+            )
+        cp.add(end == start + sum(terms))
+        return start, end
+
+    def _pool(self, u: int) -> None:
+        """Let each op of the pool be ready its own time after the ops before it."""
+        for v in range(self.problem.num_ops):
+            x = self.x[v][u]
+            if x is not None:
+                ticks = self._ticks(int(self.problem.compute[v, self.units[u][0]]))
+                self.cp.add(self.ready[v] >= ticks).only_enforce_if(x)
+                for w in self._producers(v):
+                    self.cp.add(self.ready[v] >= self.ready[w] + ticks).only_enforce_if(x)
+
+    def _producers(self, v: int) -> list[int]:
+        ptr, producer, _ = self.problem.predecessors
+        return sorted(set(producer[ptr[v] : ptr[v + 1]].tolist()))
+
+    def _transfers(self, t: int, u: int, start: cp_model.IntVar) -> list[cp_model.IntVar]:
+        """In and out variables of tensor t at slot u; the slot starts after the tensors it
+        reads.
+        """
+        cp, p = self.cp, self.problem
+        producer = int(p.producer[t])
+        mine = self.x[producer][u]
+        rows = [self.x[int(c)][u] for c in p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]]
+        others = list(
+            {id(c): c for c in rows if c is not mine}.values()
+        )  # classes may share a variable
+        found = []
+        present = [c for c in others if c is not None]
+        if present:
+            into = cp.new_bool_var(f"in{t}_{u}")
+            for c in present:
+                cp.add_bool_or([c.negated(), into] + ([] if mine is None else [mine]))
+            cp.add(start >= self.ready[producer]).only_enforce_if(into)
+            found.append(into)
+        if mine is not None and others:
+            out = cp.new_bool_var(f"out{t}_{u}")
+            for c in others:
+                cp.add_bool_or([mine.negated(), out] + ([] if c is None else [c]))
+            found.append(out)
+        return found
+
+    def _paths(self) -> None:
+        """Every path takes at least its compute and the transfers where it changes units
+        (redundant).
+
+        A path enters and leaves a slot at most once, so along it the compute of its ops and the
+        transfers of its own edges are counted once in the times of the slots. Unlike the times of
+        slots this needs no implication, so the linear relaxation sees it.
+        """
+        cp, p = self.cp, self.problem
+        after = [cp.new_int_var(0, self.horizon, f"path{v}") for v in range(p.num_ops)]
+        own = [
+            [
+                self._ticks(int(p.compute[v, d])) * x
+                for (d, _), x in zip(self.units, self.x[v], strict=True)
+                if x is not None and p.compute[v, d] > 0
+            ]
+            for v in range(p.num_ops)
+        ]
+        for v in range(p.num_ops):
+            cp.add(after[v] >= sum(own[v]))
+            cp.add(after[v] <= self.ready[v])
+        for e, t in enumerate(p.edge_tensor.tolist()):
+            w, v = int(p.producer[t]), int(p.consumer[e])
+            cp.add(after[v] >= after[w] + sum(own[v]) + sum(self._crossings(e, t, w, v)))
+
+    def _crossings(self, e: int, t: int, w: int, v: int) -> Iterator[Any]:
+        """Yield the ticks of tensor t out of and into each slot that holds one end of the edge e
+        only.
+        """
+        for u, (d, s) in enumerate(self.units):
+            ticks = self._ticks(int(self.problem.io_ticks[t, d])) if s >= 0 else 0
+            x, y = self.x[w][u], self.x[v][u]
+            if not ticks or x is y:
+                continue
+            for first, second in ((x, y), (y, x)):
+                if first is not None:
+                    crossed = self.cp.new_bool_var(f"c{e}_{u}")
+                    self.cp.add_bool_or(
+                        [first.negated(), crossed] + ([] if second is None else [second])
+                    )
+                    yield ticks * crossed
+
+    def _break_symmetry(self, durations: list[Any]) -> None:
+        """Among identical accelerators the first slots last ever less long."""
+        slots = self.problem.slots
+        for members in self._identical():
+            for a, b in itertools.pairwise(members):
+                self.cp.add(durations[a * slots] >= durations[b * slots])
+
+    def _identical(self) -> list[list[int]]:
+        """Positions in `accelerators` of interchangeable devices."""
+        p, io = self.problem, self.problem.io_ticks
+        groups: dict[tuple[bytes, bytes, int], list[int]] = {}
+        for i, d in enumerate(self.accelerators):
+            key = (p.compute[:, d].tobytes(), io[:, d].tobytes(), int(p.capacity[d]))
+            groups.setdefault(key, []).append(i)
+        return list(groups.values())
+
+    # --- solutions
+    # -------------------------------------------------------------------------------------
+
+    def cut_off(self, incumbent: int) -> None:
+        """Leave out what is longer than a new incumbent."""
+        self.cp.add(self.latency <= (incumbent // self.grid + 1) * self.factor)
+
+    def ticks(self, bound: int) -> int:
+        """One unit per slot is not time."""
+        slots = len(self.accelerators) * self.problem.slots
+        return -(-max(0, bound - slots) // self.factor) * self.grid
+
+    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
+        """Evaluate a solution of the model on the fine grid and offer it."""
+        p = self.problem
+        device = np.zeros(p.num_ops, np.int64)
+        slot = np.zeros(p.num_ops, np.int64)
+        for v, row in enumerate(self.x):
+            for (d, s), x in zip(self.units, row, strict=True):
+                if x is not None and value(x):
+                    device[v], slot[v] = d, max(s, 0)
+        offer_slots(tracker, device, slot)
+
+    def hint(self, placement: Placement) -> None:
+        """Hint the incumbent; interchangeable accelerators by the falling length of their first
+        slot.
+        """
+        p = self.problem
+        device = pooled(p)[placement.device]
+        slot = placement_slots(p, placement)
+        lasts = _slot_durations(p, self.problem.io_ticks, device, slot)
+        rename = np.arange(p.num_devices)
+        self.cp.clear_hints()
+        for members in self._identical():
+            devices = [self.accelerators[i] for i in members]
+            rename[sorted(devices, key=lambda d: (-lasts[d], d))] = devices
+        device = rename[device]
+        hinted: set[int] = set()
+        for v, row in enumerate(self.x):
+            for (d, s), x in zip(self.units, row, strict=True):
+                if x is not None and x.index not in hinted:
+                    hinted.add(x.index)
+                    self.cp.add_hint(x, int(device[v] == d and (s < 0 or slot[v] == s)))
+
+
+def _longest(problem: PlacementProblem) -> int:
+    """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender
+    and by each reader.
+    """
+    moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
+    return int(problem.compute.max(axis=1).sum()) + int(
+        (problem.io_ticks.max(axis=1, initial=0) * moves).sum()
+    )
+
+
+def _slot_durations(p: PlacementProblem, io: Ints, device: Ints, slot: Ints) -> Ints:
+    """Ticks of the first slot of every device."""
+    first = slot == 0
+    lasts = np.zeros(p.num_devices, np.int64)
+    for v in np.flatnonzero(first):
+        lasts[device[v]] += p.compute[v, device[v]]
+    for t in range(p.num_tensors):
+        u = int(p.producer[t])
+        consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
+        home = (int(device[u]), int(slot[u]))
+        units = sorted({(int(device[c]), int(slot[c])) for c in consumers} - {home})
+        for d, s in units:
+            if s == 0:
+                lasts[d] += io[t, d]
+        if units and home[1] == 0:
+            lasts[home[0]] += io[t, home[0]]
+    return lasts

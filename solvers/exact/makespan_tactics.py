@@ -2,41 +2,56 @@
 
 Most ask CP-SAT a small question: for a schedule as long as the bound (`tight`, `probe`, and on a
 coarse grid `shapes`), for the parts in series, for the problem on its natural grid, for what fits
-into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem.
+into the ends of a schedule (`fronts`). `cp-sat` is the model of the whole problem. Parts in series
+come wholly one after the other (`placeopt.makespan.bounds.series`); coarse problems have few
+distinct times, and none of the ops that have no length there.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from placeopt.makespan.bounds.analysis import COMBINATORIAL
+import numpy as np
+
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.destructive import is_refutable, refuted
 from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
-from placeopt.makespan.bounds.series import series_parts
+from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.makespan.bounds.series import (
+    heads_in_series,
+    part_problem,
+    placement_in_series,
+    series_parts,
+)
+from placeopt.makespan.coarsening import coarsen
+from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
-from placeopt.solvers.exact.makespan_coarse import solve_coarse
+from placeopt.model.budget import Budget
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
-from placeopt.solvers.exact.makespan_series import close_parts
 from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS
+from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.coarsening import Coarse
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
     Part = Tracker[Placement]
-    Search = Callable[..., None]
+
+    Search = Callable[[CpSat, PlacementProblem, Tracker[Placement]], None]
 
 SHAPE_UNITS = 2**12
 """Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
@@ -321,3 +336,156 @@ IMPROVERS: tuple[Tactic, ...] = (
     Steps("windows", VALUE, windows, when=lambda facts: facts.timed and facts.settings.windows),
 )
 """Tactics that improve the incumbent of `cp-sat`."""
+
+
+PART_GAP = 2e-4
+"""Gap of a part, relative to the bound of all, that is worth a search."""
+
+FIRST_SHARE = 0.25
+"""Share of the time for heuristics and quick bounds of all parts."""
+
+
+def close_parts(
+    settings: CpSat,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    parts: Sequence[Ints],
+    seconds: float,
+    search: Search,
+) -> None:
+    """Search each part for some of the time: as much of it as its gap is of all gaps.
+
+    Their bounds raise the bound, heads and tails of the whole, and their schedules, one after the
+    other, are one of the whole.
+
+    Parameters
+    ----------
+    search : of the problem of a part, from the incumbent that its tracker has.
+    """
+    end, first = tracker.elapsed + seconds, FIRST_SHARE * seconds / len(parts)
+    inner = [Analysis(part_problem(analysis.problem, ops), seconds=first) for ops in parts]
+    found = [_begin(tracker, part, first) for part in inner]
+    gaps = [0 if own.value is None else own.value - own.lower_bound for own in found]
+    worth = PART_GAP * sum(own.lower_bound for own in found)
+    left = sorted((i for i, gap in enumerate(gaps) if gap > worth), key=lambda i: -gaps[i])
+    while left and tracker.elapsed < end and not tracker.stop():
+        share = gaps[left[-1]] / sum(gaps[i] for i in left)
+        i = left.pop()
+        found[i] = search_part(settings, tracker, found[i], share * (end - tracker.elapsed), search)
+    least = [own.lower_bound for own in found]
+    analysis.heads = heads_in_series(analysis, parts, inner, least)
+    tracker.raise_bound(sum(least), "series")
+    solutions = [own.solution for own in found if own.solution is not None]
+    if len(solutions) == len(parts):
+        offer(analysis.problem, tracker, placement_in_series(analysis.problem, parts, solutions))
+
+
+def _begin(tracker: Tracker[Placement], part: Analysis, seconds: float) -> Tracker[Placement]:
+    """Return what quick bounds and heuristics find for a part."""
+    own = tracker.beside(part.problem, Budget(seconds))
+    part.run_all(COMBINATORIAL, optional=True)
+    own.raise_bound(*part.best())
+    with own.within(tracker):
+        warm_start(part.problem, own)
+    return own
+
+
+def search_part(
+    settings: CpSat,
+    tracker: Tracker[Placement],
+    before: Tracker[Placement],
+    seconds: float,
+    search: Search,
+) -> Tracker[Placement]:
+    """Return what a search of a part finds in some seconds from what was found before, beside the
+    search of the whole.
+    """
+    own = tracker.beside(before.problem, Budget(max(0.0, seconds)))
+    own.raise_bound(before.lower_bound, before.bound_method)
+    if before.solution is not None:
+        own.offer(before.value, before.solution)
+    with own.within(tracker):
+        search(settings, own.problem, own)
+    return own
+
+
+def solve_coarse(
+    settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int, share: float
+) -> bool:
+    """Solve the problem on a grid of time, contention left out; raise the bound by it, and offer
+    what it leads to.
+
+    Parameters
+    ----------
+    unit : ticks. share : part of the time or evaluations left that it may take.
+
+    Returns
+    -------
+    bool
+        Whether the coarse problem is solved: it was refuted below a schedule, or below the bound.
+    """
+    coarse = coarsen(analysis.problem, unit)
+    left = tracker.seconds_left
+    evaluations = (
+        None
+        if tracker.budget.evaluations is None
+        else max(1, int(share * tracker.evaluations_left))
+    )
+    budget = Budget(share * left if math.isfinite(left) else None, evaluations)
+    own = tracker.beside(coarse.problem, budget)
+    with own.within(tracker):
+        finished = _solve(settings, own, tracker, coarse, analysis)
+    tracker.count(own.evaluations)
+    tracker.raise_bound(own.lower_bound * unit, own.bound_method)
+    if own.solution is not None:
+        _, queue = best_queue(coarse.problem, own.solution)
+        offer(
+            coarse.fine,
+            tracker,
+            coarse.extend(evaluate(coarse.problem, own.solution, queue).schedule),
+        )
+    return finished
+
+
+def _solve(
+    settings: CpSat,
+    own: Tracker[Placement],
+    tracker: Tracker[Placement],
+    coarse: Coarse,
+    analysis: Analysis,
+) -> bool:
+    """Search the coarse problem from what is known of the fine one, and return whether it is
+    solved.
+    """
+    if tracker.solution is not None:
+        offer(coarse.problem, own, coarse.restrict(tracker.solution))
+    own.raise_bound(tracker.lower_bound // coarse.unit, tracker.bound_method)
+    inner = Analysis(coarse.problem, seconds=min(1.0, own.seconds_left / 4))
+    for name in COMBINATORIAL:
+        own.raise_bound(inner.run(name, optional=True), name)
+    _take_heads(inner, analysis, coarse)
+    unit, timed = (
+        common_unit(coarse.problem),
+        math.isfinite(own.seconds_left) and own.budget.evaluations is None,
+    )
+    met = timed and lift(settings, own, inner, unit, own.elapsed + own.seconds_left / 2)
+    if not met and not own.stop():
+        met = solve_on_grid(settings, own, inner, unit, 1.0).finished
+    return met or own.stop_reason == "proved"
+
+
+def _take_heads(inner: Analysis, analysis: Analysis, coarse: Coarse) -> None:
+    """Raise the heads and tails of a coarse problem by those of the fine one, rounded down.
+
+    Devices that differ in the fine problem may be of one class in the coarse one: the least of
+    theirs holds for all.
+    """
+    relaxation, found = inner.relaxation, []
+    for own, fine in zip(inner.heads[:2], analysis.device_heads_tails(analysis.heads), strict=True):
+        rounded = np.where(fine < 0, INFINITE, fine // coarse.unit)[coarse.kept]
+        classes = range(len(relaxation.class_size))
+        least = np.stack(
+            [rounded[:, relaxation.class_of == c].min(axis=1) for c in classes], axis=1
+        )
+        found.append(np.where((own < 0) | (least >= INFINITE), own, np.maximum(own, least)))
+    inner.heads = inner.heads._replace(head=found[0], tail=found[1])

@@ -2,7 +2,7 @@
 path.
 
 A proposal that is worse by x is accepted with probability exp(-x / T), T falling geometrically;
-`cooling` has other rules. With expensive communication single ops hardly ever move alone, so most
+there are other rules. With expensive communication single ops hardly ever move alone, so most
 moves take a connected cluster along.
 
 Without contention the walk is compiled and evaluates incrementally (`walk_kernels`); several walks
@@ -10,16 +10,35 @@ run at once, in cycles: after each they all go on from the best placement, rehea
 objectives (period, a measurement) and contended or peak-memory problems are walked in lockstep on
 the batch evaluator.
 
+How often a walk takes each kind of move is set at first, then learned: a kind comes as often as it
+did at first, times what its proposals gained over what all did (probability matching), where a gain
+is a new best placement and older proposals count less.
+
+How a temperature falls, and which worse values it accepts, are the parts that papers vary. A
+cooling gives the temperature after a share of the steps. An acceptance gives the largest value
+that a proposal may have, from the current value, the best one, the temperature and a random number
+in [0, 1): drawn before the proposal is valued, so that its evaluation can be given up early.
+
 References
 ----------
-S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220,
-1983.
+- D. Thierens. An adaptive pursuit strategy for allocating operator probabilities. GECCO 2005.
+  (Probability matching, section 2.)
+- A. Fialho. Adaptive operator selection for optimization. PhD thesis, Universite Paris-Sud, 2010.
+  (Credit by what was gained lately.)
+
+S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, "Optimization by simulated annealing", Science 220, 1983
+(metropolis, geometric). M. Lundy, A. Mees, "Convergence of an annealing algorithm", Mathematical
+Programming 34, 1986. G. Dueck, T. Scheuer, "Threshold accepting: a general purpose optimization
+algorithm appearing superior to simulated annealing", Journal of Computational Physics 90, 1990.
+G. Dueck, "New optimization heuristics: the great deluge algorithm and the record-to-record travel",
+Journal of Computational Physics 104, 1993.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -28,22 +47,121 @@ from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, move_weights
 from placeopt.solvers.search.batch_search import BatchSearch
-from placeopt.solvers.search.cooling import (
-    ACCEPTANCES,
-    COOLINGS,
-    Cooling,
-    GeometricCooling,
-    limits,
-)
 from placeopt.solvers.search.evaluator import CHUNK_SECONDS
-from placeopt.solvers.search.move_shares import MoveShares
 from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
+from placeopt.solvers.search.walk_kernels import (
+    BEST,
+    EMPTY,
+    METROPOLIS,
+    PROPOSED,
+    RECORD,
+    THRESHOLD,
+)
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from placeopt.model.arrays import Floats, Ints
     from placeopt.model.placement import Placement
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Cooling(ABC):
+    """Temperature that falls from `hot` to `cold`."""
+
+    hot: float
+    cold: float
+
+    @abstractmethod
+    def at(self, progress: float) -> float:
+        """Temperature after a share of the steps."""
+
+    def scaled(self, scale: float) -> Self:
+        """Return the same cooling in other units."""
+        return replace(self, hot=self.hot * scale, cold=self.cold * scale)
+
+    def reheated(self, share: float) -> Self:
+        """Return the same cooling from a share of its first temperature."""
+        return replace(self, hot=max(self.cold, self.hot * share))
+
+
+class GeometricCooling(Cooling):
+    """A constant factor per step."""
+
+    def at(self, progress: float) -> float:
+        """Temperature after a share of the steps."""
+        return self.hot * (self.cold / self.hot) ** progress
+
+
+class LinearCooling(Cooling):
+    """A constant difference per step."""
+
+    def at(self, progress: float) -> float:
+        """Temperature after a share of the steps."""
+        return self.hot + (self.cold - self.hot) * progress
+
+
+class LundyMeesCooling(Cooling):
+    """T / (1 + beta T) per step: the inverse of the temperature grows by a constant."""
+
+    def at(self, progress: float) -> float:
+        """Temperature after a share of the steps."""
+        return 1.0 / ((1.0 - progress) / self.hot + progress / self.cold)
+
+
+COOLINGS: dict[str, type[Cooling]] = {
+    "geometric": GeometricCooling,
+    "linear": LinearCooling,
+    "lundy-mees": LundyMeesCooling,
+}
+
+ACCEPTANCES = {"metropolis": METROPOLIS, "threshold": THRESHOLD, "record-to-record": RECORD}
+"""Rules by name: the number by which the compiled walk knows them."""
+
+
+def _metropolis(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
+    """Accept what is worse by x with probability exp(-x / temperature)."""
+    limit: Floats = values - temperature * np.log(draw + 1e-300)
+    return limit
+
+
+def _threshold(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
+    """Accept what is worse by at most the temperature."""
+    return values + temperature
+
+
+def _record_to_record(values: Floats, best: float, temperature: float, draw: Floats) -> Floats:
+    """Accept what is worse than the best by at most the temperature, or not worse than the current
+    value.
+    """
+    return np.maximum(values, best + temperature)
+
+
+_LIMITS: dict[str, Callable[[Floats, float, float, Floats], Floats]] = {
+    "metropolis": _metropolis,
+    "threshold": _threshold,
+    "record-to-record": _record_to_record,
+}
+
+
+def limits(
+    acceptance: str, values: Ints, best: int | None, temperature: float, draw: Floats
+) -> Floats:
+    """Return the largest value that the next proposal of each row may have.
+
+    Parameters
+    ----------
+    acceptance : one of ACCEPTANCES.
+    best : the best value known, None before there is one. draw : a random number per row.
+    """
+    now = np.minimum(values, 2**61)
+    record = float(now.min()) if best is None else float(best)
+    return _LIMITS[acceptance](now, record, temperature, draw)
+
 
 HEAT, HEAT_STEPS, LONG_HEAT = 0.001, 20, 0.05
 """First temperature for a walk of so many steps an op, as a share of the mean work of a device; it
@@ -297,3 +415,49 @@ def _progress(tracker: Tracker[Placement], start_time: float, start_count: int) 
     room = tracker.budget.evaluations - start_count
     share = (tracker.evaluations - start_count) / room if room > 0 else 1.0
     return min(1.0, share if 4 * share >= used else used)
+
+
+MEMORY = 0.9
+"""Weight of what was gained before one look at the gains, at the next."""
+
+DOUBT = 50.0
+"""Proposals of the average gain that every kind of move is credited with."""
+
+RAREST = 0.02
+"""Least share of a kind of move that is taken at all."""
+
+
+class MoveShares:
+    """Shares of the kinds of moves, and what each kind has gained lately.
+
+    Parameters
+    ----------
+    first : relative frequency of each kind before anything is learned; kinds of 0 never come.
+    learn : whether gains change them.
+
+    Attributes
+    ----------
+    tried, better : evaluated proposals of each kind, and new best placements among them.
+    """
+
+    def __init__(self, first: Floats, *, learn: bool = True) -> None:
+        self.first, self.learn = first / first.sum(), learn
+        self.tried, self.better = np.zeros(len(first)), np.zeros(len(first))
+
+    def count(self, tally: Ints) -> int:
+        """Learn from new proposals, a tally of them; return how many were evaluated."""
+        tried = tally[:, PROPOSED] - tally[:, EMPTY]
+        if self.learn:
+            self.tried = MEMORY * self.tried + tried
+            self.better = MEMORY * self.better + tally[:, BEST]
+        return int(tried.sum())
+
+    def now(self) -> Floats:
+        """Return the probability of each kind of move."""
+        total = float(self.better.sum())
+        if total <= 0:
+            return self.first
+        mean = total / float(self.tried.sum())
+        weight = self.first * (self.better + DOUBT * mean) / (self.tried + DOUBT)
+        share = np.where(self.first > 0, np.maximum(weight / weight.sum(), RAREST), 0.0)
+        return np.asarray(share / share.sum())

@@ -1,18 +1,42 @@
-"""The default: the Lagrangian bound, CP-SAT on what it leaves, and the search by tree moves."""
+"""The default: the Lagrangian bound, CP-SAT on what it leaves, and the search by tree moves.
+
+`prices`, `branches` and `cp-sat` raise the bound, `tree-moves` improves the choice. What one finds
+serves the others: the prices and the choices that the bound's messages decode guide the moves, and
+the cost of the best choice aims and narrows the bound.
+"""
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from placeopt.solvers.sharding.tactics import work
+import numpy as np
+
+from placeopt.model.threads import num_threads
+from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, Bounding
+from placeopt.sharding.bounds.branches import STEPS, Branches
+from placeopt.sharding.compact import MAX_TOTAL, costs_of
+from placeopt.sharding.decode import least_usage
+from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.prove import PROOF_PART
+from placeopt.solvers.sharding.tree_search import TreeSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
+from placeopt.solving.scheduler import Scheduler
+from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+    from collections.abc import Iterator
+
+    from placeopt.model.arrays import Floats, Ints
+    from placeopt.sharding.compact import Condensed
+    from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.bound import BoundTracker
+    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 
@@ -38,3 +62,281 @@ class ShardingPortfolio(SearchSolver):
     def prove(self, problem: ShardingProblem, tracker: BoundTracker) -> None:
         """Raise the bound; a better choice helps to, so that one is looked for as well."""
         work(problem, tracker, tracker.upper)
+
+
+LEAST_STEPS = 6
+"""Steps of the bound before a choice is decoded."""
+
+GUESS = 4
+"""The best cost is guessed to be at most this multiple of a choice's costs that are not all but
+forbidden."""
+
+SLICE = 2.0
+"""Most seconds until the sides tell each other what they have."""
+
+NOTICED = 1e-3
+"""Part of the gap by which a bound has to rise to be reported before the end: steps that gain next
+to nothing are not to look like the fastest way to close it."""
+
+TURN_STEPS, TURN_MOVES = 10, 500
+"""Steps of the bound that count as so many moves where evaluations are the limit: they take about
+as long."""
+
+EFFORT = 1e-3
+"""CP-SAT's deterministic seconds that count as one evaluation."""
+
+BUILD_SECONDS = 2.5e-5
+"""Seconds per pair of strategies that building the model for CP-SAT takes, about."""
+
+
+class Guide(NamedTuple):
+    """What the bound tells the search."""
+
+    condensed: Condensed  # what it is about
+    prices: Floats
+    decoded: Ints
+    fitted: Ints
+
+
+class Sides:
+    """What the tactics of one solve share.
+
+    Attributes
+    ----------
+    guide : the latest of the bound, None before the first. step_seconds : that a step of the bound
+    takes. reduce_seconds : that the first reductions took, about the most that later ones take.
+    """
+
+    def __init__(
+        self, problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None = None
+    ) -> None:
+        self.problem = problem
+        begun = time.perf_counter()
+        # half of the time is for the bound and the search
+        self.bounding = Bounding(problem, upper, lambda: tracker.seconds_left < tracker.elapsed)
+        self.reduce_seconds = time.perf_counter() - begun
+        self.guide: Guide | None = None
+        self.step_seconds = math.inf
+        self._aimed: tuple[int, Condensed] | None = None
+
+    def begin(self, tracker: Tracker[ShardingSolution]) -> None:
+        """Offer the choice of the least usage, unless there is a choice already."""
+        compact = self.bounding.compact
+        if self.bounding.found is not None:
+            self.offer(tracker, self.bounding.condensed, self.bounding.found)
+        elif tracker.solution is None:
+            self.offer(tracker, self.bounding.condensed, least_usage(compact))
+        tracker.raise_bound(self.bounding.bound, "lagrangian")
+
+    def offer(
+        self, to: State | Tracker[ShardingSolution], condensed: Condensed, choice: Ints
+    ) -> None:
+        """Offer a choice of a condensed problem."""
+        solution = ShardingSolution(condensed.expand(choice))
+        to.offer(total_cost(self.problem, solution), solution)
+
+    def aim(self, state: State) -> None:
+        """Aim the bound at the best choice, and at a guess of the best cost: what a choice costs
+        without what is all but forbidden.
+        """
+        bounding = self.bounding
+        value, solution, condensed = state.value, state.solution, bounding.condensed
+        if value is None or self._aimed == (value, condensed):
+            return
+        self._aimed = value, condensed
+        cost, guess = min(MAX_TOTAL, max(0, value - condensed.offset)), math.inf
+        choice = condensed.contract(solution.strategy) if cost >= bounding.forbidden else None
+        if choice is not None:
+            costs = np.concatenate(costs_of(condensed.compact, choice))
+            guess = GUESS * int(costs[costs < bounding.forbidden].sum()) + 1
+        bounding.aim(cost, guess)
+
+    def tell(self, state: State) -> None:
+        """Give the search prices and choices, and offer the one that keeps the limit."""
+        bounding = self.bounding
+        fitted = bounding.decoded(limited=True)
+        decoded = bounding.decoded(limited=False)
+        self.guide = Guide(bounding.condensed, bounding.prices, decoded, fitted)
+        self.offer(state, bounding.condensed, fitted)
+
+    def report(self, state: State, method: str) -> None:
+        """Report the bound, and a choice that was found on the way."""
+        bounding = self.bounding
+        if bounding.found is not None:
+            self.offer(state, bounding.condensed, bounding.found)
+            bounding.found = None
+        state.raise_bound(bounding.bound, method)
+
+
+def work(
+    problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None = None
+) -> None:
+    """Improve choice and bound until the budget is spent or they meet.
+
+    Parameters
+    ----------
+    upper : value of a known choice that is not at hand.
+    """
+    sides = Sides(problem, tracker, upper)
+    sides.begin(tracker)
+    tracker.count(1)
+    Scheduler(TACTICS, sides, tracker, threads=num_threads()).run()
+
+
+def _prices(state: State) -> Iterator[None]:
+    """Take steps of the bound, and certify it now and then."""
+    sides: Sides = state.facts
+    bounding, tracker = sides.bounding, state.tracker
+    pause, certified = 0.0, -math.inf  # seconds of the last exact pass, and when it ended
+    while not bounding.settled and not state.stop():
+        sides.aim(state)
+        if state.by_evaluations:
+            _take_steps(sides, TURN_STEPS)
+            tracker.count(min(TURN_MOVES, tracker.evaluations_left))
+        else:
+            left = max(0.0, tracker.seconds_left - 2 * pause)
+            _take_steps(sides, LEAST_STEPS, min(SLICE, PROOF_PART * pause), left)
+        sides.tell(state)
+        now = time.perf_counter()
+        last = tracker.seconds_left <= 2 * pause + 0.01
+        if state.by_evaluations or last or now - certified >= PROOF_PART * pause:
+            sides.aim(state)
+            bounding.certify(
+                narrow=state.by_evaluations or tracker.seconds_left > sides.reduce_seconds
+            )
+            certified = time.perf_counter()
+            pause = certified - now
+            rise = bounding.bound - state.lower_bound
+            if last or rise > NOTICED * (state.value - state.lower_bound):
+                sides.report(state, "lagrangian")
+        if last and not state.by_evaluations:
+            return
+        yield
+    sides.report(state, "lagrangian")
+
+
+def _take_steps(sides: Sides, least: int, length: float = 0.0, left: float = math.inf) -> None:
+    """Take one step or more: at least so many, and for `length` seconds, but none once there are
+    none `left`.
+    """
+    begun, taken, spent = time.perf_counter(), 0, 0.0
+    while taken == 0 or ((taken < least or spent < length) and spent < left):
+        sides.bounding.step()
+        taken += 1
+        spent = time.perf_counter() - begun
+    sides.step_seconds = spent / taken
+
+
+def _branches(state: State) -> Iterator[str | None]:
+    """Part what is left, the first time once prices have settled, and begin anew where the bound
+    of the whole has become better than that of the parts.
+    """
+    sides: Sides = state.facts
+    bounding, branches = sides.bounding, None
+    while not bounding.settled and not state.stop():
+        sides.aim(state)
+        if bounding.settled or bounding.upper is None or not bounding.cheap:
+            yield None
+            continue
+        if branches is None and not bounding.dual.settled:
+            yield WAITING
+            continue
+        compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset
+        if branches is None or branches.compact is not compact or branches.bound < whole:
+            branches = Branches(bounding)
+        branches.close(bounding.upper)
+        late = not state.by_evaluations and state.tracker.seconds_left < _part_seconds(sides)
+        if not (branches.over or late):
+            branches.step(state.stop)
+        if state.by_evaluations:
+            spent = 2 * STEPS * TURN_MOVES // TURN_STEPS
+            state.tracker.count(min(spent, state.tracker.evaluations_left))
+        if branches.choice is not None:
+            bounding.found, branches.choice = branches.choice, None
+        bounding.prove(branches.bound)
+        sides.report(state, "branches")
+        if branches.full or late:
+            return
+        yield None
+    sides.report(state, "branches")
+
+
+def _part_seconds(sides: Sides) -> float:
+    """Return about how long it takes to part something, infinity while no good choice is known."""
+    if sides.bounding.settled:
+        return 0.0
+    if not sides.bounding.cheap:
+        return math.inf
+    return 2 * (STEPS * sides.step_seconds + sides.reduce_seconds)
+
+
+def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
+    """Solve what is left by CP-SAT for a piece of time."""
+    sides: Sides = state.facts
+    bounding = sides.bounding
+    if state.by_evaluations and bounding.left() > CP_SAT_PAIRS:
+        return True
+    sides.aim(state)
+    if not bounding.settled:
+        if state.by_evaluations:
+            spent = part.evaluations_left
+            bounding.finish(EFFORT * spent, deterministic=True)
+            part.count(spent)
+        else:
+            ending = None if part.exchange is None else part.exchange.ending
+            bounding.finish(part.seconds_left, workers=state.threads, ending=ending)
+    sides.report(state, "cp-sat")
+    return bounding.settled
+
+
+def _model_seconds(sides: Sides) -> float:
+    """Return about how long building the model takes, infinity while too much is left."""
+    left = sides.bounding.left()
+    return math.inf if left > CP_SAT_PAIRS else BUILD_SECONDS * left
+
+
+def _moves(state: State) -> Iterator[None]:
+    """Make attempts, each guided by the latest prices."""
+    sides: Sides = state.facts
+    condensed, search, told = None, None, None
+    while not state.stop():
+        if condensed is not sides.bounding.condensed or search is None:
+            condensed = sides.bounding.condensed
+            if condensed.compact.num_nodes == 0:
+                return
+            choice = condensed.contract(state.solution.strategy)
+            start = least_usage(condensed.compact) if choice is None else choice
+            search = TreeSearch(condensed.compact, start, state.rng)
+        guide = sides.guide
+        if guide is not None and guide is not told and guide.condensed is condensed:
+            search.guide(guide.prices, guide.decoded, guide.fitted)
+            told = guide
+        if state.value < search.best_cost + condensed.offset:
+            choice = condensed.contract(state.solution.strategy)
+            if choice is not None:
+                search.offer_best(choice)
+        search.urgent = search.best_cost >= sides.bounding.forbidden
+        _make_moves(state, search)
+        if search.best_cost + condensed.offset < state.value:
+            sides.offer(state, condensed, search.best)
+        yield
+
+
+def _make_moves(state: State, search: TreeSearch) -> None:
+    """Work for a piece of time, or of evaluations, or until a better choice is found."""
+    tracker, known = state.tracker, search.best_cost
+    end = time.perf_counter() + min(SLICE, state.piece)
+    while not state.stop():
+        made = search.round(min(TURN_MOVES, tracker.evaluations_left))
+        tracker.count(min(made, tracker.evaluations_left))
+        if search.best_cost < known or state.by_evaluations or time.perf_counter() >= end:
+            return
+
+
+TACTICS: tuple[Tactic, ...] = (
+    Steps("prices", BOUND, _prices),
+    Steps("branches", BOTH, _branches, needs=_part_seconds),
+    Runs("cp-sat", BOTH, _cp_sat, needs=_model_seconds),
+    Steps("tree-moves", VALUE, _moves),
+)
+"""Tactics of a sharding problem; those before others begin first."""

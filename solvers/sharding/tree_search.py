@@ -15,12 +15,21 @@ cycle that gains nothing, or so little that in as many cycles again the attempt 
 best, or after so many turns; the number doubles from attempt to attempt, so that a first good
 choice is there soon. There are five ways to begin: from a decoded choice, with the strict phase
 alone from one that is decoded within the capacity, from the best one, from the best one with the
-strict phase alone, and from what CP-SAT makes of windows of the best one.
-The next attempt begins as the last one did if that found a better choice, else in the next way.
+strict phase alone, and from what CP-SAT makes of windows of the best one. The next attempt begins
+as the last one did if that found a better choice, else in the next way.
+
+In a window some nodes are free, and all others keep their strategy. It grows from a node by breadth
+first search over edges, and, where the node is live at a time point that has little room, over the
+nodes that are live there too: those share the room. It grows while the pairs of strategies that
+stay open fit a number that doubles with every window that CP-SAT settles and halves with every one
+that it does not.
 
 References
 ----------
 F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations Research 183, 2011.
+
+P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems",
+CP 1998 (large neighbourhood search).
 """
 
 from __future__ import annotations
@@ -32,19 +41,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.random_bits import random_states
+from placeopt.sharding.bounds.bounding import CP_SAT_PAIRS, amount_left
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes
 from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
-from placeopt.sharding.compact import costs_of, over_time
+from placeopt.sharding.compact import as_draft, condense, costs_of, over_time
 from placeopt.sharding.decode import least_usage
+from placeopt.sharding.exact_rest import solve_rest
 from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, roots_at
-from placeopt.solvers.sharding.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Flags, Floats, Ints
     from placeopt.sharding.compact import Compact
-
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
 """Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
@@ -292,3 +301,90 @@ def tree_sizes(core: int) -> tuple[int, ...]:
     while 10 * sizes[-1] <= core:
         sizes.append(10 * sizes[-1])
     return tuple(sizes)
+
+
+FIRST_PAIRS = 2000
+"""Open pairs of the first window."""
+
+SECONDS = 0.1
+"""CP-SAT's deterministic seconds per window: the length of one step of a search, after which others
+get their turn."""
+
+
+class Windows:
+    """Windows on one problem.
+
+    Attributes
+    ----------
+    pairs : about how many pairs of strategies the next window leaves open.
+    """
+
+    def __init__(self, compact: Compact, rng: np.random.Generator) -> None:
+        self.compact, self.rng = compact, rng
+        self.pairs = FIRST_PAIRS
+
+    def improve(self, choice: Ints, cost: int) -> Ints | None:
+        """Return a choice of less than `cost`, that of `choice`, which differs in a window; None if
+        none was found.
+        """
+        c = self.compact
+        free = self._window(choice)
+        alive = np.repeat(free, c.num_choices)
+        alive[c.node_ptr[:-1] + choice] = True
+        inner = condense(as_draft(c), alive)
+        rest, below = inner.compact, cost - inner.offset
+        if rest.num_nodes == 0 or below <= 0:
+            return None
+        if amount_left(rest, below) > CP_SAT_PAIRS:
+            self._shrink()
+            return None
+        found = solve_rest(
+            rest,
+            below,
+            seconds=SECONDS,
+            deterministic=True,
+            seed=int(self.rng.integers(2**31)),
+        )
+        settled = found.bound >= below if found.choice is None else True
+        if settled:
+            self.pairs = min(2 * self.pairs, CP_SAT_PAIRS)
+        else:
+            self._shrink()
+        return None if found.choice is None else inner.expand(found.choice)
+
+    def _shrink(self) -> None:
+        self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
+
+    def _window(self, choice: Ints) -> Flags:
+        """Return which nodes are free."""
+        c = self.compact
+        sizes = c.num_choices
+        amounts = c.usage[c.node_ptr[:-1] + choice]
+        used = over_time(c.first, c.last, amounts, len(c.capacity))
+        free = np.zeros(c.num_nodes, np.bool_)
+        first = int(self.rng.integers(c.num_nodes))
+        queue, open_pairs = [first], 0
+        seen = {first}
+        while queue and open_pairs < self.pairs:
+            v = queue.pop(0)
+            free[v] = True
+            near = c.adj_node[c.adj_ptr[v] : c.adj_ptr[v + 1]]
+            open_pairs += int(sizes[v]) + int((sizes[near] * sizes[v])[free[near]].sum())
+            more = self.rng.permutation(near).tolist()
+            more += self._sharing(v, used)
+            for w in more:
+                if w not in seen:
+                    seen.add(w)
+                    queue.append(w)
+        return free
+
+    def _sharing(self, v: int, used: Ints) -> list[int]:
+        """Return a node that is live at the fullest time point of v, if any."""
+        c = self.compact
+        first, last = int(c.first[v]), int(c.last[v])
+        if first == last:
+            return []
+        full = used[first:last] / np.maximum(1, c.capacity[first:last])
+        time = first + int(full.argmax())
+        live = np.flatnonzero((c.first <= time) & (time < c.last))
+        return [int(live[self.rng.integers(len(live))])]

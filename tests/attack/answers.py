@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from placeopt.latency.bounds import flow
-from placeopt.makespan.bounds import front_windows, load, segments
+from placeopt.makespan.bounds import front, load, segments
 from placeopt.period.bounds import columns
 from placeopt.period.bounds.covering import Master
 from placeopt.schedules import bounds as pipeline_bounds
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINEAR = (flow, load, columns, pipeline_bounds)
-EXACT = (front_windows, segments, columns, exact_rest)
+EXACT = (front, segments, columns, exact_rest)
 """Modules that ask for linear programs, and those that ask CP-SAT."""
 
 

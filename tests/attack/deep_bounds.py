@@ -26,7 +26,6 @@ from placeopt.makespan.bounds import (
     energy,
     fork_join,
     front,
-    front_windows,
     head_tail,
     load,
     segment_graph,
@@ -46,7 +45,6 @@ from placeopt.model.placement import Placement
 from placeopt.period import bounds as period_bounds
 from placeopt.period import contracted
 from placeopt.period.bounds import (
-    best_prices,
     closing,
     columns,
     covering,
@@ -84,14 +82,14 @@ SMALL = {
         (segments, "MOST_WIDE", (1, 2)),
         (front, "LARGEST_TIME", (2**62,)),
         (segments, "EFFORT", (0.0,)),
-        (front_windows, "MOST_CANDIDATES", (1, 3)),
-        (front_windows, "_CLOSE", (10**12,)),
+        (front, "MOST_CANDIDATES", (1, 3)),
+        (front, "_CLOSE", (10**12,)),
     ),
     "period": (
-        (best_prices, "_LISTED", (1, 3)),
-        (best_prices, "_NEAR", (0.5,)),
-        (best_prices, "_DISJOINT", (1,)),
-        (best_prices, "_LEAST_STEADY", (2.0,)),
+        (closing, "_LISTED", (1, 3)),
+        (closing, "_NEAR", (0.5,)),
+        (closing, "_DISJOINT", (1,)),
+        (closing, "_LEAST_STEADY", (2.0,)),
         (contracted, "ROWS_AT_ONCE", (1, 2)),
         (covering, "_MAX_NODES", (0,)),
         (covering, "_DISJOINT", (1,)),

@@ -30,8 +30,7 @@ from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.destructive import propagate
 from placeopt.makespan.bounds.energy import energy_bound
 from placeopt.makespan.bounds.evidence import Evidence
-from placeopt.makespan.bounds.front import FrontSearch
-from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import load_bound
 from placeopt.makespan.bounds.relaxation import relax

@@ -24,9 +24,8 @@ from placeopt.model.errors import InfeasibleProblemError, InputError
 from placeopt.period import bounds as bounds_file
 from placeopt.period import contracted
 from placeopt.period.bounds import METHODS as PERIOD
-from placeopt.period.bounds import best_prices, period_bounds, set_prices, set_tables
-from placeopt.period.bounds.best_prices import PriceSearch
-from placeopt.period.bounds.closing import Closing, can_close
+from placeopt.period.bounds import closing, period_bounds, set_prices, set_tables
+from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
@@ -142,13 +141,12 @@ def few_buckets(rng):
     few = rng.choice([(1, 1), (1, 2), (2, 3), (5, 6)])
     proof = rng.choice([(1,), (1, 2), (2, 3, 16), (3, 5, 7)])
     phases = tuple(
-        phase._replace(bits=bits)
-        for phase, bits in zip(best_prices._PHASES, (2, 3, 5), strict=True)
+        phase._replace(bits=bits) for phase, bits in zip(closing._PHASES, (2, 3, 5), strict=True)
     )
     with (
         mock.patch.object(set_prices, "_SEARCH_BITS", few),
         mock.patch.object(set_prices, "_PROOF_BITS", proof),
-        mock.patch.object(best_prices, "_PHASES", phases),
+        mock.patch.object(closing, "_PHASES", phases),
     ):
         yield
 
@@ -261,7 +259,7 @@ def _best_prices(problem, best, rng):
     with ExitStack() as stack:
         for name, few in small:
             if rng.random() < 0.5:
-                stack.enter_context(mock.patch.object(best_prices, name, few))
+                stack.enter_context(mock.patch.object(closing, name, few))
         return _above(_limits(cover, best, rng) + _limits(cover, best, rng), best, "best prices")
 
 

@@ -172,7 +172,6 @@ GROUPS = {
     "exact dynamic programs": Group(
         (
             "solvers/exact/ideal_*.py",
-            "solvers/exact/period_dp.py",
             "solvers/exact/split_search.py",
             "solvers/exact/linear_dp.py",
         ),

@@ -7,7 +7,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.front import FrontModel, Fronts
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.model.problem import PlacementProblem
 

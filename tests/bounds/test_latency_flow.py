@@ -14,8 +14,7 @@ from scipy.optimize import linprog
 
 import placeopt as po
 from placeopt.latency.bounds import latency_bounds
-from placeopt.latency.bounds.flow import FlowBound, _smallest
-from placeopt.latency.bounds.reduction import Reduction, _crossing_time, _op_graph
+from placeopt.latency.bounds.flow import FlowBound, Reduction, _crossing_time, _op_graph, _smallest
 from placeopt.model.arrays import NO_VALUE
 
 FAR = 1 << 60

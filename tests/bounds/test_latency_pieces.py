@@ -12,8 +12,7 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.latency.bounds import flow, latency_bounds, longest_path
-from placeopt.latency.bounds.load import load_bound
+from placeopt.latency.bounds import flow, latency_bounds, load_bound, longest_path
 
 pytestmark = pytest.mark.interpreted
 

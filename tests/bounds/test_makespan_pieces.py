@@ -23,11 +23,10 @@ import compare
 import family_lanes
 from ortools.sat.python import cp_model
 
-from placeopt.makespan.bounds import front, front_windows, segment_graph
+from placeopt.makespan.bounds import front, segment_graph
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.bounds.destructive import Clusters
-from placeopt.makespan.bounds.front import FrontSearch
-from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.front import FrontModel, Fronts, FrontSearch
 from placeopt.makespan.bounds.head_tail import _smallest_ends
 from placeopt.makespan.bounds.load import _weighted
 from placeopt.makespan.bounds.relaxation import INFINITE, relax
@@ -157,7 +156,7 @@ def test_a_window_that_is_not_looked_into_keeps_what_is_known():
     """Without an answer of CP-SAT nothing is reached, and the bound stays."""
     model = FrontModel(front_of([[5, 5]] * 3), [0, 1, 2], 4, 7)
     for status in (cp_model.UNKNOWN, cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
-        with mock.patch.object(front_windows, "solve_interruptibly", lambda *given, s=status: s):
+        with mock.patch.object(front, "solve_interruptibly", lambda *given, s=status: s):
             assert model.maximum(1.0) == (0, 7)
             assert model.reaches(3, 1.0) is (False if status == cp_model.INFEASIBLE else None)
 
@@ -172,7 +171,7 @@ def test_questions_alone_find_the_energy():
 
             with (
                 mock.patch.object(FrontModel, "maximum", nothing),
-                mock.patch.object(front_windows, "_CLOSE", 10**12),
+                mock.patch.object(front, "_CLOSE", 10**12),
             ):
                 side.extend(window, 60.0)
             assert side.most[window] == min(energy_of_window(side, window), window * side.width)
@@ -209,7 +208,7 @@ def test_fronts_go_on_after_windows_that_stay_open():
 
     with (
         mock.patch.object(front, "TRY_SECONDS", 0.01),
-        mock.patch.object(front_windows, "solve_interruptibly", unknown),
+        mock.patch.object(front, "solve_interruptibly", unknown),
         pytest.raises(KeyboardInterrupt),
     ):
         search.run(time.perf_counter() + 60.0, lanes.best)

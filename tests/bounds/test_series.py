@@ -21,7 +21,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.makespan_series import close_parts, search_part
+from placeopt.solvers.exact.makespan_tactics import close_parts, search_part
 from placeopt.solving.tracker import Tracker
 
 

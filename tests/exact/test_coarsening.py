@@ -19,7 +19,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_coarse import _take_heads, solve_coarse
+from placeopt.solvers.exact.makespan_tactics import _take_heads, solve_coarse
 from placeopt.solving.tracker import Tracker
 
 

@@ -26,10 +26,10 @@ from stream_samples import few_jobs
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.makespan.bounds.front_windows import FrontModel, Fronts
+from placeopt.makespan.bounds.front import FrontModel, Fronts
 from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.bounds.segments import _Model as SegmentModel
-from placeopt.makespan.proof.fronts import has_no_solution
+from placeopt.makespan.proof.witness import has_no_solution
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.contracted import contract
 from placeopt.schedules.cyclic import CyclicModel
@@ -39,7 +39,7 @@ from placeopt.schedules.tessel import _AssignmentModel, _assignments
 from placeopt.schedules.time_optimal import _MakespanModel
 from placeopt.sharding.compact import condense, draft_of
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.solvers.exact.latency_cp_sat import LatencyCpModel
+from placeopt.solvers.exact.latency_tactics import LatencyCpModel
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.period_cp_sat import PeriodCpModel
 from placeopt.streams import offline_bound
@@ -455,10 +455,10 @@ FAMILIES = {
     "alternative_model.py": check_second_model,
     "period_cp_sat.py": check_period,
     "columns.py": check_columns,
-    "latency_cp_sat.py": check_latency,
-    "front_windows.py": check_fronts,
+    "latency_tactics.py": check_latency,
+    "front.py": check_fronts,
     "segments.py": check_segments,
-    "fronts.py": check_statements,
+    "witness.py": check_statements,
     "exact_rest.py": check_rest,
     "bound.py": check_streams,
     "cyclic.py": check_patterns,

@@ -11,8 +11,7 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.search.lns import Bandit, Lns
-from placeopt.solvers.search.windows import WINDOWS
+from placeopt.solvers.search.lns import WINDOWS, Bandit, Lns
 from placeopt.solving.registry import make_solver
 
 FAST = Lns(effort=0.05, first_size=10)

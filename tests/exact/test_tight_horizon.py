@@ -9,8 +9,8 @@ import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue
 from placeopt.makespan.proof.witness import makespan_witness
+from placeopt.solvers.exact.makespan_grid import TightHorizon, luby
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.tight_horizon import TightHorizon, luby
 
 BEST = 8
 

@@ -14,8 +14,7 @@ import pytest
 import placeopt as po
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.bounds import closing, set_tables
-from placeopt.period.bounds.best_prices import PriceSearch
-from placeopt.period.bounds.closing import Closing, can_close
+from placeopt.period.bounds.closing import Closing, PriceSearch, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound, main_type
 from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets

@@ -11,9 +11,8 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.latency.bounds import flow, latency_bounds, longest_path
+from placeopt.latency.bounds import flow, latency_bounds, load_bound, longest_path
 from placeopt.latency.bounds.flow import FlowBound
-from placeopt.latency.bounds.load import load_bound
 from placeopt.latency.judge import latency_violations
 from placeopt.model.budget import Budget
 from placeopt.period.bounds import period_bounds

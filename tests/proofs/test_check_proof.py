@@ -23,8 +23,11 @@ from exact_instances import known_optima  # noqa: E402
 from tampering import CHECKER, KINDS, load_checker, plain, tampered, verdict  # noqa: E402
 
 from placeopt.certify.proof import finished  # noqa: E402
-from placeopt.makespan.proof.fronts import has_no_solution  # noqa: E402
-from placeopt.makespan.proof.witness import load_witness, makespan_witness  # noqa: E402
+from placeopt.makespan.proof.witness import (  # noqa: E402
+    has_no_solution,
+    load_witness,
+    makespan_witness,
+)
 
 PROOFS = ROOT / "results" / "proofs"
 

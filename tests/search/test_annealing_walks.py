@@ -17,8 +17,8 @@ from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.solvers.search.annealing import DOUBT, RAREST, MoveShares
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
-from placeopt.solvers.search.move_shares import DOUBT, RAREST, MoveShares
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.search.walk_kernels import BEST, EMPTY, PROPOSED
 from placeopt.solving.registry import make_solver

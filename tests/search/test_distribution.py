@@ -16,7 +16,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.distribution import Distribution, OrderKeys, Settings, _advantage
+from placeopt.solvers.search.cross_entropy import Distribution, OrderKeys, Settings, _advantage
 from placeopt.solving.registry import make_solver
 
 

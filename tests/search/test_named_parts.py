@@ -17,13 +17,12 @@ from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
+from placeopt.solvers.search.annealing import ACCEPTANCES, COOLINGS, limits
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, move_weights
-from placeopt.solvers.search.cooling import ACCEPTANCES, COOLINGS, limits
-from placeopt.solvers.search.crossover import CROSSOVERS, SELECTIONS
-from placeopt.solvers.search.lns import Lns, WindowSearch
+from placeopt.solvers.search.genetic import CROSSOVERS, SELECTIONS
+from placeopt.solvers.search.lns import WINDOWS, Lns, WindowSearch
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solvers.search.walk_kernels import MOVES
-from placeopt.solvers.search.windows import WINDOWS
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 

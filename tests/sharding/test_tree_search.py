@@ -13,8 +13,7 @@ import placeopt as po
 from placeopt.sharding.compact import condense, draft_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.judge import sharding_violations
-from placeopt.solvers.sharding.tree_search import TreeSearch
-from placeopt.solvers.sharding.windows import Windows
+from placeopt.solvers.sharding.tree_search import TreeSearch, Windows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
 from contest_like import contest_like

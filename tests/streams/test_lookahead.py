@@ -11,8 +11,8 @@ from stream_samples import random_profile, table
 
 from placeopt.model.errors import InputError
 from placeopt.streams import JobProfile, LookaheadConfig, RampTopology, load_stream, step_time
-from placeopt.streams.contention import contended_step_time
 from placeopt.streams.lookahead import build_split_job, collective_time
+from placeopt.streams.problem import contended_step_time
 from placeopt.streams.topology import RampTopology as Grid
 
 GOLDEN = {

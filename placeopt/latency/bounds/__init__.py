@@ -3,10 +3,24 @@
 `path`: ops on a path follow each other, each at its fastest. Transfers are left out: they go
 through host memory (`io_class`), whatever the links between devices cost.
 
-`load`: what no CPU can take in time shares the accelerators, see `placeopt.latency.bounds.load`.
+`load`: what no CPU can take in time has to share the accelerators, as argued below.
 
 `flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published
 graphs it is the optimum.
+
+Argument of `load`. Let T be the latency of a placement, h(v) the longest path of ops before op v
+and q(v) the one after it, every op at its fastest, and k the number of accelerators. Ops of a slot
+run one after the other between its transfers, in an order of the graph, and a slot begins after the
+slots that it waits for. So v starts at h(v) at the earliest and ends at T - q(v) at the latest,
+wherever it is. If h(v) + p(v) + q(v) > T for its fastest CPU, v is on an accelerator. A set S of
+such ops with h(v) >= a and q(v) >= b keeps k accelerators busy for the sum of its shortest
+accelerator times within T - a - b ticks: more than k (T - a - b) refutes T. Both sides fall
+together as T rises, so the largest T that is refuted is found by bisection.
+
+References
+----------
+J. Carlier: "The one-machine sequencing problem", European Journal of Operational Research 11, 1982
+(heads and tails).
 """
 
 from __future__ import annotations
@@ -14,14 +28,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from placeopt.latency.bounds.load import load_bound
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-
-    from placeopt.model.arrays import Ints
+    from placeopt.model.arrays import Flags, Ints
     from placeopt.model.problem import PlacementProblem
 
 METHODS = ("path", "load", "flow")
@@ -79,3 +91,82 @@ def longest_path(problem: PlacementProblem) -> int:
         for v in successor[ptr[u] : ptr[u + 1]].tolist():
             finish[v] = max(finish[v], finish[u] + problem.min_compute[v])
     return int(finish.max())
+
+
+_HEADS = 64
+"""Heads that are tried as `a`, spread evenly over their ranks: every choice is a valid bound, and
+one of all ops costs a sort of them."""
+
+
+def load_bound(problem: PlacementProblem, path: int) -> int:
+    """Return the bound in ticks, at least `path`, the longest path."""
+    accelerators = problem.io_class >= 0
+    if not accelerators.any():
+        return path
+    busy = _fastest(problem.compute[:, accelerators])
+    cpu = _fastest(problem.compute[:, ~accelerators])
+    head, tail = _around(problem)
+    through = head + tail + np.where(cpu < 0, 0, cpu)
+    windows = _Windows(head, tail, np.where(busy < 0, 0, busy), int(accelerators.sum()))
+
+    def refutes(limit: int) -> bool:
+        return windows.refute(limit, (cpu < 0) | (through > limit))
+
+    # below the longest path all is refuted; with all work after one another nothing is
+    low, high = path - 1, path + int(windows.busy.sum())
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if refutes(middle) else (low, middle)
+    return high
+
+
+def _fastest(times: Ints) -> Ints:
+    """Return the shortest time of every op on some devices, -1 where none runs it."""
+    if times.shape[1] == 0:
+        return np.full(len(times), -1, np.int64)
+    least = np.where(times < 0, np.iinfo(np.int64).max, times).min(axis=1)
+    return np.where((times >= 0).any(axis=1), least, -1)
+
+
+def _around(problem: PlacementProblem) -> tuple[Ints, Ints]:
+    """Return the longest paths before and after every op, each op at its fastest."""
+    time = problem.min_compute
+    ptr, successor, _ = problem.successors
+    head = np.zeros(problem.num_ops, np.int64)
+    tail = np.zeros(problem.num_ops, np.int64)
+    order = problem.topological_order.tolist()
+    for u in order:
+        after = successor[ptr[u] : ptr[u + 1]]
+        np.maximum.at(head, after, head[u] + time[u])
+    for u in reversed(order):
+        after = successor[ptr[u] : ptr[u + 1]]
+        if len(after):
+            tail[u] = (tail[after] + time[after]).max()
+    return head, tail
+
+
+class _Windows:
+    """Ops with their heads, tails and times on an accelerator, and the accelerators' number."""
+
+    def __init__(
+        self,
+        head: Ints,
+        tail: Ints,
+        busy: Ints,
+        count: int,
+    ) -> None:
+        order = np.argsort(-tail, kind="stable")
+        self.head, self.tail, self.busy = head[order], tail[order], busy[order]
+        self.order, self.count = order, count
+        levels = np.unique(head)
+        self.levels = levels[np.unique(np.linspace(0, len(levels) - 1, _HEADS).astype(int))]
+
+    def refute(self, limit: int, must: Flags) -> bool:
+        """Whether some of the ops that must be on accelerators have no room within `limit`."""
+        must = must[self.order]
+        for level in self.levels.tolist():
+            inside = must & (self.head >= level)
+            work = np.cumsum(np.where(inside, self.busy, 0))
+            if (inside & (-(-work // self.count) > limit - level - self.tail)).any():
+                return True
+        return False

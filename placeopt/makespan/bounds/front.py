@@ -19,15 +19,20 @@ the first results to arrive: this is where the bounds by heads alone lose most.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from placeopt.makespan.bounds.front_windows import Fronts
-from placeopt.makespan.bounds.relaxation import fits, weight_choices
+from placeopt.makespan.bounds.head_tail import class_energy
+from placeopt.makespan.bounds.relaxation import INFINITE, fits, weight_choices
+from placeopt.model.cp_sat import cp_solver, solve_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ortools.sat.python import cp_model
+
     from placeopt.makespan.bounds.evidence import Evidence
+    from placeopt.makespan.bounds.relaxation import Relaxation
+    from placeopt.model.arrays import Ints
 
 LARGEST_TIME = 2**40
 TRY_SECONDS = 1.5
@@ -153,3 +158,306 @@ def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof 
                         FrontProof(bound, weights, (t, first.most[t]), (s, last.most[s])),
                     )
     return proof
+
+
+MOST_CANDIDATES = 160
+"""Ops in one front beyond which it is not tried."""
+
+FAILURES = 2
+"""Windows of one side that may take too long before a round ends."""
+
+_FIRST, _GROWTH, _LAST, _FINE = (
+    0.05,
+    1.3,
+    0.7,
+    1.06,
+)  # t as a share of the known bound, and of the last t
+_CLOSE = 5000  # part of a window's ticks and devices below which its maximum is known well enough
+_LOOK, _QUESTION = (
+    0.3,
+    0.25,
+)  # shares of the time for the maximum itself, and for one question of the bisection
+
+
+class Fronts:
+    """The fronts of one direction: W for growing windows.
+
+    Parameters
+    ----------
+    head : earliest start of every op in this direction, per class.
+    """
+
+    def __init__(
+        self,
+        relaxation: Relaxation,
+        head: Ints,
+        weights: Ints,
+        *,
+        backwards: bool,
+        num_workers: int,
+    ) -> None:
+        r = self.relaxation = relaxation
+        self.head, self.weights, self.num_workers = head, weights, num_workers
+        self.energy = class_energy(r.compute, weights)
+        self.width = int((r.class_size * weights).sum())
+        self.source, self.target = (r.target, r.source) if backwards else (r.source, r.target)
+        order = r.problem.topological_order
+        self.order = order[::-1] if backwards else order
+        self.earliest = head.min(axis=1)  # earliest start on any class
+        self.most: dict[int, int] = {0: 0}  # window -> energy
+        self.solved = 0  # largest window whose maximum is known
+        self.failed: int | None = None  # smallest window that took too long
+        self.failures = 0  # windows that did, in this round
+
+    def next_window(self, known: int) -> int | None:
+        """The window to try next: ever larger ones, then between the last one solved and the first
+        one not.
+        """
+        if self.failed is None:
+            window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
+            return window if window <= _LAST * known else None
+        wide = self.failures < FAILURES and self.failed > self.solved * _FINE + 1
+        return (self.solved + self.failed) // 2 if wide else None
+
+    def again(self) -> None:
+        """Begin a round with more time."""
+        self.failed, self.failures = None, 0
+
+    def extend(self, window: int, seconds: float) -> None:
+        """Bound the energy of one window within about `seconds`."""
+        before = max(w for w in self.most if w < window)
+        known = min(
+            window * self.width,
+            self.most[before] + (window - before) * self.width,
+            self.most.get(window, window * self.width),
+        )
+        candidates = self.order[self.earliest[self.order] < window].tolist()
+        exact = False
+        if len(candidates) <= MOST_CANDIDATES:
+            energy, exact = self._maximum(candidates, window, known, seconds)
+            self.most[window] = min(known, energy)
+        if exact:
+            self.solved = max(self.solved, window)
+        else:
+            self.failed, self.failures = window, self.failures + 1
+
+    def _maximum(
+        self, candidates: list[int], window: int, known: int, seconds: float
+    ) -> tuple[int, bool]:
+        """Return the best bound on the energy of a window found, and whether some schedule (nearly)
+        reaches it.
+
+        After a first look at the maximum itself CP-SAT is asked, by bisection, whether a schedule
+        of at least so much energy exists: that is refuted where its own bound on the maximum hardly
+        moves.
+        """
+        end = time.perf_counter() + seconds
+        model = FrontModel(self, candidates, window, known)
+        reached, known = model.maximum(_LOOK * seconds)
+        doubtful = (
+            reached  # least energy that may be out of reach; below it a question was left open
+        )
+        close = window * self.width // _CLOSE
+        while known - doubtful > close and (left := end - time.perf_counter()) > 0:
+            target = doubtful + -(-(known - doubtful) // 2)
+            found = model.reaches(target, min(left, _QUESTION * seconds))
+            if found is False:
+                known = target - 1
+            else:
+                reached = max(reached, found or 0)
+                doubtful = max(target, reached)
+        return known, known - reached <= close
+
+
+class FrontModel:
+    """The model of one window for CP-SAT: which ops run in it, where and from when.
+
+    Devices of a class are interchangeable: the i-th op uses one of the first i. So are twins, ops
+    that cost the same and hang on the same ops: they run in the order of their numbers.
+    """
+
+    def __init__(self, front: Fronts, candidates: list[int], window: int, known: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.front, self.candidates, self.window, self.known = front, candidates, window, known
+        self.cp = cp_model.CpModel()
+        self.runs: dict[int, list[cp_model.IntVar | None]] = {}
+        self.active: dict[int, cp_model.IntVar] = {}
+        self.start: dict[int, cp_model.IntVar] = {}
+        self.gained: list[cp_model.IntVar] = []
+        self._place()
+        self._order()
+        self._share_classes()
+        self._order_twins()
+        self.cp.add(sum(self.gained) <= known)
+
+    def maximum(self, seconds: float) -> tuple[int, int]:
+        """Return the energy of the best schedule found and a bound on that of all schedules."""
+        from ortools.sat.python import cp_model
+
+        model = self.cp.clone()
+        model.maximize(sum(self.gained))
+        solver = cp_solver(workers=self.front.num_workers, seconds=seconds)
+        if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return 0, self.known
+        # in whole numbers: CP-SAT minimises the negative, and a float rounds what passes 2^53
+        most = -int(solver.response_proto.inner_objective_lower_bound)
+        self.known = min(self.known, most)
+        return sum(solver.value(x) for x in self.gained), self.known
+
+    def reaches(self, energy: int, seconds: float) -> int | bool | None:
+        """Return the energy of a schedule of at least `energy`, False if there is none, None if
+        that stays open.
+        """
+        from ortools.sat.python import cp_model
+
+        model = self.cp.clone()
+        model.add(sum(self.gained) >= energy)
+        solver = cp_solver(workers=self.front.num_workers, seconds=seconds, linearization_level=2)
+        status = solve_interruptibly(solver, model)
+        if status == cp_model.INFEASIBLE:
+            return False
+        return (
+            sum(solver.value(x) for x in self.gained)
+            if status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+            else None
+        )
+
+    def _place(self) -> None:
+        """At most one device runs an op, from its head on; what is before the end of the window
+        counts.
+        """
+        front, model, window = self.front, self.cp, self.window
+        r, head = front.relaxation, front.head
+        on_device: list[list[cp_model.IntervalVar]] = [[] for _ in r.class_of]
+        for i, v in enumerate(self.candidates):
+            active = self.active[v] = model.new_bool_var(f"a{v}")
+            start = self.start[v] = model.new_int_var(int(head[v].min()), window, f"s{v}")
+            gain = model.new_int_var(0, int(front.energy[v]), f"g{v}")
+            self.gained.append(gain)
+            model.add(gain == 0).only_enforce_if(~active)
+            self.runs[v] = []
+            seen = [0] * r.compute.shape[1]
+            for d, c in enumerate(r.class_of.tolist()):
+                seen[c] += 1
+                ticks = int(r.compute[v, c])
+                if ticks < 0 or head[v, c] >= window or seen[c] > i + 1:
+                    self.runs[v].append(None)
+                    continue
+                here = model.new_bool_var(f"x{v}_{d}")
+                self.runs[v].append(here)
+                on_device[d].append(
+                    model.new_optional_fixed_size_interval_var(start, ticks, here, f"i{v}_{d}")
+                )
+                model.add(start >= int(head[v, c])).only_enforce_if(here)
+                model.add(gain <= int(front.weights[c]) * (window - start)).only_enforce_if(here)
+            model.add(sum(x for x in self.runs[v] if x is not None) == active)
+        for intervals in on_device:
+            model.add_no_overlap(intervals)
+
+    def _order(self) -> None:
+        """An op follows its predecessors, and their transfers where it is on another device."""
+        r, model, runs, active, start = (
+            self.front.relaxation,
+            self.cp,
+            self.runs,
+            self.active,
+            self.start,
+        )
+        for u, v, pay, free in self._edges():
+            if u not in active:
+                model.add(active[v] == 0)
+                continue
+            model.add_implication(active[v], active[u])
+            lasts: int | cp_model.LinearExprT = int(r.compute[u, 0])
+            if r.compute.shape[1] > 1:
+                lasts = sum(
+                    int(r.compute[u, c]) * x
+                    for x, c in zip(runs[u], r.class_of.tolist(), strict=True)
+                    if x is not None
+                )
+            model.add(start[v] >= start[u] + lasts + free).only_enforce_if(active[v])
+            if pay == free:
+                continue
+            same = model.new_bool_var(f"same{u}_{v}")
+            for x, y in zip(runs[u], runs[v], strict=True):
+                if y is not None:
+                    model.add_bool_or([~same, ~y] + ([] if x is None else [x]))
+            if pay >= INFINITE:
+                model.add_implication(active[v], same)
+            else:
+                model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
+
+    def _edges(self) -> list[tuple[int, int, int, int]]:
+        """Edges into candidates: predecessor, op, ticks between different devices and between
+        any.
+        """
+        front, r = self.front, self.front.relaxation
+        rows = zip(
+            front.source.tolist(),
+            front.target.tolist(),
+            r.pay.tolist(),
+            r.free.tolist(),
+            strict=True,
+        )
+        return [row for row in rows if row[1] in self.active]
+
+    def _share_classes(self) -> None:
+        """No more ops run at a time than a class has devices: implied, and what the linear
+        relaxation sees.
+        """
+        r, model = self.front.relaxation, self.cp
+        for c, size in enumerate(r.class_size.tolist()):
+            if size == 1:
+                continue  # its ops do not overlap already
+            intervals = []
+            for v in self.candidates:
+                here = [
+                    x
+                    for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True)
+                    if x is not None and of == c
+                ]
+                if not here:
+                    continue
+                present = model.new_bool_var(f"c{v}_{c}")
+                model.add(sum(here) == present)
+                ticks = int(r.compute[v, c])
+                intervals.append(
+                    model.new_optional_fixed_size_interval_var(
+                        self.start[v], ticks, present, f"c{v}_{c}"
+                    )
+                )
+            if len(intervals) > size:
+                model.add_cumulative(intervals, [1] * len(intervals), size)
+
+    def _order_twins(self) -> None:
+        """Of interchangeable ops the first runs first, and none runs without those before it."""
+        for u, v in self.twins():
+            self.cp.add_implication(self.active[v], self.active[u])
+            self.cp.add(self.start[u] <= self.start[v]).only_enforce_if(self.active[v])
+
+    def twins(self) -> list[tuple[int, int]]:
+        """Return pairs of candidates that a schedule may swap, each op with the next one of its
+        kind.
+        """
+        compute, head = self.front.relaxation.compute, self.front.head
+        before: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
+        after: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
+        for u, v, pay, free in self._edges():
+            before[v].append((u, pay, free))
+            if u in after:
+                after[u].append((v, pay, free))
+        pairs: list[tuple[int, int]] = []
+        last: dict[tuple[Any, ...], int] = {}
+        for v in self.candidates:
+            key = (
+                *compute[v].tolist(),
+                *head[v].tolist(),
+                *sorted(before[v]),
+                None,
+                *sorted(after[v]),
+            )
+            if key in last:
+                pairs.append((last[key], v))
+            last[key] = v
+        return pairs

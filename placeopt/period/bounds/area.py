@@ -11,17 +11,21 @@ reaches the average:
         x[u, g] - x[c, g] <= out[t, g]
         sum_g x[v, g] = 1
 
-relaxes every placement. Its value is proved by rounded multipliers in integers
-(`placeopt.model.exact_program`).
+relaxes every placement. Its value does not depend on floating-point arithmetic: for min c z subject
+to A z >= b (some rows with equality) and low <= z <= high, any multipliers y (y_i >= 0 on
+inequalities) give the bound y b + sum_j min over [low_j, high_j] of (c - y A)_j z_j. HiGHS only
+suggests y; it is rounded to multiples of a power of two and the bound is evaluated in Python
+integers, so nothing has to be trusted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.exact_program import IntegerProgram
+from placeopt.model.linear_program import linear_program
 
 if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
@@ -62,3 +66,118 @@ def _moves(
             program.row([(1, into), (1, share[u]), (-1, share[c])], 0)
             program.row([(1, out), (1, share[c]), (-1, share[u])], 0)
     return [(-int(model.weight[t, g]), way) for t, pair in moves.items() for way in pair]
+
+
+SHIFT = 40
+"""Multipliers are rounded to multiples of 2^-SHIFT (relative to the row's own unit)."""
+
+
+@dataclass(eq=False)
+class IntegerProgram:
+    """An LP with integer data, built row by row; `value` solves it and certifies the bound."""
+
+    cost: dict[int, int] = field(default_factory=dict)
+    low: list[int] = field(default_factory=list)
+    high: list[int] = field(default_factory=list)
+    unit: list[float] = field(default_factory=list)  # size of one scaled unit of each variable
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)
+    right: list[int] = field(default_factory=list)
+    equal: list[bool] = field(default_factory=list)
+    row_unit: list[float] = field(default_factory=list)
+
+    def variable(self, low: int, high: int, unit: float = 1.0, cost: int = 0) -> int:
+        """Add a variable and return its index."""
+        self.low.append(int(low))
+        self.high.append(int(high))
+        self.unit.append(unit)
+        if cost:
+            self.cost[len(self.low) - 1] = cost
+        return len(self.low) - 1
+
+    def row(
+        self, terms: list[tuple[int, int]], right: int, unit: float = 1.0, equal: bool = False
+    ) -> None:
+        """Add sum of coefficient * variable >= right (or == right); `unit` is the size of its
+        numbers.
+        """
+        index = len(self.right)
+        for coefficient, column in terms:
+            if coefficient:
+                self.rows.append(index)
+                self.columns.append(column)
+                self.entries.append(int(coefficient))
+        self.right.append(int(right))
+        self.equal.append(equal)
+        self.row_unit.append(unit)
+
+    def value(self, cost_unit: float, seconds: float) -> int | None:
+        """Return a proven lower bound on the optimum, rounded up; None if HiGHS gives no
+        multipliers in time.
+
+        Parameters
+        ----------
+        cost_unit : size of the objective.
+        """
+        multipliers = self._multipliers(cost_unit, seconds)
+        return None if multipliers is None else self.evaluate(multipliers)
+
+    def _multipliers(self, cost_unit: float, seconds: float) -> list[float] | None:
+        from scipy.sparse import coo_array
+
+        unit, row_unit = np.array(self.unit), np.array(self.row_unit)
+        rows, columns = np.array(self.rows), np.array(self.columns)
+        entries = np.array(self.entries, np.float64) * unit[columns] / row_unit[rows]
+        matrix = coo_array(
+            (entries, (rows, columns)), shape=(len(self.right), len(self.low))
+        ).tocsr()
+        right = np.array(self.right, np.float64) / row_unit
+        equal = np.array(self.equal)
+        cost = np.zeros(len(self.low))
+        for column, value in self.cost.items():
+            cost[column] = value * unit[column] / cost_unit
+        bounds = np.column_stack([np.array(self.low, np.float64), np.array(self.high, np.float64)])
+        solution = linear_program(
+            cost,
+            below=(-matrix[~equal], -right[~equal]) if (~equal).any() else None,
+            equal=(matrix[equal], right[equal]) if equal.any() else None,
+            bounds=bounds / unit[:, None],
+            seconds=max(0.1, seconds),
+        )
+        if solution.status != 0:
+            return None
+        scaled = np.zeros(len(self.right))
+        if (~equal).any():
+            scaled[~equal] = -solution.ineqlin.marginals
+        if equal.any():
+            scaled[equal] = solution.eqlin.marginals
+        result: list[float] = (scaled * cost_unit / row_unit).tolist()
+        return result
+
+    def evaluate(self, multipliers: list[float]) -> int:
+        """Evaluate the bound of the module text for given multipliers, exactly, rounded up."""
+        # rows in large units (bytes) have tiny multipliers: one common shift that resolves all of
+        # them
+        smallest = min((1.0 / u for u in self.row_unit), default=1.0)
+        shift = SHIFT + max(0, -int(np.floor(np.log2(smallest))))
+        one = 1 << shift
+        exact = []
+        for value, equal in zip(multipliers, self.equal, strict=True):
+            number = _times_power(value, shift)
+            exact.append(number if equal else max(0, number))
+        reduced = [0] * len(self.low)
+        for column, value in self.cost.items():
+            reduced[column] = value * one
+        for row, column, entry in zip(self.rows, self.columns, self.entries, strict=True):
+            reduced[column] -= exact[row] * entry
+        total = sum(y * b for y, b in zip(exact, self.right, strict=True))
+        for slope, low, high in zip(reduced, self.low, self.high, strict=True):
+            total += slope * (low if slope > 0 else high)
+        return -(-total // one)
+
+
+def _times_power(value: float, shift: int) -> int:
+    """Return round(value * 2^shift) as an exact integer."""
+    numerator, denominator = float(value).as_integer_ratio()
+    return (numerator << shift) // denominator
