@@ -1,16 +1,29 @@
-"""JSON of plans and of problems about plans; see `placeopt.io.codec`."""
+"""JSON of plans, of problems about plans and about the time of a step, with the cost models that
+are made of tables; see `placeopt.io.codec`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placeopt.io.codec import Codec, register
-from placeopt.plans import step_codecs  # noqa: F401 (registers the problems about steps)
+from placeopt.model.errors import Refused
+from placeopt.plans.layer_tables import LayerTable
+from placeopt.plans.network_table import FittedNetwork, FlatNetwork
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
+from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
+from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.sample_problem import SamplePlanProblem
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
 if TYPE_CHECKING:
     from placeopt.io.body import Body
+    from placeopt.model.arrays import Floats
+    from placeopt.plans.network_table import Network
+    from placeopt.plans.step_costs import StepCosts
 
 _SAMPLE_ARRAYS = ("work", "sync", "kept", "fixed", "source", "target", "sent", "received")
 
@@ -116,3 +129,222 @@ def _decode_sample(body: Body) -> SamplePlanProblem:
 
 register(Codec("plan", TrainingPlan, encode_plan, decode_plan))
 register(Codec("sample-plan-problem", SamplePlanProblem, _encode_sample, _decode_sample))
+
+
+_MODELS: dict[str, type[PredictedStepCosts | PublishedStepCosts]] = {
+    "predicted": PredictedStepCosts,
+    "published": PublishedStepCosts,
+}
+_PLAIN = ("batch", "max_stages", "recompute", "mixed", "sharded", "name", "tick_seconds")
+
+
+def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
+    return {
+        **{key: getattr(problem, key) for key in _PLAIN},
+        "pools": [asdict(pool) for pool in problem.pools],
+        "micro_batches": list(problem.micro_batches),
+        "data_degrees": list(problem.data_degrees),
+        "schedules": list(problem.schedules),
+        "forms": list(problem.forms),
+        "costs": _encode_costs(problem.costs),
+    }
+
+
+def _encode_costs(costs: StepCosts) -> dict[str, Any]:
+    for word, cls in _MODELS.items():
+        if isinstance(costs, cls):
+            body = {
+                "model": word,
+                "name": costs.name,
+                "table": _encode_table(costs.table),
+                "network": _encode_network(costs.network),
+            }
+            return body | (
+                {"constants": _finite(asdict(costs.constants))}
+                if isinstance(costs, PredictedStepCosts)
+                else {}
+            )
+    raise Refused(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
+
+
+def _finite(body: dict[str, Any]) -> dict[str, Any]:
+    """Write no limit as null."""
+    return {key: None if value == float("inf") else value for key, value in body.items()}
+
+
+def _encode_table(table: LayerTable) -> dict[str, Any]:
+    return {
+        "model": table.model,
+        "source": table.source,
+        "weights_source": table.weights_source,
+        "float_bytes": table.float_bytes,
+        "outputs": table.outputs.tolist(),
+        "weight_part": np.asarray(table.weight_part).tolist(),
+        "times": [
+            {"kind": kind, "micro_batch": size, "tensor": tensor, "seconds": value.ravel().tolist()}
+            for (kind, size, tensor), value in table.times.items()
+        ],
+        "sizes": [
+            {
+                "tensor": tensor,
+                "parameters": value.tolist(),
+                "activations": table.activations[tensor].tolist(),
+            }
+            for tensor, value in table.parameters.items()
+        ],
+        "shared": [
+            {"tensor": tensor, "parameters": value.tolist()}
+            for tensor, value in table.shared.items()
+        ],
+        "forms": [{"form": name, "table": _encode_table(one)} for name, one in table.forms.items()],
+    }
+
+
+def _encode_network(network: Network) -> dict[str, Any]:
+    if isinstance(network, FittedNetwork):
+        fits = [{"ends": list(ends), "fit": list(fit)} for ends, fit in network.fits.items()]
+        return {"network": "fitted", "source": network.source, "raw": network.raw, "fits": fits}
+    if isinstance(network, FlatNetwork):
+        return {
+            "network": "flat",
+            "source": network.source,
+            **{
+                key: [_finite({"kind": kind, "rate": rate}) for kind, rate in rates.items()]
+                for key, rates in (("rates", network.rates), ("near", network.near))
+            },
+        }
+    raise Refused(
+        f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat"
+    )
+
+
+def _decode_problem(body: Body) -> StepPlanProblem:
+    pools = tuple(
+        DevicePool(
+            pool.text("kind"),
+            pool.integer("count"),
+            pool.integer("per_host"),
+            pool.integer("memory"),
+            pool.number("price", 0.0),
+        )
+        for pool in body.bodies("pools")
+    )
+    return StepPlanProblem(
+        _decode_costs(body.body("costs")),
+        pools,
+        body.integer("batch"),
+        _numbers(body, "micro_batches"),
+        _numbers(body, "data_degrees"),
+        body.integer("max_stages"),
+        body.flag("recompute"),
+        body.flag("mixed"),
+        body.texts("schedules"),
+        body.flag("sharded"),
+        body.text("name"),
+        body.number("tick_seconds"),
+        body.texts("forms") if "forms" in body.data else (),
+    )
+
+
+def _numbers(body: Body, key: str) -> tuple[int, ...]:
+    return tuple(body.integers(key).tolist())
+
+
+def _decode_costs(body: Body) -> StepCosts:
+    word, table, network = (
+        body.text("model"),
+        _decode_table(body.body("table")),
+        _decode_network(body.body("network")),
+    )
+    if word == "published":
+        return PublishedStepCosts(table, network, body.text("name"))
+    if word != "predicted":
+        raise body.wrong("model", f"one of {', '.join(_MODELS)}", word)
+    given = body.body("constants")
+    numbers = {
+        field.name: _rate(given, field.name)
+        for field in fields(Constants)
+        if field.name != "source"
+    }
+    return PredictedStepCosts(
+        table, network, Constants(**numbers, source=given.text("source")), body.text("name")
+    )
+
+
+def _rate(body: Body, key: str) -> float:
+    """Return a number, null standing for no limit."""
+    return float("inf") if body.data.get(key, 0) is None else body.number(key)
+
+
+def _decode_table(body: Body) -> LayerTable:
+    outputs = _floats(body, "outputs")
+    times = {
+        (row.text("kind"), row.integer("micro_batch"), row.integer("tensor")): _shaped(
+            row, "seconds", len(outputs)
+        )
+        for row in body.bodies("times")
+    }
+    sizes = body.bodies("sizes")
+    return LayerTable(
+        body.text("model"),
+        times,
+        {row.integer("tensor"): _floats(row, "parameters") for row in sizes},
+        {row.integer("tensor"): _floats(row, "activations") for row in sizes},
+        outputs,
+        body.integer("float_bytes"),
+        body.text("source"),
+        _floats(body, "weight_part"),
+        body.text("weights_source"),
+        {row.integer("tensor"): _floats(row, "parameters") for row in body.bodies("shared")}
+        if "shared" in body.data
+        else {},
+        {row.text("form"): _decode_table(row.body("table")) for row in body.bodies("forms")}
+        if "forms" in body.data
+        else {},
+    )
+
+
+def _shaped(body: Body, key: str, layers: int) -> Floats:
+    values = _floats(body, key)
+    if len(values) != 3 * layers:
+        raise body.wrong(key, f"{3 * layers} numbers", body.items(key))
+    return values.reshape(layers, 3)
+
+
+def _floats(body: Body, key: str) -> Floats:
+    values = body.items(key)
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        raise body.wrong(key, "a list of numbers", values)
+    return np.array(values, np.float64)
+
+
+def _decode_network(body: Body) -> Network:
+    word = body.text("network")
+    if word == "flat":
+        rates, near = (
+            {
+                row.text("kind"): _rate(row, "rate")
+                for row in (body.bodies(key) if key in body.data else ())
+            }
+            for key in ("rates", "near")
+        )
+        return FlatNetwork(rates, body.text("source"), near)
+    if word != "fitted":
+        raise body.wrong("network", "one of fitted, flat", word)
+    fits = {}
+    for row in body.bodies("fits"):
+        ends, fit = row.items("ends"), _floats(row, "fit").tolist()
+        if len(ends) != 4 or len(fit) != 4:
+            raise row.wrong(
+                "ends", "kind, devices, kind, devices and four numbers of their fit", ends
+            )
+        fits[str(ends[0]), int(ends[1]), str(ends[2]), int(ends[3])] = (
+            fit[0],
+            fit[1],
+            fit[2],
+            fit[3],
+        )
+    return FittedNetwork(fits, body.text("source"), body.flag("raw"))
+
+
+register(Codec("step-plan-problem", StepPlanProblem, _encode_problem, _decode_problem))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.solvers.exact.latency_warm_start import pooled
+from placeopt.solvers.exact.latency_tactics import pooled
 
 
 def two_cpus(capacity):

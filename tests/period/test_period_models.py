@@ -19,7 +19,7 @@ from placeopt.period.bounds import period_bounds
 from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_tactics
-from placeopt.solvers.exact.latency_warm_start import starts
+from placeopt.solvers.exact.latency_tactics import starts
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
