@@ -26,8 +26,10 @@ pytestmark = pytest.mark.interpreted
 
 
 def drawn_bound(rng, slots):
-    """Return the flow bound of a problem with classes that slots part, and tight memory."""
-    n = int(rng.integers(4, 8))
+    """Return the flow bound of a problem with classes that slots part, and tight memory; of some ops
+    are left out.
+    """
+    n = int(rng.integers(4, 9))
     edges = {(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.7}
     edges |= {(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.4}
     ticks, slow = rng.integers(1, 9, n), rng.integers(1, 12, n)
@@ -45,7 +47,7 @@ def drawn_bound(rng, slots):
         objective="latency",
         slots=slots,
     )
-    return FlowBound(problem)
+    return FlowBound(problem, max_ideals=int(rng.choice([9, 60_000, 60_000])))
 
 
 def drawn_flow(rng, bound):
@@ -71,6 +73,7 @@ class Written:
     def __init__(self, bound, node, edge):
         self.a, self.node, self.edge = bound.arrays, node.tolist(), edge.tolist()
         self.ends, self.tensors = bound._ends.tolist(), bound.nodes.tensors
+        self.between = bound.nodes.between
         self.slots, n = bound._num_slots, len(node)
         self.two = bound.problem.slots == 2 and max(self.a.group_size) > 1
         self.classes = [
@@ -111,12 +114,11 @@ class Written:
         for (state, s), value in self.value[below].items():
             self.put(i, state if kept else (0, 0, 0), s, value + cost, (below, state, 0))
 
-    def cost(self, held):
-        """The flow that visits a slot times its ticks."""
+    def cost(self, held, ticks):
+        """The flow that visits a slot times its ticks, of which `ticks` are at work."""
         visits = sum(self.node[v] for v in held)
         visits -= sum(x for x, e in zip(self.edge, self.ends, strict=True) if set(e) <= held)
-        ticks = sum(int(self.a.slot_time[v]) for v in held)
-        for (u, heads, _), io in zip(self.tensors, self.a.io_time.tolist(), strict=True):
+        for u, heads, io in self.tensors:
             ticks += io * (u not in held and bool(held & set(heads)))
             ticks += io * (u in held and not set(heads) <= held)
         return visits * ticks
@@ -125,15 +127,17 @@ class Written:
         """What lies between two ideals is one slot."""
         a, ideal, smaller = self.a, self.ideals[i], self.ideals[below]
         held = ideal - smaller
-        used = int(sum(a.resident[v] for v in held))
-        if min(a.slot_time[v] for v in held) < 0 or used > a.capacity:
+        between = [b for b in self.between if held & set(b.before) and held & set(b.behind)]
+        used = int(sum(a.resident[v] for v in held)) + sum(b.resident for b in between)
+        times = [*(int(a.slot_time[v]) for v in held), *(b.time for b in between)]
+        if min(times) < 0 or used > a.capacity:
             return
         here = {g for g, c in enumerate(self.classes) if c & held}
         earlier = {g for g in here if self.classes[g] & smaller}
         later = {g for g in here if self.classes[g] - ideal}
         if bool(earlier) + bool(later) > a.most_open:
             return
-        before, after, cost = self.crossing(below), self.crossing(i), self.cost(held)
+        before, after, cost = self.crossing(below), self.crossing(i), self.cost(held, sum(times))
         first, final = (before[0], before[-1]) if before else (None, None)
         for (state, s), value in self.value[below].items():
             holders, low, high = state
@@ -175,7 +179,7 @@ def test_the_tables_are_those_of_the_recursion(part):
     """Every state of every ideal costs what the recursion over sets says, and comes from a step of
     that cost; below a limit the value of the whole is the same.
     """
-    rng, parted, several = np.random.default_rng(part), 0, 0
+    rng, parted, several, between = np.random.default_rng(part), 0, 0, 0
     for _ in range(40):
         bound = drawn_bound(rng, int(rng.choice([1, 2, 2, 2, 3])))
         if not bound.usable:
@@ -212,8 +216,10 @@ def test_the_tables_are_those_of_the_recursion(part):
             crossing = written.crossing(i)
             assert tables.num_crossing[i] == len(crossing)
             parted += len(crossing) > 1
+        between += len(written.between)
         if best < NO_VALUE:
             assert (fill(best + 1), fill(best)) == (best, NO_VALUE)
+    assert between > 2
     assert parted > 20
     assert several > 10
 

@@ -42,8 +42,10 @@ them stays. Each step relaxes the problem: a bound for the reduced graph holds f
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -116,6 +118,7 @@ class FlowBound:
         self._best_flow: Floats | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
         total = int(largest.sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
+        total += sum(max(b.time, 0) for b in self.nodes.between)
         self._weight = min(_MAX_WEIGHT, 2**60 // total)
         self.usable = self._weight >= _MIN_WEIGHT
 
@@ -140,7 +143,8 @@ class FlowBound:
         follower = np.flatnonzero(leader != np.arange(n))
         follower = follower[np.argsort(leader[follower], kind="stable")]
         resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], np.int64)
-        capacity = min(int(self.problem.capacity[self._accelerators].max()), int(resident.sum()))
+        whole = int(resident.sum()) + sum(b.resident for b in nodes.between)
+        capacity = min(int(self.problem.capacity[self._accelerators].max()), whole)
         parted = self.problem.slots > 1 and bool((np.bincount(group) > 1).any())
         self._steps = max(1, min(_MOST_STEPS, _STATES // self.lattice.num_ideals)) if parted else 1
         return {
@@ -155,6 +159,27 @@ class FlowBound:
             "most_open": min(self.problem.slots - 1, 2),
             "step": capacity // self._steps + 1,
             "steps": self._steps,
+        }
+
+    def _left_out(self) -> dict[str, Any]:
+        """The fields of `FlowArrays` about ops that were left out between nodes."""
+        between = self.nodes.between
+        ends = [
+            (v, i, at)
+            for i, b in enumerate(between)
+            for at in (False, True)
+            for v in (b.behind if at else b.before)
+        ]
+        ends.sort()
+        tails = np.array([v for v, _, _ in ends], np.int64)
+        return {
+            "between_ptr": np.searchsorted(tails, np.arange(len(self.nodes.ops) + 1)).astype(
+                np.int64
+            ),
+            "between": np.array([i for _, i, _ in ends], np.int64),
+            "between_behind": np.array([at for _, _, at in ends], np.bool_),
+            "between_time": np.array([b.time for b in between], np.int64),
+            "between_resident": np.array([b.resident for b in between], np.int64),
         }
 
     def _set_arrays(self) -> None:
@@ -175,7 +200,7 @@ class FlowBound:
         tails = np.array([u for u, _ in nodes.edges], np.int64)
         self.arrays = FlowArrays(
             slot_time=slot_time,
-            io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], np.int64),
+            io_time=np.array([ticks for _, _, ticks in nodes.tensors], np.int64),
             size=size,
             touch_ptr=touch_ptr,
             touch_tensor=touch_tensor,
@@ -183,6 +208,7 @@ class FlowBound:
             edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
             edge_head=np.array([v for _, v in nodes.edges], np.int64),
             **self._classes(),
+            **self._left_out(),
         )
         a = self.arrays
         self._fast = np.where(
@@ -190,7 +216,8 @@ class FlowBound:
             a.pool_time,
             a.slot_time,
         )
-        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
+        between = sum(max(b.time, 0) for b in nodes.between)
+        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()) + between)
         self._ends = np.array(nodes.edges, np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
         held = self._steps**2 * (
@@ -383,6 +410,9 @@ class FlowBound:
         a, n = self.arrays, len(units)
         lasts = np.zeros(max(1, int(units.max()) + 1), np.int64)
         np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
+        for b in self.nodes.between:
+            held = {int(units[v]) for v in b.before} & {int(units[v]) for v in b.behind}
+            lasts[[unit for unit in held if unit >= 0]] += b.time
         for t, (u, heads, _) in enumerate(self.nodes.tensors):
             at = {int(units[v]) for v in heads}
             if units[u] >= 0 and at != {int(units[u])}:
@@ -505,7 +535,86 @@ class Nodes:
     ops: list[list[int]]
     pool_time: list[int]
     edges: list[tuple[int, int]]
-    tensors: list[tuple[int, tuple[int, ...], int]]  # producer, consumers, op tensor
+    tensors: list[tuple[int, tuple[int, ...], int]]  # producer, consumers, ticks
+    between: list[Between]
+
+
+@dataclass(frozen=True)
+class Between:
+    """Ops that were left out: a slot with a node before them and one behind them holds them, too.
+
+    Attributes
+    ----------
+    before, behind : nodes. time : ticks on an accelerator, -1 where they cannot run there.
+    resident : bytes.
+    """
+
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    time: int
+    resident: int
+
+
+class Charges:
+    """Ticks that slots pay at least for tensors, while ops are left out one by one.
+
+    A charge (u, H) of c ticks says: a slot with u pays c unless it holds all of H, and one without
+    u pays c if it holds any of H. At first they are the tensors.
+
+    To leave v out, each charge (u, H) of c with v in H and each charge (v, B) of b are joined to
+    (u, H - v + B) by some amount: those from one charge add up to at most c, and those to one to at
+    most b. What is left of c stays on (u, H - v). No slot S pays more than before. Let v be in S,
+    and look at what was c. Where u is not in S, or something of H is not, S paid c and pays at most
+    c now. Otherwise it pays what was joined to those B that are not all in S, for which it paid b.
+    Let v not be in S. Where u is in S, or something of H is, S paid c; otherwise it pays what was
+    joined to those B of which something is in S, for which it paid b.
+    """
+
+    def __init__(self, problem: PlacementProblem, io: Ints) -> None:
+        self._ticks: dict[tuple[int, frozenset[int]], int] = {}
+        self._of: list[set[frozenset[int]]] = [set() for _ in range(problem.num_ops)]
+        self._into: list[set[tuple[int, frozenset[int]]]] = [set() for _ in range(problem.num_ops)]
+        ptr, consumer = problem.consumer_ptr.tolist(), problem.consumer.tolist()
+        for t, u in enumerate(problem.producer.tolist()):
+            self._add(u, frozenset(consumer[ptr[t] : ptr[t + 1]]), int(io[t]))
+
+    def loss(self, v: int) -> int:
+        """Ticks that go unpaid where v is left out and its neighbours are apart."""
+        comes = sum(self._ticks[charge] for charge in self._into[v])
+        goes = sum(self._ticks[v, heads] for heads in self._of[v])
+        return abs(comes - goes)
+
+    def leave_out(self, v: int) -> set[int]:
+        """Leave an op out and return those whose loss may be another now."""
+        near = {u for u, _ in self._into[v]}.union(*self._of[v])
+        left = {heads: self._take(v, heads) for heads in sorted(self._of[v], key=sorted)}
+        for u, heads in sorted(self._into[v], key=lambda charge: (charge[0], sorted(charge[1]))):
+            rest, others = self._take(u, heads), heads - {v}
+            near |= others
+            for behind, ticks in left.items():
+                joined = min(rest, ticks)
+                self._add(u, others | behind, joined)
+                left[behind] -= joined
+                rest -= joined
+            self._add(u, others, rest)
+        return near
+
+    def all(self) -> list[tuple[int, frozenset[int], int]]:
+        """Return the charges as (u, H, ticks)."""
+        return [(u, heads, ticks) for (u, heads), ticks in self._ticks.items()]
+
+    def _add(self, u: int, heads: frozenset[int], ticks: int) -> None:
+        if ticks and heads:
+            self._ticks[u, heads] = self._ticks.get((u, heads), 0) + ticks
+            self._of[u].add(heads)
+            for v in heads:
+                self._into[v].add((u, heads))
+
+    def _take(self, u: int, heads: frozenset[int]) -> int:
+        self._of[u].discard(heads)
+        for v in heads:
+            self._into[v].discard((u, heads))
+        return self._ticks.pop((u, heads))
 
 
 class Reduction:
@@ -537,10 +646,13 @@ class Reduction:
         from placeopt.model.ideals import ideal_lattice
 
         kept = self._without_idle_ends()
-        cheapest = self._by_cost(kept)
-        left_out = 0
+        charges = Charges(self.problem, self.io)
+        for v in sorted(set(range(self.problem.num_ops)) - kept):
+            charges.leave_out(v)
+        losses = [(self._loss(v, charges), v) for v in sorted(kept)]
+        heapify(losses)
         while not stop():
-            nodes = self._nodes(kept)
+            nodes = self._nodes(kept, charges)
             n = len(nodes.ops)
             self.most_nodes = max(self.most_nodes, n)
             edges = np.array(nodes.edges, np.int64).reshape(-1, 2)
@@ -548,12 +660,27 @@ class Reduction:
             if lattice is not None:
                 return nodes, lattice
             step = max(1, len(kept) // 12)
-            gone = cheapest[left_out : left_out + step]
-            left_out += step
-            if len(kept) - len(gone) < 2:
+            if len(kept) - step < 2:
                 return None
-            kept = kept - set(gone)
+            self._leave_out(step, kept, charges, losses)
         return None
+
+    def _leave_out(
+        self, number: int, kept: set[int], charges: Charges, losses: list[tuple[int, int]]
+    ) -> None:
+        """Leave out the ops whose losses are least; `losses` is a heap that may have old ones."""
+        while number > 0:
+            loss, v = heappop(losses)
+            if v in kept and loss == self._loss(v, charges):
+                kept.remove(v)
+                number -= 1
+                for w in sorted(kept & charges.leave_out(v)):
+                    heappush(losses, (self._loss(w, charges), w))
+
+    def _loss(self, v: int, charges: Charges) -> int:
+        """Ticks that leaving an op out can hide: its own, and what its neighbours pay no more."""
+        times = [int(x[v]) for x in (self.slot_time, self.pool_time) if x[v] >= 0]
+        return min(times) + charges.loss(v)
 
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost
@@ -578,12 +705,7 @@ class Reduction:
         np.add.at(sent, self.problem.producer, self.io)
         return sent
 
-    def _by_cost(self, ops: set[int]) -> list[int]:
-        """Ops by the time that leaving them out can hide."""
-        size = np.maximum(self.slot_time, self.pool_time) + self._sent()
-        return sorted(ops, key=lambda v: (size[v], v))
-
-    def _nodes(self, kept: set[int]) -> Nodes:
+    def _nodes(self, kept: set[int], charges: Charges) -> Nodes:
         """Return the reduced graph of the ops `kept`."""
         p = self.problem
         graph = _op_graph(p, kept)
@@ -597,18 +719,39 @@ class Reduction:
         order = list(nx.lexicographical_topological_sort(merged, key=position.__getitem__))
         number = {g: i for i, g in enumerate(order)}
         node = {v: number[g] for v, g in group.items()}
-        tensors = []
-        for t, u in enumerate(p.producer.tolist()):
-            consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
-            heads = {node[c] for c in consumers if c in kept} - {node.get(u)}
-            if u in kept and heads:
-                tensors.append((node[u], tuple(sorted(heads)), t))
+        paid: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        for u, heads, ticks in charges.all():
+            behind = tuple(sorted({node[v] for v in heads} - {node[u]}))
+            if behind:
+                paid[node[u], behind] += ticks
         return Nodes(
             [sorted(members[g]) for g in order],
             [self._group_pool_time(graph, members[g]) for g in order],
             sorted((number[u], number[v]) for u, v in merged.edges),
-            tensors,
+            sorted((u, heads, ticks) for (u, heads), ticks in paid.items()),
+            self._between(kept, node),
         )
+
+    def _between(self, kept: set[int], node: dict[int, int]) -> list[Between]:
+        """Return what was left out between nodes, ops between the same ones together."""
+        p = self.problem
+        (before, predecessor, _), (behind, successor, _) = p.predecessors, p.successors
+        order = p.topological_order.tolist()
+        first = _nearest(order, before, predecessor, node)
+        last = _nearest(order[::-1], behind, successor, node)
+        found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        for v in order:
+            if v not in kept and first[v] and last[v] and not first[v] & last[v]:
+                ends = tuple(sorted(first[v])), tuple(sorted(last[v]))
+                found.setdefault(ends, []).append(v)
+        return [
+            Between(
+                *ends,
+                -1 if (self.slot_time[ops] < 0).any() else int(self.slot_time[ops].sum()),
+                int(p.resident[ops].sum()),
+            )
+            for ends, ops in found.items()
+        ]
 
     def _merge_classes(
         self, graph: nx.DiGraph, group: dict[int, int], members: dict[int, list[int]]
@@ -664,6 +807,17 @@ class Reduction:
             return times[ops[0]]
         crossing = _crossing_time(graph, ops, times)
         return 0 if crossing is None else crossing
+
+
+def _nearest(order: list[int], ptr: Ints, near: Ints, node: dict[int, int]) -> list[set[int]]:
+    """Return per op the first nodes on its paths backwards, where `near` are its neighbours there
+    and `order` begins with the ops that have none.
+    """
+    found: list[set[int]] = [set() for _ in order]
+    for v in order:
+        for u in near[ptr[v] : ptr[v + 1]].tolist():
+            found[v] |= {node[u]} if u in node else found[u]
+    return found
 
 
 def _op_graph(problem: PlacementProblem, ops: Iterable[int]) -> nx.DiGraph:

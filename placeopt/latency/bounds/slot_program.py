@@ -58,6 +58,11 @@ class FlowArrays(NamedTuple):
     most_open: int
     step: int  # bytes
     steps: int
+    between_ptr: Ints  # (N + 1,) what was left out before or behind a node
+    between: Ints  # slots that hold a node before and one behind hold it, too
+    between_behind: Flags  # whether the node is behind it
+    between_time: Ints  # (B,) ticks on an accelerator, -1 where it cannot run
+    between_resident: Ints  # (B,) bytes
 
 
 class Flow(NamedTuple):
@@ -91,6 +96,8 @@ class _Way(NamedTuple):
     chosen: Ints  # (classes,) nodes inside S
     inside: Ints  # (m,) consumers inside S
     holds: Flags  # (m,) producer inside S
+    before: Ints  # (B,) nodes of S before what was left out
+    behind_it: Ints  # (B,) nodes of S behind it
     ahead: Ints  # (N + 2,) classes of S with nodes inside I', at each depth as all below
     behind: Ints  # classes of S with nodes outside I
     at: Ints  # ideal
@@ -103,7 +110,7 @@ class _Way(NamedTuple):
 
 
 @entry
-def _way(nodes: int, tensors: int, classes: int) -> _Way:
+def _way(nodes: int, tensors: int, classes: int, between: int) -> _Way:
     """Return a way that has not begun."""
     d = nodes + 2
     return _Way(
@@ -111,6 +118,8 @@ def _way(nodes: int, tensors: int, classes: int) -> _Way:
         chosen=np.zeros(classes, np.int64),
         inside=np.zeros(tensors, np.int64),
         holds=np.zeros(tensors, np.bool_),
+        before=np.zeros(between, np.int64),
+        behind_it=np.zeros(between, np.int64),
         ahead=np.zeros(d, np.int64),
         behind=np.zeros(d, np.int64),
         at=np.zeros(d, np.int64),
@@ -210,6 +219,25 @@ def _put_back(a: FlowArrays, way: _Way, node: int) -> None:
             way.holds[a.touch_tensor[e]] = False
         else:
             way.inside[a.touch_tensor[e]] -= 1
+    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+        if a.between_behind[e]:
+            way.behind_it[a.between[e]] -= 1
+        else:
+            way.before[a.between[e]] -= 1
+
+
+@inlined
+def _drawn_in(a: FlowArrays, way: _Way, node: int) -> tuple[int, int]:
+    """Return ticks and bytes of what was left out between this node and the slot, whose nodes come
+    in from behind. The ticks are -1 where it cannot run there.
+    """
+    ticks, size = 0, 0
+    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+        b = a.between[e]
+        if not a.between_behind[e] and way.before[b] == 0 and way.behind_it[b] > 0:
+            size += a.between_resident[b]
+            ticks = -1 if min(ticks, a.between_time[b]) < 0 else ticks + a.between_time[b]
+    return ticks, size
 
 
 @inlined
@@ -222,21 +250,21 @@ def _may_take(
     node: int,
     room: int,
 ) -> bool:
-    """Whether a slot with this node too can lead to a cost below the limit; what it computes, who
-    visits it, and which classes it leaves behind.
+    """Whether a slot with this node too can lead to a cost below the limit; what it computes and
+    takes, who visits it, and which classes it leaves behind.
     """
-    if (
-        node > way.taken[depth]
-        or a.slot_time[node] < 0
-        or way.used[depth] + a.resident[node] > a.capacity
-    ):
+    if node > way.taken[depth] or a.slot_time[node] < 0:
+        return False
+    ticks, size = _drawn_in(a, way, node)
+    if ticks < 0 or way.used[depth] + a.resident[node] + size > a.capacity:
         return False
     d, g, below = depth + 1, a.group[node], lattice.child_ideal[way.edge[depth] - 1]
     way.visits[d] = way.visits[depth] + flow.node[node]
     for e in range(a.edge_ptr[node], a.edge_ptr[node + 1]):
         if _contains(lattice, way.at[0], a.edge_head[e]):  # then it is in the slot
             way.visits[d] -= flow.edge[e]
-    way.compute[d] = way.compute[depth] + a.slot_time[node]
+    way.compute[d] = way.compute[depth] + a.slot_time[node] + ticks
+    way.used[d] = way.used[depth] + a.resident[node] + size
     if way.visits[d] * way.compute[d] + flow.low[below] >= room:  # grows with the slot
         return False
     opens = way.chosen[g] == 0 and way.within[g] < a.group_size[g]
@@ -251,7 +279,7 @@ def _take(a: FlowArrays, way: _Way, depth: int, node: int) -> None:
     way.ahead[d] = way.ahead[depth] + (1 if way.chosen[g] == 0 and way.within[g] > 1 else 0)
     way.ahead[d] -= 1 if way.chosen[g] > 0 and way.chosen[g] + 1 == way.within[g] else 0
     way.chosen[g] += 1
-    way.used[d], way.moved[d] = way.used[depth] + a.resident[node], way.moved[depth]
+    way.moved[d] = way.moved[depth]
     for e in range(a.touch_ptr[node], a.touch_ptr[node + 1]):
         t = a.touch_tensor[e]
         if a.touch_producer[e]:
@@ -263,6 +291,11 @@ def _take(a: FlowArrays, way: _Way, depth: int, node: int) -> None:
             way.inside[t] += 1
         if before != after:
             way.moved[d] += a.io_time[t] if after else -a.io_time[t]
+    for e in range(a.between_ptr[node], a.between_ptr[node + 1]):
+        if a.between_behind[e]:
+            way.behind_it[a.between[e]] += 1
+        else:
+            way.before[a.between[e]] += 1
 
 
 @inlined
@@ -430,7 +463,7 @@ def fill_rows(
     """Fill the rows `first`..`last`-1 of the tables as far as they can lead to a cost below the
     limit.
     """
-    way = _way(len(a.resident), len(a.io_time), len(a.group_size))
+    way = _way(len(a.resident), len(a.io_time), len(a.group_size), len(a.between_time))
     _fill(a, lattice, flow, tables, way, first, last)
 
 
