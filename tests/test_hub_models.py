@@ -52,7 +52,7 @@ def test_blocks_are_placed_apart_and_compute_the_same(name):
     assert len(groups) >= 4
     where = np.random.default_rng(0).integers(0, 4, problem.num_ops)
     device = np.where(problem.colocation >= 0, problem.colocation % 4, where)
-    from placeopt.exports.sharded import placed_module
+    from placeopt.exports.torch_module import placed_module
     from placeopt.programs.calls import homes
     from placeopt.programs.torch_program import torch_program
 
