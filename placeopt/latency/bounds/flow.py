@@ -33,10 +33,12 @@ one is, and nothing else waits between the two: both enter the pool in one step.
 
 Devices may differ: every slot takes the smallest times and the largest capacity of any accelerator.
 
-Graphs are made small enough first (`reduce`). Ops that take no time and whose results nobody needs
-are left out; ops of a colocation class that only follow, or only feed, their neighbour become one
-node; and if there are still too many ideals, the cheapest ops are left out, while the order through
-them stays. Each step relaxes the problem: a bound for the reduced graph holds for the whole one.
+Graphs are made small enough first (`Reduction`). Ops that take no time and whose results nobody
+needs are left out; ops of a colocation class that only follow, or only feed, their neighbour become
+one node; and if there are still too many ideals, ops are left out that hide little (`_loss`). The
+order through them stays; slots are convex, so what lies between two nodes of a slot is in it
+(`Between`); and slots pay for the tensors on the way (`Charges`). Each step relaxes the problem: a
+bound for the reduced graph holds for the whole one.
 """
 
 from __future__ import annotations
@@ -668,7 +670,7 @@ class Reduction:
     def _leave_out(
         self, number: int, kept: set[int], charges: Charges, losses: list[tuple[int, int]]
     ) -> None:
-        """Leave out the ops whose losses are least; `losses` is a heap that may have old ones."""
+        """Leave out the ops whose losses are least; `losses` is a heap that may hold old ones."""
         while number > 0:
             loss, v = heappop(losses)
             if v in kept and loss == self._loss(v, charges):
