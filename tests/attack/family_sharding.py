@@ -14,7 +14,7 @@ import placeopt as po
 from placeopt.model.errors import SolverError
 from placeopt.model.objective import objective_of
 from placeopt.sharding import reduction
-from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.compact import condense, draft_of, usage_unit
 from placeopt.sharding.problem import ShardingProblem, ShardingSolution
 from placeopt.sharding.reduction import reduce
 
@@ -97,8 +97,11 @@ SMALL = (("MOST_GROWTH", (1, 4)), ("MOST_WORK", (1,)), ("ROUNDS", (1,)))
 
 def reductions(problem, drawn, best, rng):
     """Return a difference where what the reductions leave for choices below some cost is not the
-    best choice, or not worth what it was.
+    best choice, or not worth what it was. Where usage is counted in larger units it is rounded up,
+    and drafts may lack choices.
     """
+    if usage_unit(problem) > 1:
+        return []
     whole = condense(*draft_of(problem))
     if whole.compact.num_nodes == 0 or best >= NO_LIMIT // (
         problem.num_nodes + problem.num_edges + 1
