@@ -393,7 +393,7 @@ def draw_tables() -> None:
         if not path.exists():
             continue
         rows = read_csv(path)
-        parts.append(f"## {stage}\n\n{(jobs.__doc__ or '').strip()}\n")
+        parts.append(f"## {stage}\n\n{' '.join((jobs.__doc__ or '').split())}\n")
         if stage == "optima":
             seconds = np.array([float(row["seconds"]) for row in rows])
             proved = sum(
