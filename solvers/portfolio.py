@@ -10,32 +10,21 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from placeopt.makespan.bounds.analysis import Analysis
-from placeopt.model.placement import Placement
-from placeopt.model.threads import num_threads
-from placeopt.solvers.exact.makespan_cp_sat import search_makespan
-from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solvers.stages import LARGE, PLACED, SAMPLING, SLOW, Stages, hot_kernels, in_turn
 from placeopt.solving.bound import LEAST_SECONDS
-from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.deadline import is_large
 from placeopt.solving.options import named, option
 from placeopt.solving.plugin import PluginTracker
-from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run_part
-from placeopt.solving.scheduler import Scheduler, load
-from placeopt.solving.tactic import VALUE, Runs, Steps
+from placeopt.solving.scheduler import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
 
@@ -72,11 +61,13 @@ class Portfolio(MeasuringSearch):
             run_part(tracker, own, initial=tracker.solution)
             return
         timed = tracker.budget.evaluations is None and tracker.seconds_left >= LEAST_SECONDS
-        loading = load("placeopt.solvers.portfolio") if timed else None
+        loading = load("placeopt.solvers.portfolio_tactics") if timed else None
         stages = self.begin(tracker)
         if loading is not None and self.measure is None and stages.registered("lns"):
             loading.join(min(tracker.seconds_left, threading.TIMEOUT_MAX))
             if not loading.is_alive() and not tracker.stop():
+                from placeopt.solvers.portfolio_tactics import NAMES, chosen, improve
+
                 names = named(self.tactics, NAMES, "portfolio option tactics")
                 tactics = chosen(names, lns=self.lns, prove=self.prove)
                 improve(stages, tactics, self.walks)
@@ -103,247 +94,3 @@ class Portfolio(MeasuringSearch):
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
         return stages
-
-
-LNS_SECONDS = 5e-4
-"""Seconds per op and device that large neighbourhood search needs for its first step, about."""
-
-
-def chosen(names: Sequence[str], *, lns: bool, prove: bool) -> list[Tactic]:
-    """Return the tactics of these names that the options of the portfolio allow."""
-    known = [*SEARCHES, *(PROVERS if prove else ())]
-    return [t for t in known if t.name in names and (lns or t.name != "lns")]
-
-
-def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
-    """Improve what the heuristics found, and prove beside it, until the budget is spent or the
-    bound is met.
-
-    Parameters
-    ----------
-    walks : of annealing at the same time, where it has as many cores.
-    """
-    threads = stages.evaluator.threads
-    cores = num_threads() if threads is None else threads
-    Scheduler(tactics, PortfolioFacts(stages, walks), stages.tracker, threads=cores).run()
-
-
-class PortfolioFacts(MakespanFacts):
-    """What the tactics of one solve share."""
-
-    def __init__(self, stages: Stages, walks: int) -> None:
-        self.stages, self.walks = stages, walks
-        problem, tracker = stages.evaluator.problem, stages.tracker
-        settings: Any = make_solver("cp-sat", warm_start=False, windows=False)
-        analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
-        super().__init__(settings, analysis, tracker, search_makespan)
-
-    @property
-    def window_seconds(self) -> float:
-        """Seconds that large neighbourhood search needs for its first step, about."""
-        problem = self.analysis.problem
-        return LNS_SECONDS * problem.num_ops * problem.num_devices
-
-    def takes(self, name: str) -> bool:
-        """Whether a search is registered and its kernels are compiled."""
-        return self.stages.takes(name, hot_kernels(self.stages.evaluator.problem, name))
-
-
-def _anneal(state: State, part: Tracker[Placement]) -> bool:
-    """Anneal from the incumbent."""
-    threads = state.threads
-    walks = min(state.facts.walks, threads)
-    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
-    run_part(part, solver, initial=part.solution)
-    return False
-
-
-SEARCHES: tuple[Tactic, ...] = (
-    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing"), slow=True),
-    Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
-)
-"""Tactics that improve the incumbent; those before others begin first."""
-
-NAMES = tuple(tactic.name for tactic in (*SEARCHES, *PROVERS))
-"""Names of all of them."""
-
-
-HEURISTICS = (
-    "single-device",
-    "heft",
-    "etf",
-    "critical-path",
-    "edge-zeroing",
-    "dsc",
-    "peft",
-    "cpop",
-    "m-etf",
-    "m-topo",
-    "round-robin",
-    "enumerative",
-    "m-sct",
-    "linear-dp",
-)
-"""Run in this order as far as they are registered for the objective and the budget lasts."""
-
-PLACED = 4
-"""The first heuristics (one on large problems) run before the bound: even the shortest budget ends
-with a placement."""
-
-LARGE, FIRST, SECOND = 1_000_000, "heft", "etf"
-"""Size (ops times devices) above which these heuristics come before the others."""
-
-SHARE_OF_FIRST = {"heft": 0.0, "etf": 1.5, "critical-path": 3.0}
-"""On large problems, the least time of a heuristic as a multiple of the first one's (2 where not
-named): one that would not come back in time is left out."""
-
-SLOW = {
-    "m-sct": 2000,
-    "linear-dp": 2000,
-    "edge-zeroing": 20_000,
-    "dsc": 20_000,
-    "enumerative": 20_000,
-}
-"""Number of ops above which a heuristic is left out: it may not come back in time."""
-
-BOUND_SECONDS = 2.0
-BOUND_SECONDS_PER_OP = 1e-4
-SAMPLING = 0.1
-"""Share of the evaluations, after the heuristics, for cross-entropy; annealing has the others."""
-
-
-def hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
-    """Groups of kernels in which a search spends its time."""
-    walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
-    return {
-        "annealing": ("walks",) if walks else ("populations",),
-        "cross-entropy": ("populations",),
-    }.get(search, ())
-
-
-def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
-    """Heuristics in the order in which they run; on large problems the one that is worth its time
-    comes first.
-    """
-    if not is_large(problem, LARGE):
-        return HEURISTICS
-    return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
-
-
-class Stages:
-    """Runs solvers one after the other on one budget and one incumbent."""
-
-    def __init__(self, evaluator: BudgetedEvaluator) -> None:
-        self.evaluator, self.tracker = evaluator, evaluator.tracker
-        self._left_out: list[str] = []  # in a first run
-        self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
-
-    @property
-    def by_evaluations(self) -> bool:
-        """Whether evaluations are the limit."""
-        return self.tracker.budget.evaluations is not None
-
-    def bound(self) -> None:
-        """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not
-        enough.
-        """
-        seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
-        enough = seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops
-        if (
-            enough or self.tracker.lower_bound == 0
-        ):  # the quickest ones are often proved before the search
-            seconds = seconds if enough else 0.0
-            if self.evaluator.measure is None:  # bounds hold for the model, not for a clock
-                report = self.evaluator.objective.bounds(
-                    self.evaluator.problem, seconds, None, self.tracker.value
-                )
-                self.tracker.raise_bound(report.value, report.method)
-
-    def slices(self) -> None:
-        """Offer equal slices of a topological order: an answer at once, where every heuristic takes
-        its time.
-        """
-        problem = self.evaluator.problem
-        device = np.empty(problem.num_ops, np.int64)
-        device[problem.topological_order] = (
-            np.arange(problem.num_ops) * problem.num_devices // problem.num_ops
-        )
-        self.evaluator.value_of(Placement(device))
-
-    def heuristic(self, name: str) -> None:
-        """Run a heuristic on half of what is left; the first one that finds an answer may take it
-        all.
-        """
-        tracker, measured = self.tracker, self.evaluator.measure is not None
-        if not self.registered(name) or not self._compiled(
-            name, kernels_of(self.evaluator.objective, [make_solver(name)])
-        ):
-            return
-        large = is_large(self.evaluator.problem, LARGE)
-        needed = tracker.solution is None  # an answer, even a late one
-        expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
-        if not needed and (
-            tracker.stop() or self._nothing_left() or tracker.seconds_left < expected
-        ):
-            return
-        before = tracker.elapsed
-        result = run_part(
-            tracker,
-            make_solver(name),
-            seconds=None if needed or (large and name == FIRST) else self._seconds(0.5),
-            target=self.evaluator.target,
-            adopt=not measured,
-        )
-        if name == FIRST and large:
-            self.first_seconds = tracker.elapsed - before
-        if measured and result is not None and result.solution is not None:
-            self.evaluator.value_of(Placement(result.solution.device))
-
-    def search(self, name: str, share: float, **options: Any) -> None:
-        """Run a search from the incumbent on a share of what is left."""
-        tracker = self.tracker
-        if tracker.stop() or self._nothing_left():
-            return
-        if not self.takes(name, hot_kernels(self.evaluator.problem, name)):
-            return
-        evaluations = None
-        if tracker.budget.evaluations is not None:
-            evaluations = max(1, int(tracker.evaluations_left * share))
-        run_part(
-            tracker,
-            make_solver(name, **options),
-            seconds=self._seconds(share),
-            evaluations=evaluations,
-            initial=tracker.solution,
-            target=self.evaluator.target,
-        )
-
-    def takes(self, name: str, kernels: Sequence[str]) -> bool:
-        """Whether a search is registered for the objective and its kernels are compiled."""
-        return self.registered(name) and self._compiled(name, kernels)
-
-    def registered(self, name: str) -> bool:
-        """Whether a solver is registered and takes the objective."""
-        spec = specs("placement").get(name)
-        return spec is not None and self.evaluator.objective.name in spec.accepted
-
-    def _compiled(self, name: str, kernels: Sequence[str]) -> bool:
-        """Whether the kernels of a stage are compiled; notes that it is left out where they are
-        not.
-        """
-        if ready(kernels) or (name in HEURISTICS and self.tracker.solution is None):
-            return True
-        self._left_out.append(name)
-        searches = [part for part in self._left_out if part not in HEURISTICS]
-        parts = [f"{len(self._left_out) - len(searches)} heuristics", *searches]
-        self.tracker.message = (
-            f"a first run, without {' and '.join(parts)}: their kernels were not compiled yet"
-        )
-        return False
-
-    def _seconds(self, share: float) -> float | None:
-        return None if self.tracker.budget.seconds is None else self.tracker.seconds_left * share
-
-    def _nothing_left(self) -> bool:
-        """Whether what remains of a nearly spent budget would not carry another solver's start."""
-        return self.tracker.seconds_left < 1e-3

@@ -215,3 +215,16 @@ def test_cp_sat_leaves_signals_alone():
     direct = re.compile(r"CpSolver\(|\b(cp_)?solver\.solve\(\w*(model|cp)\b")
     found = {name_of(path) for path in FILES if direct.search(path.read_text())}
     assert found == {"placeopt/model/cp_sat.py"}
+
+
+@pytest.mark.parametrize(
+    ("module", "late"),
+    [
+        ("placeopt.solvers.portfolio", "ortools.sat.python.cp_model"),
+        ("placeopt.runtime.torch_runtime", "torch"),
+    ],
+)
+def test_what_takes_long_to_import_is_imported_late(module, late):
+    """The portfolio loads CP-SAT while its heuristics run; a runtime says what is not installed."""
+    code = f"import sys, {module}; sys.exit({late!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

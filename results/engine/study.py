@@ -44,7 +44,7 @@ from placeopt.instances.sources import load_graph
 from placeopt.io.serialize import save
 from placeopt.solvers.exact.latency_tactics import TACTICS as LATENCY
 from placeopt.solvers.exact.period_tactics import TACTICS as PERIODIC
-from placeopt.solvers.portfolio import NAMES
+from placeopt.solvers.portfolio_tactics import NAMES
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE / "runs"

@@ -20,8 +20,8 @@ from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import period_batch, period_value
-from placeopt.solvers.portfolio import HEURISTICS
 from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solvers.stages import HEURISTICS
 from placeopt.solving.registry import make_solver, specs
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")

@@ -14,7 +14,7 @@ from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.placement import Placement
-from placeopt.solvers import portfolio
+from placeopt.solvers import portfolio_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
 from placeopt.solvers.portfolio import Portfolio
 from placeopt.solvers.search.lns import Lns, WindowSearch
@@ -75,8 +75,8 @@ def test_a_contradiction_of_the_proof_is_raised(problem, monkeypatch):
         raise SolverError("bound above value")
 
     provers = (Runs("fails", BOUND, fail),)
-    monkeypatch.setattr(portfolio, "PROVERS", provers)
-    monkeypatch.setattr(portfolio, "NAMES", ("annealing", "fails"))
+    monkeypatch.setattr(portfolio_tactics, "PROVERS", provers)
+    monkeypatch.setattr(portfolio_tactics, "NAMES", ("annealing", "fails"))
     with pytest.raises(SolverError, match="bound above value"):
         po.solve(problem, "portfolio", seconds=20, threads=2)
     assert not side_threads()

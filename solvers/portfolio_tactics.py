@@ -1,0 +1,85 @@
+"""The tactics of the portfolio within a limit of time: its searches, and what proves makespans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.model.threads import num_threads
+from placeopt.solvers.exact.makespan_cp_sat import search_makespan
+from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
+from placeopt.solvers.stages import hot_kernels
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run_part
+from placeopt.solving.scheduler import Scheduler
+from placeopt.solving.tactic import VALUE, Runs, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placeopt.model.placement import Placement
+    from placeopt.solvers.stages import Stages
+    from placeopt.solving.tactic import State, Tactic
+    from placeopt.solving.tracker import Tracker
+
+LNS_SECONDS = 5e-4
+"""Seconds per op and device that large neighbourhood search needs for its first step, about."""
+
+
+def chosen(names: Sequence[str], *, lns: bool, prove: bool) -> list[Tactic]:
+    """Return the tactics of these names that the options of the portfolio allow."""
+    known = [*SEARCHES, *(PROVERS if prove else ())]
+    return [t for t in known if t.name in names and (lns or t.name != "lns")]
+
+
+def improve(stages: Stages, tactics: list[Tactic], walks: int) -> None:
+    """Improve what the heuristics found, and prove beside it, until the budget is spent or the
+    bound is met.
+
+    Parameters
+    ----------
+    walks : of annealing at the same time, where it has as many cores.
+    """
+    threads = stages.evaluator.threads
+    cores = num_threads() if threads is None else threads
+    Scheduler(tactics, PortfolioFacts(stages, walks), stages.tracker, threads=cores).run()
+
+
+class PortfolioFacts(MakespanFacts):
+    """What the tactics of one solve share."""
+
+    def __init__(self, stages: Stages, walks: int) -> None:
+        self.stages, self.walks = stages, walks
+        problem, tracker = stages.evaluator.problem, stages.tracker
+        settings: Any = make_solver("cp-sat", warm_start=False, windows=False)
+        analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+        super().__init__(settings, analysis, tracker, search_makespan)
+
+    @property
+    def window_seconds(self) -> float:
+        """Seconds that large neighbourhood search needs for its first step, about."""
+        problem = self.analysis.problem
+        return LNS_SECONDS * problem.num_ops * problem.num_devices
+
+    def takes(self, name: str) -> bool:
+        """Whether a search is registered and its kernels are compiled."""
+        return self.stages.takes(name, hot_kernels(self.stages.evaluator.problem, name))
+
+
+def _anneal(state: State, part: Tracker[Placement]) -> bool:
+    """Anneal from the incumbent."""
+    threads = state.threads
+    walks = min(state.facts.walks, threads)
+    solver = make_solver("annealing", start="random", walks=walks, threads=threads)
+    run_part(part, solver, initial=part.solution)
+    return False
+
+
+SEARCHES: tuple[Tactic, ...] = (
+    Runs("annealing", VALUE, _anneal, when=lambda facts: facts.takes("annealing"), slow=True),
+    Steps("lns", VALUE, windows, needs=lambda facts: facts.window_seconds),
+)
+"""Tactics that improve the incumbent; those before others begin first."""
+
+NAMES = tuple(tactic.name for tactic in (*SEARCHES, *PROVERS))
+"""Names of all of them."""
