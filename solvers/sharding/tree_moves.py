@@ -2,7 +2,9 @@
 capacity.
 
 A move grows a tree of nodes of the core in which no two have an edge but those of the tree; the
-trees that hang on its nodes follow them. It gives back the usage of all of them, finds by dynamic
+trees that hang on its nodes follow them. A local move takes core and hanging trees for one graph,
+and nothing follows: where a whole tree hangs on a node, a part of it is much sooner decided anew.
+A move gives back the usage of all of them, finds by dynamic
 programming from the leaves what each subtree costs at least (edges to nodes outside are fixed,
 usage costs its price, what has no room is left out), and decides from the root down: the cheapest
 strategy that the room left over time allows. Usages are counted above the smallest of each node, so
@@ -56,8 +58,9 @@ class Board(NamedTuple):
 class Manner(NamedTuple):
     """How moves are made."""
 
-    most: int  # nodes of a tree in the core
+    most: int  # nodes of a tree in the core, or, if local, in all
     skip: float  # chance that a tree leaves out a node it could take
+    local: bool  # whether a move is local
 
 
 def board_of(compact: Compact, choice: Ints) -> Board:
@@ -85,6 +88,15 @@ def board_of(compact: Compact, choice: Ints) -> Board:
 
 
 @entry
+def mean_subtree(f):
+    """Return how many nodes follow a node that hangs on the core, itself counted, in the mean."""
+    size = np.ones(len(f.node_ptr) - 1, np.int64)
+    for v in range(f.core):
+        size[f.adj_node[f.core_ptr[v]]] += size[v]
+    return size[: f.core].sum() / max(f.core, 1)
+
+
+@entry
 def roots_at(f, c, over):
     """Return the nodes, no leaves, whose usage or that of nodes that hang on them falls on marked
     time points.
@@ -105,10 +117,18 @@ def roots_at(f, c, over):
 
 
 @inner
-def _touches_once(f, board, w):
+def _first_edge(f, v, local):
+    """Return where the edges of a node begin that lead on, or to the outside: all of them if local,
+    else those that lead to what hangs on it are left out.
+    """
+    return f.adj_ptr[v] if local else f.core_ptr[v]
+
+
+@inner
+def _touches_once(f, board, w, local):
     """Whether a node outside has exactly one neighbour in the tree."""
     touching = 0
-    for j in range(f.core_ptr[w], f.adj_ptr[w + 1]):
+    for j in range(_first_edge(f, w, local), f.adj_ptr[w + 1]):
         touching += board.place[f.adj_node[j]] >= 0
         if touching > 1:
             return False
@@ -125,29 +145,31 @@ def _join(f, board, count, w, parent, edge):
 
 
 @inner
-def _grow(f, board, root, most, skip, state):
-    """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then
-    with what follows.
+def _grow(f, board, root, most, manner, state):
+    """Grow a tree from `root` by breadth first search, in the core unless it is local; return its
+    number of nodes, then with what follows.
 
-    A root outside the core is alone with what follows it.
+    Unless it is local, a root outside the core is alone with what follows it.
     """
+    local, skip = manner.local, manner.skip
     count, done = 1, 0
     _join(f, board, 0, root, -1, -1)
-    while done < count and count < most and root >= f.core:
+    while done < count and count < most and (local or root >= f.core):
         v = board.order[done]
-        start, degree = f.core_ptr[v], f.adj_ptr[v + 1] - f.core_ptr[v]
+        start = _first_edge(f, v, local)
+        degree = f.adj_ptr[v + 1] - start
         turn = below(state, max(degree, 1))
         for k in range(degree):
             i = start + (k + turn) % degree
             w = f.adj_node[i]
             if count == most or board.place[w] >= 0 or (skip > 0 and uniform(state) < skip):
                 continue
-            if _touches_once(f, board, w):
+            if _touches_once(f, board, w, local):
                 _join(f, board, count, w, done, f.adj_edge[i])
                 count += 1
         done += 1
     total, done = count, 0
-    while done < total:
+    while not local and done < total:
         v = board.order[done]
         for i in range(f.adj_ptr[v], f.core_ptr[v]):
             _join(f, board, total, f.adj_node[i], done, f.adj_edge[i])
@@ -157,12 +179,12 @@ def _grow(f, board, root, most, skip, state):
 
 
 @inner
-def _believe(f, c, board, cores, count, price):
+def _believe(f, c, board, cores, count, price, local):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
 
-    The usage of the tree has been given back. What every strategy of a leaf has room for is known
-    already: `to_high`.
+    The usage of the tree has been given back. What a leaf costs with all strategies that have room
+    is known already unless the move is local: `to_high`.
     """
     for i in range(count):
         v = board.order[i]
@@ -171,7 +193,7 @@ def _believe(f, c, board, cores, count, price):
         for x in range(len(b)):
             b[x] = f.cost[start + x] + price[v] * f.usage[start + x]
         if i < cores:
-            for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
+            for k in range(_first_edge(f, v, local), f.adj_ptr[v + 1]):
                 if board.place[f.adj_node[k]] < 0:
                     add_fixed(f, board.choice, v, k, b)
     for i in range(count - 1, -1, -1):
@@ -190,7 +212,7 @@ def _believe(f, c, board, cores, count, price):
             break
         w = board.order[board.parent[i]]
         target = board.belief[f.node_ptr[w] : f.node_ptr[w + 1]]
-        if free and v < f.core and f.core_ptr[v] == f.adj_ptr[v]:
+        if free and not local and v < f.core and f.core_ptr[v] == f.adj_ptr[v]:
             at = f.high_ptr[board.link[i]]
             for y in range(len(target)):
                 target[y] += f.to_high[at + y]
@@ -212,7 +234,7 @@ def _pass_on(b, table, at, target):
 
 
 @inner
-def _value(f, board, count, price):
+def _value(f, board, count, price, local):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of
     usage).
     """
@@ -223,7 +245,7 @@ def _value(f, board, count, price):
         cost += f.cost[at]
         priced += price[v] * f.usage[at]
         width = f.node_ptr[v + 1] - f.node_ptr[v]
-        for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
+        for k in range(_first_edge(f, v, local), f.adj_ptr[v + 1]):
             w, e = f.adj_node[k], f.adj_edge[k]
             if board.place[w] > i:
                 continue  # an edge of the tree, counted at its child
@@ -272,21 +294,21 @@ def _decide(f, c, board, count):
 
 @entry
 def improve(f, c, board, roots, price, manner, state):
-    """Make a move at each root, after `lift_trees` with the same prices; return by how much the
-    cost rose in all.
+    """Make a move at each root, after `lift_trees` with the same prices unless they are local;
+    return by how much the cost rose in all.
 
     A move that raises costs and prices together is undone.
     """
     change = 0.0
     for r in range(len(roots)):
-        cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
-        cost, priced = _value(f, board, count, price)
+        cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner, state)
+        cost, priced = _value(f, board, count, price, manner.local)
         for i in range(count):
             board.old[i] = board.choice[board.order[i]]
         _use(f, c, board, count, -1)
-        _believe(f, c, board, cores, count, price)
+        _believe(f, c, board, cores, count, price, manner.local)
         _decide(f, c, board, count)
-        new_cost, new_priced = _value(f, board, count, price)
+        new_cost, new_priced = _value(f, board, count, price, manner.local)
         if new_priced <= priced:
             change += new_cost - cost
         else:

@@ -10,13 +10,14 @@ give up another cannot take at the same time. So the search makes attempts, each
    is passed nowhere;
 3. *strict*: moves within the capacity, prices of usage high and low by turns.
 
-The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core. A phase ends with a
-cycle that gains nothing, or so little that in as many cycles again the attempt would not become the
-best, or after so many turns; the number doubles from attempt to attempt, so that a first good
-choice is there soon. There are five ways to begin: from a decoded choice, with the strict phase
-alone from one that is decoded within the capacity, from the best one, from the best one with the
-strict phase alone, and from what CP-SAT makes of windows of the best one. The next attempt begins
-as the last one did if that found a better choice, else in the next way.
+The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core; within the capacity
+local ones as well, up to a tenth of what follows a node of a hanging tree in the mean. A phase ends
+with a cycle that gains nothing, or so little that in as many cycles again the attempt would not
+become the best, or after so many turns; the number doubles from attempt to attempt, so that a first
+good choice is there soon. There are five ways to begin: from a decoded choice, with the strict
+phase alone from one that is decoded within the capacity, from the best one, from the best one with
+the strict phase alone, and from what CP-SAT makes of windows of the best one. The next attempt
+begins as the last one did if that found a better choice, else in the next way.
 
 In a window some nodes are free, and all others keep their strategy. It grows from a node by breadth
 first search over edges, and, where the node is live at a time point that has little room, over the
@@ -47,7 +48,7 @@ from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
 from placeopt.sharding.compact import as_draft, condense, costs_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, roots_at
+from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, mean_subtree, roots_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ JITTER = 0.2
 """Most part by which the prices of a turn are more or less: at prices a little off others gain and
 lose."""
 
-LOCAL_SIZE = 30
+INNER_SIZE = 30
 """Turns of trees of at most so many nodes begin at nodes of hanging trees, too."""
 
 SKIP = 0.05
@@ -116,7 +117,10 @@ class TreeSearch:
         )  # leaves move with their parents
         self._roots = np.concatenate([inner, np.arange(compact.core, compact.num_nodes)])
         self._inner = len(inner)
-        self.sizes = tree_sizes(compact.num_nodes - compact.core)
+        core, hanging = compact.num_nodes - compact.core, mean_subtree(self.factors)
+        self.following = [Manner(most, SKIP, local=False) for most in tree_sizes(max(3, core))]
+        local = [Manner(most, SKIP, local=True) for most in tree_sizes(hanging / 10)]
+        self.manners = [*self.following, *local]
         most = np.maximum.reduceat(compact.usage, compact.node_ptr[:-1])
         peak = over_time(compact.first, compact.last, most, len(compact.capacity))
         self.unlimited = compact._replace(capacity=np.maximum(peak, 0))
@@ -150,11 +154,11 @@ class TreeSearch:
         nodes, edges = costs_of(self.compact, choice)
         return int(nodes.sum()) + int(edges.sum())
 
-    def moves(self, roots: Ints, most: int, prices: Floats, compact: Compact) -> None:
-        """Make a move of a tree of up to `most` nodes at each root, usage priced by time point."""
-        manner = Manner(most, SKIP)
+    def moves(self, roots: Ints, manner: Manner, prices: Floats, compact: Compact) -> None:
+        """Make a move at each root, usage priced by time point."""
         price = prices_of_nodes(compact, prices)
-        lift_trees(self.factors, price)
+        if not manner.local:
+            lift_trees(self.factors, price)
         improve(self.factors, compact, self.board, roots, price, manner, self.state)
         self._made += len(roots)
 
@@ -214,16 +218,17 @@ class TreeSearch:
         prices : by time point; None for those of the bound, as they become better.
         """
         before, known = self._priced(prices), float(self.best_cost)
-        cycle = [(scale, most) for scale in scales for most in self.sizes]
+        manners = self.manners if prices is None else self.following  # exact without a capacity
+        cycle = [(scale, manner) for scale in scales for manner in manners]
         for turn in range(turns):
-            scale, most = cycle[turn % len(cycle)]
+            scale, manner = cycle[turn % len(cycle)]
             if prices is None:
                 urgent = self.urgent and scale == 1.0
                 now = self._prices * (self._jitter() * (URGENT_SCALE if urgent else scale))
             else:
                 now = scale * prices
-            for roots in self._turn(most):
-                self.moves(roots, most, now, compact)
+            for roots in self._turn(manner):
+                self.moves(roots, manner, now, compact)
                 if prices is None:
                     self._keep_best()
                 yield
@@ -246,13 +251,17 @@ class TreeSearch:
         amounts = c.usage[c.node_ptr[:-1] + self.board.choice]
         return over_time(c.first, c.last, amounts, len(c.capacity))
 
-    def _turn(self, most: int) -> Iterator[Ints]:
+    def _turn(self, manner: Manner) -> Iterator[Ints]:
         """Yield the roots of a turn's moves, piece by piece."""
-        left = max(1, int(SWEEP * (self.compact.num_nodes - self.compact.core)) // most)
+        most, nodes = manner.most, self.compact.num_nodes
+        left = max(1, int(SWEEP * (nodes if manner.local else nodes - self.compact.core)) // most)
+        low = 0 if most <= INNER_SIZE else self._inner
         while left > 0:
             count = min(left, self._limit, max(1, PIECE // most))
-            low = 0 if most <= LOCAL_SIZE else self._inner
-            yield self._roots[self.rng.integers(low, len(self._roots), size=count)]
+            if manner.local:
+                yield self.rng.integers(nodes, size=count)
+            else:
+                yield self._roots[self.rng.integers(low, len(self._roots), size=count)]
             left -= count
 
     def _squeeze(self) -> Iterator[None]:
@@ -272,10 +281,10 @@ class TreeSearch:
             within = c._replace(capacity=np.maximum(c.capacity, usage))
             self.board = board_of(within, self.board.choice)
             roots = self.rng.permutation(roots_at(self.factors, c, over))
-            most = self.sizes[turn % min(3, len(self.sizes))]
+            manner = self.manners[turn % min(3, len(self.manners))]
             while len(roots):
-                count = min(self._limit, max(1, PIECE // most))
-                self.moves(roots[:count], most, prices, within)
+                count = min(self._limit, max(1, PIECE // manner.most))
+                self.moves(roots[:count], manner, prices, within)
                 roots = roots[count:]
                 yield
         choice = self.board.choice.copy()
@@ -295,12 +304,11 @@ class TreeSearch:
             self.best, self.best_cost = self.board.choice.copy(), cost
 
 
-def tree_sizes(core: int) -> tuple[int, ...]:
-    """Return the sizes of trees: 3, 30, 300, ... up to the core."""
-    sizes = [3]
-    while 10 * sizes[-1] <= core:
-        sizes.append(10 * sizes[-1])
-    return tuple(sizes)
+def tree_sizes(most: float) -> list[int]:
+    """Return the sizes of trees: 3, 30, 300, ... up to `most`."""
+    return list(
+        itertools.takewhile(lambda size: size <= most, (3 * 10**i for i in itertools.count()))
+    )
 
 
 FIRST_PAIRS = 2000

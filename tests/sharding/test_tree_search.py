@@ -13,6 +13,7 @@ import placeopt as po
 from placeopt.sharding.compact import condense, draft_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.judge import sharding_violations
+from placeopt.solvers.sharding.tree_moves import Manner, improve
 from placeopt.solvers.sharding.tree_search import TreeSearch, Windows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
@@ -69,6 +70,63 @@ def test_squeezing_comes_back_into_the_capacity():
         amounts = c.usage[starts + search.board.choice]
         assert (over_time(c.first, c.last, amounts, len(c.capacity)) <= c.capacity).all()
     assert passed > 10
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_local_moves_keep_the_capacity_and_say_what_they_change(most):
+    """Within the capacity, costs fall by what is returned; no price, so none rises."""
+    moved = 0
+    for condensed, search, feasible in searches(range(300, 340)):
+        c, free = condensed.compact, np.zeros(condensed.compact.num_nodes)
+        manner = Manner(most, 0.0, local=True)
+        for root in range(c.num_nodes):
+            before = search.cost_of(search.board.choice)
+            roots = np.array([root])
+            change = improve(search.factors, c, search.board, roots, free, manner, search.state)
+            after = search.cost_of(search.board.choice)
+            assert after <= before * (1 + 1e-12)  # tables are in floats
+            assert after - before == pytest.approx(change, abs=1e-12 * before)
+            assert (search.board.place == -1).all()
+            moved += change < 0
+        assert tuple(condensed.expand(search.board.choice).tolist()) in feasible
+    assert moved > 10
+
+
+@pytest.mark.jit
+def test_a_local_move_of_one_node_is_the_best_of_its_strategies():
+    """With the others fixed, a node takes the cheapest strategy that has room, wherever it is: in
+    the core or in a tree that hangs on it.
+    """
+    hanging = 0
+    for condensed, search, feasible in searches(range(400, 440)):
+        c, free = condensed.compact, np.zeros(condensed.compact.num_nodes)
+        manner = Manner(1, 0.0, local=True)
+        for root in range(c.num_nodes):
+            costs = []
+            for x in range(int(c.num_choices[root])):
+                choice = search.board.choice.copy()
+                choice[root] = x
+                if tuple(condensed.expand(choice).tolist()) in feasible:
+                    costs.append(search.cost_of(choice))
+            roots = np.array([root])
+            improve(search.factors, c, search.board, roots, free, manner, search.state)
+            assert search.cost_of(search.board.choice) == pytest.approx(min(costs), rel=1e-12)
+            hanging += root < c.core
+    assert hanging > 10
+
+
+@pytest.mark.jit
+def test_long_chains_are_searched_in_parts():
+    """Local moves are made where much hangs on a node in the mean, and nowhere else."""
+    problem = contest_like("long chain", 1000, 7)
+    compact = condense(*draft_of(problem)).compact
+    search = TreeSearch(compact, least_usage(compact), np.random.default_rng(0))
+    assert any(manner.local for manner in search.manners)
+    wide = contest_like("dense", 300, 7)
+    compact = condense(*draft_of(wide)).compact
+    search = TreeSearch(compact, least_usage(compact), np.random.default_rng(0))
+    assert not any(manner.local for manner in search.manners)
 
 
 @pytest.mark.jit
