@@ -83,12 +83,12 @@ FAMILIES: dict[str, Family] = {
     "rich": Family(rich=3, layer=20, skips=0.2),
     "unlike": Family(lives="mixed", kinds=0, skips=0.4, branches=3),
     "tight": Family(lives="training", limit=Fraction(102, 100), mesh=(16, 2), kinds=4),
+    "long chain": Family(lives="inference", skips=0.0, branches=1, layer=80, idle=0.1),
 }
 """Families on which the solver was developed."""
 
 APART: dict[str, Family] = {
     "mixed follow": Family(lives="mixed", follow=0.4, kinds=2),
-    "long chain": Family(lives="inference", skips=0.0, branches=1, layer=80, idle=0.1),
     "tight staircase": Family(lives="staircase", limit=Fraction(103, 100), mesh=(4, 4)),
     "loose rich": Family(limit=Fraction(13, 10), rich=2, kinds=3, skips=0.3),
     "forward follow": Family(lives="inference", follow=0.9, layer=30, branches=3),

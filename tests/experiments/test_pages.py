@@ -396,7 +396,6 @@ MIXED = frozenset(
         "pipeline/",
         "pipeline_sizes/",
         "plans/",
-        "proofs/",
         "real_execution/",
         "scaling/",
         "sharding/",
