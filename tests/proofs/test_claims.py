@@ -17,12 +17,15 @@ sys.path.insert(0, str(PROOFS))
 import claims  # noqa: E402
 import more_families  # noqa: E402
 
+from placeopt.experiments.studies import ORIGIN  # noqa: E402
+
 
 def test_no_claim_is_without_a_proof_or_a_belief():
     """The pages as they are: every line is listed, and the table is that of the list."""
     rows = claims.rows()
     with (PROOFS / "claims.csv").open(newline="", encoding="utf-8") as file:
-        assert list(csv.DictReader(file)) == rows
+        table = [{k: x for k, x in row.items() if k not in ORIGIN} for row in csv.DictReader(file)]
+    assert table == rows
 
 
 @pytest.mark.parametrize(
