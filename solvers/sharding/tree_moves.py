@@ -2,13 +2,11 @@
 capacity.
 
 A move grows a tree of nodes of the core in which no two have an edge but those of the tree; the
-trees that hang on its nodes follow them. A local move takes core and hanging trees for one graph,
-and nothing follows: where a whole tree hangs on a node, a part of it is much sooner decided anew.
-A move gives back the usage of all of them, finds by dynamic
-programming from the leaves what each subtree costs at least (edges to nodes outside are fixed,
-usage costs its price, what has no room is left out), and decides from the root down: the cheapest
-strategy that the room left over time allows. Usages are counted above the smallest of each node, so
-there is always one.
+trees that hang on its nodes follow them (in a flat graph, whose core is all, nothing does). It
+gives back the usage of all of them, finds by dynamic programming from the leaves what each subtree
+costs at least (edges to nodes outside are fixed, usage costs its price, what has no room is left
+out), and decides from the root down: the cheapest strategy that the room left over time allows.
+Usages are counted above the smallest of each node, so there is always one.
 
 References
 ----------
@@ -37,6 +35,7 @@ from placeopt.sharding.decode import (
 
 if TYPE_CHECKING:
     from placeopt.model.arrays import Floats, Ints
+    from placeopt.sharding.bounds.message_passing import Factors
     from placeopt.sharding.compact import Compact
 
 
@@ -58,9 +57,15 @@ class Board(NamedTuple):
 class Manner(NamedTuple):
     """How moves are made."""
 
-    most: int  # nodes of a tree in the core, or, if local, in all
+    most: int  # nodes of a tree in the core
     skip: float  # chance that a tree leaves out a node it could take
-    local: bool  # whether a move is local
+
+
+def flat(factors: Factors) -> Factors:
+    """Return the same graph with all nodes in the core: moves there are of a few nodes, where else
+    a whole tree follows. Messages of the given factors stay as they are.
+    """
+    return factors._replace(core=0, core_ptr=factors.adj_ptr[:-1])
 
 
 def board_of(compact: Compact, choice: Ints) -> Board:
@@ -117,18 +122,10 @@ def roots_at(f, c, over):
 
 
 @inner
-def _first_edge(f, v, local):
-    """Return where the edges of a node begin that lead on, or to the outside: all of them if local,
-    else those that lead to what hangs on it are left out.
-    """
-    return f.adj_ptr[v] if local else f.core_ptr[v]
-
-
-@inner
-def _touches_once(f, board, w, local):
+def _touches_once(f, board, w):
     """Whether a node outside has exactly one neighbour in the tree."""
     touching = 0
-    for j in range(_first_edge(f, w, local), f.adj_ptr[w + 1]):
+    for j in range(f.core_ptr[w], f.adj_ptr[w + 1]):
         touching += board.place[f.adj_node[j]] >= 0
         if touching > 1:
             return False
@@ -145,31 +142,29 @@ def _join(f, board, count, w, parent, edge):
 
 
 @inner
-def _grow(f, board, root, most, manner, state):
-    """Grow a tree from `root` by breadth first search, in the core unless it is local; return its
-    number of nodes, then with what follows.
+def _grow(f, board, root, most, skip, state):
+    """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then
+    with what follows.
 
-    Unless it is local, a root outside the core is alone with what follows it.
+    A root outside the core is alone with what follows it.
     """
-    local, skip = manner.local, manner.skip
     count, done = 1, 0
     _join(f, board, 0, root, -1, -1)
-    while done < count and count < most and (local or root >= f.core):
+    while done < count and count < most and root >= f.core:
         v = board.order[done]
-        start = _first_edge(f, v, local)
-        degree = f.adj_ptr[v + 1] - start
+        start, degree = f.core_ptr[v], f.adj_ptr[v + 1] - f.core_ptr[v]
         turn = below(state, max(degree, 1))
         for k in range(degree):
             i = start + (k + turn) % degree
             w = f.adj_node[i]
             if count == most or board.place[w] >= 0 or (skip > 0 and uniform(state) < skip):
                 continue
-            if _touches_once(f, board, w, local):
+            if _touches_once(f, board, w):
                 _join(f, board, count, w, done, f.adj_edge[i])
                 count += 1
         done += 1
     total, done = count, 0
-    while not local and done < total:
+    while done < total:
         v = board.order[done]
         for i in range(f.adj_ptr[v], f.core_ptr[v]):
             _join(f, board, total, f.adj_node[i], done, f.adj_edge[i])
@@ -179,12 +174,12 @@ def _grow(f, board, root, most, manner, state):
 
 
 @inner
-def _believe(f, c, board, cores, count, price, local):
+def _believe(f, c, board, cores, count, price):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves,
     of the subtrees.
 
-    The usage of the tree has been given back. What a leaf costs with all strategies that have room
-    is known already unless the move is local: `to_high`.
+    The usage of the tree has been given back. What every strategy of a leaf has room for is known
+    already: `to_high`.
     """
     for i in range(count):
         v = board.order[i]
@@ -193,7 +188,7 @@ def _believe(f, c, board, cores, count, price, local):
         for x in range(len(b)):
             b[x] = f.cost[start + x] + price[v] * f.usage[start + x]
         if i < cores:
-            for k in range(_first_edge(f, v, local), f.adj_ptr[v + 1]):
+            for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
                 if board.place[f.adj_node[k]] < 0:
                     add_fixed(f, board.choice, v, k, b)
     for i in range(count - 1, -1, -1):
@@ -212,7 +207,7 @@ def _believe(f, c, board, cores, count, price, local):
             break
         w = board.order[board.parent[i]]
         target = board.belief[f.node_ptr[w] : f.node_ptr[w + 1]]
-        if free and not local and v < f.core and f.core_ptr[v] == f.adj_ptr[v]:
+        if free and v < f.core and f.core_ptr[v] == f.adj_ptr[v]:
             at = f.high_ptr[board.link[i]]
             for y in range(len(target)):
                 target[y] += f.to_high[at + y]
@@ -234,7 +229,7 @@ def _pass_on(b, table, at, target):
 
 
 @inner
-def _value(f, board, count, price, local):
+def _value(f, board, count, price):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of
     usage).
     """
@@ -245,7 +240,7 @@ def _value(f, board, count, price, local):
         cost += f.cost[at]
         priced += price[v] * f.usage[at]
         width = f.node_ptr[v + 1] - f.node_ptr[v]
-        for k in range(_first_edge(f, v, local), f.adj_ptr[v + 1]):
+        for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
             w, e = f.adj_node[k], f.adj_edge[k]
             if board.place[w] > i:
                 continue  # an edge of the tree, counted at its child
@@ -294,21 +289,21 @@ def _decide(f, c, board, count):
 
 @entry
 def improve(f, c, board, roots, price, manner, state):
-    """Make a move at each root, after `lift_trees` with the same prices unless they are local;
-    return by how much the cost rose in all.
+    """Make a move at each root, after `lift_trees` with the same prices; return by how much the
+    cost rose in all.
 
     A move that raises costs and prices together is undone.
     """
     change = 0.0
     for r in range(len(roots)):
-        cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner, state)
-        cost, priced = _value(f, board, count, price, manner.local)
+        cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
+        cost, priced = _value(f, board, count, price)
         for i in range(count):
             board.old[i] = board.choice[board.order[i]]
         _use(f, c, board, count, -1)
-        _believe(f, c, board, cores, count, price, manner.local)
+        _believe(f, c, board, cores, count, price)
         _decide(f, c, board, count)
-        new_cost, new_priced = _value(f, board, count, price, manner.local)
+        new_cost, new_priced = _value(f, board, count, price)
         if new_priced <= priced:
             change += new_cost - cost
         else:

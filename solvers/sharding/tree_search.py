@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import itertools
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -48,12 +48,20 @@ from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
 from placeopt.sharding.compact import as_draft, condense, costs_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve, mean_subtree, roots_at
+from placeopt.solvers.sharding.tree_moves import (
+    Manner,
+    board_of,
+    flat,
+    improve,
+    mean_subtree,
+    roots_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.sharding.bounds.message_passing import Factors
     from placeopt.sharding.compact import Compact
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
@@ -94,6 +102,14 @@ class Start(Enum):
     WINDOW = auto()
 
 
+class Trees(NamedTuple):
+    """Which trees the moves of a turn have."""
+
+    most: int  # nodes in the core of `factors`
+    factors: Factors
+    roots: Ints
+
+
 class TreeSearch:
     """A choice and the moves that improve it.
 
@@ -115,12 +131,15 @@ class TreeSearch:
         inner = np.flatnonzero(
             np.diff(self.factors.adj_ptr)[: compact.core] > 1
         )  # leaves move with their parents
-        self._roots = np.concatenate([inner, np.arange(compact.core, compact.num_nodes)])
-        self._inner = len(inner)
-        core, hanging = compact.num_nodes - compact.core, mean_subtree(self.factors)
-        self.following = [Manner(most, SKIP, local=False) for most in tree_sizes(max(3, core))]
-        local = [Manner(most, SKIP, local=True) for most in tree_sizes(hanging / 10)]
-        self.manners = [*self.following, *local]
+        core = np.arange(compact.core, compact.num_nodes)
+        roots = np.concatenate([inner, core])
+        self.following = [
+            Trees(most, self.factors, roots if most <= INNER_SIZE else core)
+            for most in tree_sizes(max(3, len(core)))
+        ]
+        nodes, whole = np.arange(compact.num_nodes), flat(self.factors)
+        local = tree_sizes(mean_subtree(self.factors) / 10)
+        self.trees = [*self.following, *(Trees(most, whole, nodes) for most in local)]
         most = np.maximum.reduceat(compact.usage, compact.node_ptr[:-1])
         peak = over_time(compact.first, compact.last, most, len(compact.capacity))
         self.unlimited = compact._replace(capacity=np.maximum(peak, 0))
@@ -154,12 +173,12 @@ class TreeSearch:
         nodes, edges = costs_of(self.compact, choice)
         return int(nodes.sum()) + int(edges.sum())
 
-    def moves(self, roots: Ints, manner: Manner, prices: Floats, compact: Compact) -> None:
+    def moves(self, roots: Ints, trees: Trees, prices: Floats, compact: Compact) -> None:
         """Make a move at each root, usage priced by time point."""
         price = prices_of_nodes(compact, prices)
-        if not manner.local:
-            lift_trees(self.factors, price)
-        improve(self.factors, compact, self.board, roots, price, manner, self.state)
+        lift_trees(trees.factors, price)
+        manner = Manner(trees.most, SKIP)
+        improve(trees.factors, compact, self.board, roots, price, manner, self.state)
         self._made += len(roots)
 
     def _attempts(self) -> Iterator[None]:
@@ -218,17 +237,17 @@ class TreeSearch:
         prices : by time point; None for those of the bound, as they become better.
         """
         before, known = self._priced(prices), float(self.best_cost)
-        manners = self.manners if prices is None else self.following  # exact without a capacity
-        cycle = [(scale, manner) for scale in scales for manner in manners]
+        kinds = self.trees if prices is None else self.following  # exact without a capacity
+        cycle = [(scale, trees) for scale in scales for trees in kinds]
         for turn in range(turns):
-            scale, manner = cycle[turn % len(cycle)]
+            scale, trees = cycle[turn % len(cycle)]
             if prices is None:
                 urgent = self.urgent and scale == 1.0
                 now = self._prices * (self._jitter() * (URGENT_SCALE if urgent else scale))
             else:
                 now = scale * prices
-            for roots in self._turn(manner):
-                self.moves(roots, manner, now, compact)
+            for roots in self._turn(trees):
+                self.moves(roots, trees, now, compact)
                 if prices is None:
                     self._keep_best()
                 yield
@@ -251,17 +270,13 @@ class TreeSearch:
         amounts = c.usage[c.node_ptr[:-1] + self.board.choice]
         return over_time(c.first, c.last, amounts, len(c.capacity))
 
-    def _turn(self, manner: Manner) -> Iterator[Ints]:
+    def _turn(self, trees: Trees) -> Iterator[Ints]:
         """Yield the roots of a turn's moves, piece by piece."""
-        most, nodes = manner.most, self.compact.num_nodes
-        left = max(1, int(SWEEP * (nodes if manner.local else nodes - self.compact.core)) // most)
-        low = 0 if most <= INNER_SIZE else self._inner
+        core = self.compact.num_nodes - trees.factors.core
+        left = max(1, int(SWEEP * core) // trees.most)
         while left > 0:
-            count = min(left, self._limit, max(1, PIECE // most))
-            if manner.local:
-                yield self.rng.integers(nodes, size=count)
-            else:
-                yield self._roots[self.rng.integers(low, len(self._roots), size=count)]
+            count = min(left, self._limit, max(1, PIECE // trees.most))
+            yield trees.roots[self.rng.integers(len(trees.roots), size=count)]
             left -= count
 
     def _squeeze(self) -> Iterator[None]:
@@ -281,10 +296,10 @@ class TreeSearch:
             within = c._replace(capacity=np.maximum(c.capacity, usage))
             self.board = board_of(within, self.board.choice)
             roots = self.rng.permutation(roots_at(self.factors, c, over))
-            manner = self.manners[turn % min(3, len(self.manners))]
+            trees = self.trees[turn % min(3, len(self.trees))]
             while len(roots):
-                count = min(self._limit, max(1, PIECE // manner.most))
-                self.moves(roots[:count], manner, prices, within)
+                count = min(self._limit, max(1, PIECE // trees.most))
+                self.moves(roots[:count], trees, prices, within)
                 roots = roots[count:]
                 yield
         choice = self.board.choice.copy()

@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.sharding.compact import condense, draft_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.judge import sharding_violations
-from placeopt.solvers.sharding.tree_moves import Manner, improve
+from placeopt.solvers.sharding.tree_moves import Manner, flat, improve
 from placeopt.solvers.sharding.tree_search import TreeSearch, Windows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
@@ -79,11 +79,11 @@ def test_local_moves_keep_the_capacity_and_say_what_they_change(most):
     moved = 0
     for condensed, search, feasible in searches(range(300, 340)):
         c, free = condensed.compact, np.zeros(condensed.compact.num_nodes)
-        manner = Manner(most, 0.0, local=True)
+        manner, factors = Manner(most, 0.0), flat(search.factors)
         for root in range(c.num_nodes):
             before = search.cost_of(search.board.choice)
             roots = np.array([root])
-            change = improve(search.factors, c, search.board, roots, free, manner, search.state)
+            change = improve(factors, c, search.board, roots, free, manner, search.state)
             after = search.cost_of(search.board.choice)
             assert after <= before * (1 + 1e-12)  # tables are in floats
             assert after - before == pytest.approx(change, abs=1e-12 * before)
@@ -101,7 +101,7 @@ def test_a_local_move_of_one_node_is_the_best_of_its_strategies():
     hanging = 0
     for condensed, search, feasible in searches(range(400, 440)):
         c, free = condensed.compact, np.zeros(condensed.compact.num_nodes)
-        manner = Manner(1, 0.0, local=True)
+        manner, factors = Manner(1, 0.0), flat(search.factors)
         for root in range(c.num_nodes):
             costs = []
             for x in range(int(c.num_choices[root])):
@@ -110,7 +110,7 @@ def test_a_local_move_of_one_node_is_the_best_of_its_strategies():
                 if tuple(condensed.expand(choice).tolist()) in feasible:
                     costs.append(search.cost_of(choice))
             roots = np.array([root])
-            improve(search.factors, c, search.board, roots, free, manner, search.state)
+            improve(factors, c, search.board, roots, free, manner, search.state)
             assert search.cost_of(search.board.choice) == pytest.approx(min(costs), rel=1e-12)
             hanging += root < c.core
     assert hanging > 10
@@ -122,11 +122,11 @@ def test_long_chains_are_searched_in_parts():
     problem = contest_like("long chain", 1000, 7)
     compact = condense(*draft_of(problem)).compact
     search = TreeSearch(compact, least_usage(compact), np.random.default_rng(0))
-    assert any(manner.local for manner in search.manners)
+    assert len(search.trees) > len(search.following)
     wide = contest_like("dense", 300, 7)
     compact = condense(*draft_of(wide)).compact
     search = TreeSearch(compact, least_usage(compact), np.random.default_rng(0))
-    assert not any(manner.local for manner in search.manners)
+    assert len(search.trees) == len(search.following)
 
 
 @pytest.mark.jit
