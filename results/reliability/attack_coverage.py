@@ -2,16 +2,19 @@
 problems.
 
     python results/reliability/attack_coverage.py run --pieces DIR --family makespan --problems 100
+    python results/reliability/attack_coverage.py steer --pieces DIR
     python results/reliability/attack_coverage.py report --pieces DIR
 
 `run` attacks problems of a family (`tests/attack/families.py`, or `adversary`, the derivations of
 `tests/proofs/adversary.py`) with interpreted kernels and leaves in DIR, one file per piece, how
 many problems reach each line and branch; it goes on where the pieces end, and stops after
 --seconds. Places are those of a function, "name 3" its third statement, "name 3 5" a jump from
-there, and count for as long as the code of the function is the same. `report` adds the pieces up: `coverage.csv` has a row per file, `coverage-unreached.csv`
-every line and branch that fewer than ENOUGH problems reach, with the first reason in
-`coverage-reasons.csv` whose file, function, text and target, where it names them, are those of the
-place; what some problems reach needs none but that they are few.
+there, and count for as long as the code of the function is the same. `steer` draws problems near
+those that reach a place of fewer than ENOUGH: the first random numbers of one of them, as many as
+chance says, and other ones from there on. `report` adds the pieces up: `coverage.csv` has a row per
+file, `coverage-unreached.csv` every line and branch that fewer than ENOUGH problems reach, with the
+first reason in `coverage-reasons.csv` whose file, function, text and target, where it names them,
+are those of the place; what some problems reach needs none but that they are few.
 """
 
 from __future__ import annotations
@@ -23,18 +26,20 @@ import gzip
 import hashlib
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from placeopt.experiments.studies import read_csv, write_csv
 from placeopt.model.files import write_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -43,6 +48,9 @@ PIECE = 100
 
 ENOUGH = 50
 """Problems that should reach every line and branch."""
+
+FEW = 5
+"""Problems of a piece that reach a place at most for the piece to say which ones do."""
 
 DECIDING = (
     "placeopt/*/bounds/*.py",
@@ -67,6 +75,58 @@ def deciding_files() -> list[Path]:
     ]
 
 
+class Seed(int):
+    """A seed, and where the random numbers drawn from it begin: `path` is pairs of a seed and how
+    many numbers of it come before the next; those of the seed itself are the last.
+    """
+
+    path: tuple[tuple[int, int], ...] = ()
+    drawn = 0
+
+    @classmethod
+    def of(cls, words: Sequence[Sequence[int]], last: int) -> Seed:
+        """Return a seed with a path."""
+        seed = cls(last)
+        seed.path = tuple((int(first), int(count)) for first, count in words)
+        return seed
+
+    def near(self, kept: int, other: int) -> Seed:
+        """Return a seed with the first `kept` numbers of this one, then those of another."""
+        path, left = [], kept
+        for first, count in (*self.path, (int(self), kept)):
+            path.append((first, min(count, left)))
+            left -= min(count, left)
+        return Seed.of([pair for pair in path if pair[1]], other)
+
+
+class Numbers(random.Random):
+    """Random numbers of a seed with its path, which learns how many are drawn from it."""
+
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(seed)
+        self._seed, self._before, self._drawn = seed, [], 0
+        for first, count in getattr(seed, "path", ()):
+            self._before += [_plain(first)] * count
+
+    def random(self) -> float:
+        """Return a number from 0 to 1."""
+        return float(self._source().random())
+
+    def getrandbits(self, k: int) -> int:
+        """Return k bits."""
+        return int(self._source().getrandbits(k))
+
+    def _source(self) -> Any:
+        at, self._drawn = self._drawn, self._drawn + 1
+        if isinstance(self._seed, Seed):
+            self._seed.drawn = max(self._seed.drawn, self._drawn)
+        return self._before[at] if at < len(self._before) else super()
+
+
+_plain = random.Random
+"""Python's own random numbers, whatever stands in for them."""
+
+
 def attacks() -> dict[str, Callable[[int], list[str]]]:
     """Return what attacks one seed and says every difference that it finds, by family."""
     sys.path[:0] = [str(ROOT / "tests" / "attack"), str(ROOT / "tests" / "proofs")]
@@ -76,7 +136,7 @@ def attacks() -> dict[str, Callable[[int], list[str]]]:
         from adversary import FAMILIES as AIMS
         from adversary import attacked
 
-        tally = attacked(AIMS[seed % len(AIMS)], seed, 10)
+        tally = attacked(AIMS[seed % len(AIMS)], int(seed), 10)
         return [tally.first] if tally.at_optimum else []
 
     def differences(family: str) -> Callable[[int], list[str]]:
@@ -96,35 +156,106 @@ def run(options: argparse.Namespace) -> None:
         path = options.pieces / f"{options.family}-{first}.json.gz"
         if path.exists() or time.monotonic() > end:
             continue
-        counts, wrong = _counted(attack, range(first, first + PIECE))
-        print(*wrong, sep="\n", end="\n" if wrong else "")
-        piece = {"problems": PIECE, "digests": digests, "counts": counts, "differences": wrong}
-        write_bytes(path, gzip.compress(json.dumps(piece).encode()))
+        problems = [(options.family, Seed(seed)) for seed in range(first, first + PIECE)]
+        _write_piece(path, problems, {options.family: attack}, digests)
+
+
+def _write_piece(
+    path: Path,
+    problems: list[tuple[str, Seed]],
+    attack: dict[str, Callable[[int], list[str]]],
+    digests: dict[str, dict[str, str]],
+) -> dict[str, Any]:
+    counted = _counted(attack, problems)
+    print(*counted["differences"], sep="\n", end="\n" if counted["differences"] else "")
+    piece = {"problems": len(problems), "digests": digests, **counted}
+    write_bytes(path, gzip.compress(json.dumps(piece).encode()))
+    return piece
+
+
+def steer(options: argparse.Namespace) -> None:
+    """Attack problems near those that reach what few reach, until --seconds are over."""
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    end, attack = time.monotonic() + options.seconds, attacks()
+    digests = {_name(path): _digests(path.read_text()) for path in deciding_files()}
+    counts, _ = _summed(options.pieces)
+    seen = _seen(options.pieces, digests)
+    first = options.first
+    while time.monotonic() < end:
+        path, first = options.pieces / f"steered-{first}.json.gz", first + PIECE
+        if path.exists():
+            continue
+        rng = random.Random(first)
+        rare = [pair for pair in sorted(seen) if counts[pair[0]][pair[1]] < ENOUGH]
+        if not rare:
+            break
+        problems = []
+        for other in range(first - PIECE, first):
+            family, words, last, drawn = rng.choice(seen[rng.choice(rare)])
+            seed = Seed.of(words, last)
+            problems.append((family, seed.near(rng.randrange(drawn), other)))
+        piece = _write_piece(path, problems, attack, digests)
+        for name, more in piece["counts"].items():
+            counts[name].update(more)
+        for name, places in piece["seen"].items():
+            for place, found in places.items():
+                seen[name, place] += found
+        print(len(rare), "places short", flush=True)
+
+
+def _seen(
+    folder: Path, digests: dict[str, dict[str, str]]
+) -> dict[tuple[str, str], list[tuple[str, list[list[int]], int, int]]]:
+    """Return problems of the pieces that reach places of which they say it: family, path and seed,
+    and how many random numbers were drawn.
+    """
+    seen = defaultdict(list)
+    for path in sorted(folder.glob("*.json.gz")):
+        piece = json.loads(gzip.decompress(path.read_bytes()))
+        for name, places in piece.get("seen", {}).items():
+            for place, found in places.items():
+                function = place.split(" ")[0]
+                if digests[name].get(function) == piece["digests"][name].get(function):
+                    seen[name, place] += found
+    return seen
 
 
 def _counted(
-    attack: Callable[[int], list[str]], seeds: range
-) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """Return, per file, how many seeds reach each place (`Names.of`), and the differences found."""
+    attack: dict[str, Callable[[int], list[str]]], problems: list[tuple[str, Seed]]
+) -> dict[str, Any]:
+    """Return, per file, how many problems reach each place (`Names.of`), those that reach a place
+    of few, and the differences found.
+    """
     from coverage import Coverage
 
     files = [str(path) for path in deciding_files()]
     cover = Coverage(data_file=None, branch=True, config_file=False, include=files)
     wrong = []
     cover.start()
-    for seed in seeds:
-        cover.switch_context(str(seed))
-        wrong += [f"seed {seed}: {what}" for what in attack(seed)]
+    with mock.patch("random.Random", Numbers):
+        for i, (family, seed) in enumerate(problems):
+            cover.switch_context(str(i))
+            wrong += [f"{family} {seed.path} {seed}: {what}" for what in attack[family](seed)]
     cover.stop()
-    data, counts = cover.get_data(), {}
+    data, counts, seen = cover.get_data(), {}, {}
     for name in sorted(data.measured_files()):
         reader, text = cover._get_file_reporter(name), Path(name).read_text()
-        places, count = _places(reader, Names(reader, text)), Counter[str]()
-        for seed in seeds:
-            data.set_query_context(str(seed))
-            count.update({place for pair in data.arcs(name) or () for place in places(pair)})
-        counts[_name(Path(name))] = dict(count)
-    return counts, wrong
+        places, reached = _places(reader, Names(reader, text)), defaultdict(list)
+        for i in range(len(problems)):
+            data.set_query_context(str(i))
+            for place in {place for pair in data.arcs(name) or () for place in places(pair)}:
+                reached[place].append(i)
+        counts[_name(Path(name))] = {place: len(found) for place, found in reached.items()}
+        seen[_name(Path(name))] = {
+            place: [(problems[i][0], problems[i][1].path, *_numbers(problems[i][1])) for i in found]
+            for place, found in reached.items()
+            if len(found) <= FEW
+        }
+    return {"counts": counts, "seen": seen, "differences": wrong}
+
+
+def _numbers(seed: Seed) -> tuple[int, int]:
+    return int(seed), max(1, seed.drawn)
 
 
 def _places(reader: Any, names: Names) -> Callable[[tuple[int, int]], frozenset[str]]:
@@ -333,14 +464,14 @@ def _branches(reader: Any) -> list[tuple[int, int]]:
 def main() -> None:
     """Run pieces, or report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=["run", "report"])
+    parser.add_argument("stage", choices=["run", "steer", "report"])
     parser.add_argument("--pieces", type=Path, required=True, help="folder of the pieces")
     parser.add_argument("--family", default="makespan")
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--first", type=int, default=2_000_000, help="first seed")
     parser.add_argument("--seconds", type=float, default=420.0, help="begin no piece after that")
     options = parser.parse_args()
-    (run if options.stage == "run" else report)(options)
+    {"run": run, "steer": steer, "report": report}[options.stage](options)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from case import draw
 import placeopt as po
 from placeopt.certify.proof import finished, prove
 from placeopt.certify.verify import verify
+from placeopt.io.serialize import to_dict
 from placeopt.model.errors import InputError, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.schedules import schedule
@@ -55,11 +56,17 @@ def attack(seed):
     data = json.loads(json.dumps(prove(problem, solution, certificate, seconds=0.5)))
     claim = f"accepted: value {certificate.value}, lower bound {data['lower_bound']}"
     text, wrong = json.dumps(data), rng.choice(sorted(DAMAGES))
-    code, said = checked(text.encode(), rng)
+    about = to_dict(problem) if rng.random() < 0.3 else None
+    code, said = checked(text.encode(), rng, about)
     if code or claim not in said:
         return True, [f"the checker says {said} of an honest proof, {claim} was written"]
     if data["lower_bound"] > best:
         return True, [f"a proof of {data['lower_bound']} is accepted, the optimum is {best}"]
+    if about is not None:
+        about = {**about, "name": f"not {about['name']}"}
+        code, said = checked(text.encode(), rng, about)
+        if code != 1:
+            return True, [f"the checker says {said} of a proof about another problem"]
     code, said = checked(DAMAGES[wrong](text, data), rng)
     return True, [] if code else [f"the checker says {said} of a file with {wrong}"]
 
@@ -85,14 +92,22 @@ MOST = 10**6
 """Bytes that the checker may read here."""
 
 
-def checked(content, rng):
-    """Return the exit code of the checker's command and what it prints of a file, plain or
-    gzipped.
+def checked(content, rng, about=None):
+    """Return the exit code of the checker's command and what it prints of a file, plain or gzipped,
+    that has to be about a problem if one is given.
     """
-    with tempfile.NamedTemporaryFile(suffix=".json") as file, io.StringIO() as said:
+    with (
+        tempfile.NamedTemporaryFile(suffix=".json") as file,
+        tempfile.NamedTemporaryFile(suffix=".json") as known,
+        io.StringIO() as said,
+    ):
         file.write(content if rng.random() < 0.5 else gzip.compress(content, 1))
         file.flush()
         words = ["check_proof", "--max-bytes", str(MOST), file.name]
+        if about is not None:
+            known.write(json.dumps(about).encode())
+            known.flush()
+            words[1:1] = ["--problem", known.name]
         with mock.patch("sys.argv", words), redirect_stdout(said):
             try:
                 load_checker().command()

@@ -244,7 +244,8 @@ def jackson(count, jobs):  # type: ignore[no-untyped-def]
 def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
     """Least start that one of the three cases of the second part allows; 0 if none does.
 
-    `work` is W0, W1, W2 or OFF, `begin` a0, a1, a2, `delay` b0, b1, b2, `offer` Y0, Y1, Y2.
+    `work` is W0, W1, W2 or OFF, `begin` a0, a1, a2, `delay` b0, b1, b2, `offer` Y0, Y1, Y2. Devices
+    that offer nothing weigh nothing, and neither does the work that they may do: 0 of 0 is 0.
     """
     last = min(begin[2] + delay[2], np.int64(OFF))
     middle = min(begin[1] + delay[1], last)
@@ -253,17 +254,14 @@ def _soonest(work, begin, delay, offer):  # type: ignore[no-untyped-def]
         return first + work[0]
     if middle < OFF and work[1] < OFF:
         least, width = middle, offer[0] + offer[1]
-        if width > 0:
-            total = work[1] + offer[0] * min(first, middle) + offer[1] * middle
-            least = max(least, (total + width - 1) // width)
+        total = work[1] + offer[0] * min(first, middle) + offer[1] * middle
+        least = max(least, -(-total // max(width, 1)))
         if least <= last:
             return least
     if last < OFF and work[2] < OFF:
         least, width = last, offer[0] + offer[1] + offer[2]
-        if width > 0:
-            total = work[2] + offer[0] * min(first, middle) + offer[1] * middle + offer[2] * last
-            least = max(least, (total + width - 1) // width)
-        return least
+        total = work[2] + offer[0] * min(first, middle) + offer[1] * middle + offer[2] * last
+        return max(least, -(-total // max(width, 1)))
     return np.int64(0)
 
 

@@ -104,10 +104,9 @@ class IntegerProgram:
         """
         index = len(self.right)
         for coefficient, column in terms:
-            if coefficient:
-                self.rows.append(index)
-                self.columns.append(column)
-                self.entries.append(int(coefficient))
+            self.rows.append(index)
+            self.columns.append(column)
+            self.entries.append(int(coefficient))
         self.right.append(int(right))
         self.equal.append(equal)
         self.row_unit.append(unit)
@@ -140,18 +139,16 @@ class IntegerProgram:
         bounds = np.column_stack([np.array(self.low, np.float64), np.array(self.high, np.float64)])
         solution = linear_program(
             cost,
-            below=(-matrix[~equal], -right[~equal]) if (~equal).any() else None,
-            equal=(matrix[equal], right[equal]) if equal.any() else None,
+            below=(-matrix[~equal], -right[~equal]),
+            equal=(matrix[equal], right[equal]),
             bounds=bounds / unit[:, None],
             seconds=max(0.1, seconds),
         )
         if solution.status != 0:
             return None
         scaled = np.zeros(len(self.right))
-        if (~equal).any():
-            scaled[~equal] = -solution.ineqlin.marginals
-        if equal.any():
-            scaled[equal] = solution.eqlin.marginals
+        scaled[~equal] = -solution.ineqlin.marginals
+        scaled[equal] = solution.eqlin.marginals
         result: list[float] = (scaled * cost_unit / row_unit).tolist()
         return result
 
