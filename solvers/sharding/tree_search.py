@@ -182,11 +182,12 @@ class TreeSearch:
         self._made += len(roots)
 
     def _attempts(self) -> Iterator[None]:
-        """Make attempts without end; first descend from the choice on the board, if nothing has
-        been decoded yet.
+        """Make attempts without end; first descend from the choice on the board, as long as nothing
+        is decoded.
         """
-        if self._decoded is None:
-            yield from self._strict(DOUBLINGS * len(SCALES))
+        first = self._strict(DOUBLINGS * len(SCALES))
+        while self._decoded is None and next(first, first) is None:
+            yield
         ways, turns = itertools.cycle(Start), 1
         way = next(ways)
         while True:
@@ -272,12 +273,15 @@ class TreeSearch:
 
     def _turn(self, trees: Trees) -> Iterator[Ints]:
         """Yield the roots of a turn's moves, piece by piece."""
-        core = self.compact.num_nodes - trees.factors.core
-        left = max(1, int(SWEEP * core) // trees.most)
+        left = self._most_roots(trees)
         while left > 0:
             count = min(left, self._limit, max(1, PIECE // trees.most))
             yield trees.roots[self.rng.integers(len(trees.roots), size=count)]
             left -= count
+
+    def _most_roots(self, trees: Trees) -> int:
+        core = self.compact.num_nodes - trees.factors.core
+        return max(1, int(SWEEP * core) // trees.most)
 
     def _squeeze(self) -> Iterator[None]:
         """Lower the usage where it passes the capacity until it does so nowhere."""
@@ -295,8 +299,9 @@ class TreeSearch:
             extra *= 2.0
             within = c._replace(capacity=np.maximum(c.capacity, usage))
             self.board = board_of(within, self.board.choice)
-            roots = self.rng.permutation(roots_at(self.factors, c, over))
             trees = self.trees[turn % min(3, len(self.trees))]
+            roots = self.rng.permutation(roots_at(self.factors, c, over))
+            roots = roots[: self._most_roots(trees)]
             while len(roots):
                 count = min(self._limit, max(1, PIECE // trees.most))
                 self.moves(roots[:count], trees, prices, within)
