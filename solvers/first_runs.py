@@ -205,7 +205,7 @@ def sharding() -> None:
     from placeopt.sharding.decode import decode, least_usage
     from placeopt.sharding.reduction import reduce
     from placeopt.solvers.sharding.tree_moves import roots_at
-    from placeopt.solvers.sharding.tree_search import TreeSearch
+    from placeopt.solvers.sharding.tree_search import Guide, TreeSearch
 
     nodes = {"intervals": [[0, 2]] * 5, "costs": [[2, 1]] * 5, "usages": [[0, 1]] * 5}
     pairs = [[0, 1], [2, 1], [2, 3], [3, 0], [3, 4], [1, 4]]
@@ -221,7 +221,7 @@ def sharding() -> None:
     dual.step()
     choice = decode(dual.factors, whole.compact, dual.width)
     search = TreeSearch(whole.compact, choice, np.random.default_rng(0))
-    search.guide(dual.prices, choice, choice)
+    search.guide(Guide(dual.prices, unchanged(whole.compact), dual.state()))
     for _ in range(20):
         search.round(5)
     roots_at(search.factors, whole.compact, whole.compact.capacity < least_usage(whole.compact)[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.prove import PROOF_PART
-from placeopt.solvers.sharding.tree_search import TreeSearch
+from placeopt.solvers.sharding.tree_search import Guide, TreeSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import PluginTracker
 from placeopt.solving.run import run_part
@@ -32,7 +32,7 @@ from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.arrays import Floats, Ints
+    from placeopt.model.arrays import Ints
     from placeopt.sharding.compact import Condensed
     from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.bound import BoundTracker
@@ -89,21 +89,12 @@ BUILD_SECONDS = 2.5e-5
 """Seconds per pair of strategies that building the model for CP-SAT takes, about."""
 
 
-class Guide(NamedTuple):
-    """What the bound tells the search."""
-
-    condensed: Condensed  # what it is about
-    prices: Floats
-    decoded: Ints
-    fitted: Ints
-
-
 class Sides:
     """What the tactics of one solve share.
 
     Attributes
     ----------
-    guide : the latest of the bound, None before the first. step_seconds : that a step of the bound
+    guide : the latest of the bound and what it is about, None before the first. step_seconds : that a step of the bound
     takes. reduce_seconds : that the first reductions took, about the most that later ones take.
     """
 
@@ -115,7 +106,7 @@ class Sides:
         # half of the time is for the bound and the search
         self.bounding = Bounding(problem, upper, lambda: tracker.seconds_left < tracker.elapsed)
         self.reduce_seconds = time.perf_counter() - begun
-        self.guide: Guide | None = None
+        self.guide: tuple[Condensed, Guide] | None = None
         self.step_seconds = math.inf
         self._aimed: tuple[int, Condensed] | None = None
 
@@ -154,10 +145,9 @@ class Sides:
     def tell(self, state: State) -> None:
         """Give the search prices and choices, and offer the one that keeps the limit."""
         bounding = self.bounding
-        fitted = bounding.decoded(limited=True)
-        decoded = bounding.decoded(limited=False)
-        self.guide = Guide(bounding.condensed, bounding.prices, decoded, fitted)
-        self.offer(state, bounding.condensed, fitted)
+        guide = Guide(bounding.prices, bounding.narrowed, bounding.dual.state())
+        self.guide = bounding.condensed, guide
+        self.offer(state, bounding.condensed, bounding.decoded())
 
     def report(self, state: State, method: str) -> None:
         """Report the bound, and a choice that was found on the way."""
@@ -308,8 +298,8 @@ def _moves(state: State) -> Iterator[None]:
             start = least_usage(condensed.compact) if choice is None else choice
             search = TreeSearch(condensed.compact, start, state.rng)
         guide = sides.guide
-        if guide is not None and guide is not told and guide.condensed is condensed:
-            search.guide(guide.prices, guide.decoded, guide.fitted)
+        if guide is not None and guide is not told and guide[0] is condensed:
+            search.guide(guide[1])
             told = guide
         if state.value < search.best_cost + condensed.offset:
             choice = condensed.contract(state.solution.strategy)

@@ -17,11 +17,13 @@ become the best, or after so many turns; the number doubles from attempt to atte
 good choice is there soon. There are five ways to begin: from a decoded choice, with the strict
 phase alone from one that is decoded within the capacity, from the best one, from the best one with
 the strict phase alone, and from what CP-SAT makes of windows of the best one. The next attempt
-begins as the last one did if that found a better choice, else in the next way.
+begins as the last one did if that found a better choice, else in the next way. What an attempt ends
+with is rarely better everywhere than the best choice, and rarely worse everywhere: CP-SAT mixes
+both, in windows in which a node has its strategy of either.
 
 In a window some nodes are free, and all others keep their strategy. It grows from a node by breadth
 first search over edges, and, where the node is live at a time point that has little room, over the
-nodes that are live there too: those share the room. It grows while the pairs of strategies that
+nodes that are live there too: those share the room; then from another node. It grows while the pairs of strategies that
 stay open fit a number that doubles with every window that CP-SAT settles and halves with every one
 that it does not.
 
@@ -31,6 +33,9 @@ F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations
 
 P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems",
 CP 1998 (large neighbourhood search).
+
+V. Lempitsky, C. Rother, S. Roth, A. Blake, "Fusion Moves for Markov Random Field Optimization", IEEE
+TPAMI 32(8), 2010.
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
 from placeopt.sharding.compact import as_draft, condense, costs_of, over_time
 from placeopt.sharding.decode import least_usage
 from placeopt.sharding.exact_rest import solve_rest
+from placeopt.solvers.sharding.dive import dive
 from placeopt.solvers.sharding.tree_moves import (
     Manner,
     board_of,
@@ -61,8 +67,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placeopt.model.arrays import Flags, Floats, Ints
+    from placeopt.sharding.bounds.lagrangian import State
     from placeopt.sharding.bounds.message_passing import Factors
-    from placeopt.sharding.compact import Compact
+    from placeopt.sharding.compact import Compact, Condensed
 
 SCALES = (1.0, 1.0, 0.5, 0.0)
 """Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
@@ -95,11 +102,18 @@ DOUBLINGS = 64
 class Start(Enum):
     """Ways in which an attempt begins."""
 
-    DECODED = auto()
-    FITTED = auto()
+    DIVED = auto()
     RELAXED = auto()
     POLISHED = auto()
     WINDOW = auto()
+
+
+class Guide(NamedTuple):
+    """What the bound tells the search."""
+
+    prices: Floats  # by time point
+    narrowed: Condensed  # what the bound works on
+    state: State  # of it
 
 
 class Trees(NamedTuple):
@@ -124,8 +138,7 @@ class TreeSearch:
         self.factors = factors_of(compact)
         self.state = random_states(rng, 1)[0]
         self._prices = np.zeros(len(compact.capacity))
-        self._decoded: Ints | None = None
-        self._fitted: Ints | None = None
+        self._guide: Guide | None = None
         self.best, self.best_cost = choice, self.cost_of(choice)
         self.urgent = False
         inner = np.flatnonzero(
@@ -146,15 +159,12 @@ class TreeSearch:
         self.attempts = 0
         self._made, self._limit = 0, 1
         self.board = board_of(compact, choice)
-        self.window = Windows(compact, rng)
+        self.window, self.mixture = Windows(compact, rng), Windows(compact, rng)
         self._work = self._attempts()
 
-    def guide(self, prices: Floats, decoded: Ints, fitted: Ints) -> None:
-        """Take note of the bound's prices by time point, and of choices that its messages decode
-        without a capacity and within it.
-        """
-        self._prices, self._decoded, self._fitted = prices, decoded, fitted
-        self.offer_best(fitted)
+    def guide(self, guide: Guide) -> None:
+        """Take note of what the bound has found."""
+        self._guide, self._prices = guide, guide.prices
 
     def offer_best(self, choice: Ints) -> None:
         """Take note of a choice that keeps the capacity, if it is the best; the attempt goes on."""
@@ -186,24 +196,37 @@ class TreeSearch:
         is decoded.
         """
         first = self._strict(DOUBLINGS * len(SCALES))
-        while self._decoded is None and next(first, first) is None:
+        while self._guide is None and next(first, first) is None:
             yield
         ways, turns = itertools.cycle(Start), 1
         way = next(ways)
         while True:
             known = self.best_cost
             self.attempts += 1
-            start = {Start.DECODED: self._decoded, Start.FITTED: self._fitted}.get(way)
-            self.board = board_of(self.unlimited, self.best if start is None else start)
-            if way is Start.WINDOW:
+            self.board = board_of(self.unlimited, self.best)
+            if way is Start.DIVED:
+                yield from self._dive()
+            elif way is Start.WINDOW:
                 yield from self._windows(turns)
-            elif way not in (Start.FITTED, Start.POLISHED):
+            elif way is Start.RELAXED:
                 yield from self._free(turns)
                 yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))
+            yield from self._merge(self.board.choice.copy())
             turns *= 2
             if self.best_cost >= known:
                 way = next(ways)
+
+    def _dive(self) -> Iterator[None]:
+        """Dive from where the bound is."""
+        if self._guide is None:
+            return
+        _, narrowed, state = self._guide
+        for found in dive(state, max(1, self.best_cost - narrowed.offset), self.rng):
+            if found is not None:
+                self.board = board_of(self.compact, narrowed.expand(found))
+            self._made += 1
+            yield
 
     def _windows(self, turns: int) -> Iterator[None]:
         """Choose windows of the best choice anew, until one brings nothing, at most `turns`."""
@@ -216,6 +239,16 @@ class TreeSearch:
             yield
             if found is None:
                 return
+
+    def _merge(self, other: Ints) -> Iterator[None]:
+        """Give the best choice what is better in another one, until a window brings nothing."""
+        found: Ints | None = self.best
+        while found is not None and (self.best != other).any():
+            found = self.mixture.improve(self.best, self.best_cost, other)
+            self._made += 1
+            if found is not None:
+                self.offer_best(found)
+            yield
 
     def _free(self, turns: int) -> Iterator[None]:
         """Make moves without a capacity at the bound's prices."""
@@ -351,13 +384,17 @@ class Windows:
         self.compact, self.rng = compact, rng
         self.pairs = FIRST_PAIRS
 
-    def improve(self, choice: Ints, cost: int) -> Ints | None:
-        """Return a choice of less than `cost`, that of `choice`, which differs in a window; None if
-        none was found.
+    def improve(self, choice: Ints, cost: int, other: Ints | None = None) -> Ints | None:
+        """Return a choice of less than `cost`, that of `choice`, which differs in a window, and there
+        has strategies of `other` if that is given; None if none was found.
         """
         c = self.compact
-        free = self._window(choice)
-        alive = np.repeat(free, c.num_choices)
+        if other is None:
+            alive = np.repeat(self._window(choice, c.num_choices), c.num_choices)
+        else:
+            free = self._window(choice, 1 + (choice != other))
+            alive = np.zeros(len(c.cost), np.bool_)
+            alive[(c.node_ptr[:-1] + other)[free]] = True
         alive[c.node_ptr[:-1] + choice] = True
         inner = condense(as_draft(c), alive)
         rest, below = inner.compact, cost - inner.offset
@@ -383,17 +420,22 @@ class Windows:
     def _shrink(self) -> None:
         self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
 
-    def _window(self, choice: Ints) -> Flags:
-        """Return which nodes are free."""
+    def _window(self, choice: Ints, sizes: Ints) -> Flags:
+        """Return which nodes are free, if they have so many strategies there: more than one."""
         c = self.compact
-        sizes = c.num_choices
         amounts = c.usage[c.node_ptr[:-1] + choice]
         used = over_time(c.first, c.last, amounts, len(c.capacity))
         free = np.zeros(c.num_nodes, np.bool_)
-        first = int(self.rng.integers(c.num_nodes))
-        queue, open_pairs = [first], 0
-        seen = {first}
-        while queue and open_pairs < self.pairs:
+        seen = sizes < 2
+        starts, open_pairs = iter(self.rng.permutation(np.flatnonzero(~seen)).tolist()), 0
+        queue: list[int] = []
+        while open_pairs < self.pairs:
+            if not queue:
+                v = next((v for v in starts if not seen[v]), None)
+                if v is None:
+                    break
+                seen[v] = True
+                queue.append(v)
             v = queue.pop(0)
             free[v] = True
             near = c.adj_node[c.adj_ptr[v] : c.adj_ptr[v + 1]]
@@ -401,8 +443,8 @@ class Windows:
             more = self.rng.permutation(near).tolist()
             more += self._sharing(v, used)
             for w in more:
-                if w not in seen:
-                    seen.add(w)
+                if not seen[w]:
+                    seen[w] = True
                     queue.append(w)
         return free
 

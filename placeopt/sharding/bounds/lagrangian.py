@@ -141,7 +141,7 @@ class Dual:
             0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp
         ) or wanted == self.clamp:
             return
-        much = wanted < FALL * self.clamp
+        much = wanted < FALL * self.clamp < np.inf  # the first clamp finds messages carried over
         self.clamp = wanted
         self._clamp()
         if much:  # messages that climbed over what is no longer there are worth less than none
