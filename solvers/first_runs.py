@@ -221,7 +221,7 @@ def sharding() -> None:
     dual.step()
     choice = decode(dual.factors, whole.compact, dual.width)
     search = TreeSearch(whole.compact, choice, np.random.default_rng(0))
-    search.guide(Guide(dual.prices, unchanged(whole.compact), dual.state()))
+    search.guide(Guide(dual.prices, choice, choice, unchanged(whole.compact), dual.state()))
     for _ in range(20):
         search.round(5)
     roots_at(search.factors, whole.compact, whole.compact.capacity < least_usage(whole.compact)[0])

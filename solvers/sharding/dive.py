@@ -1,10 +1,13 @@
 """Dives: choices that the bound's messages lead to when they are told what has been decided.
 
 Round by round the surest nodes of the core get the strategy that the messages like best: those
-whose next best one is the most dearer, no two neighbours in a round, and nothing that has no room
-left; half of the nodes at most, so that all rounds together take about twice the time of the first.
-What that leaves is a smaller problem, whose messages go on from where they were (`Dual.begin_at`);
-what no longer has room is left out of it. Once all nodes of the core are decided, trees follow.
+whose next best one is the most dearer. Left out are strategies without room, and those for which an
+edge to a neighbour that was decided in the same round asks more than a node is sure of. A round
+decides half of the nodes at most, so that all rounds together take about twice the time of the
+first. What that leaves is a smaller problem, whose messages go on from where they were
+(`Dual.begin_at`). Once it consists of trees, messages are exact, and the choice is decoded: at the
+prices, whatever room there is. How sure a node is counts in part only, which chance decides: dives
+from the same messages differ.
 
 References
 ----------
@@ -18,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import entry, inner
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import as_draft, condense, unchanged
-from placeopt.sharding.decode import least_room, room_of, take
+from placeopt.sharding.compact import MAX_TOTAL, as_draft, condense, unchanged
+from placeopt.sharding.decode import decode, least_room, room_of, take
 from placeopt.sharding.reduction import composed
 
 if TYPE_CHECKING:
@@ -29,21 +32,19 @@ if TYPE_CHECKING:
 
     from placeopt.model.arrays import Ints
     from placeopt.sharding.bounds.lagrangian import State
-    from placeopt.sharding.compact import Condensed
 
 STEPS = 6
 """Steps of the bound in a round: what it takes before a choice is decoded, too."""
 
 
 def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints | None]:
-    """Yield None after each round, and at last a choice of the problem of `state` that fits.
+    """Yield None after each round, and at last a choice of the problem of `state`.
 
     Parameters
     ----------
     state : of the bound. upper : cost at which costs are clamped.
     """
-    whole = unchanged(state.compact)
-    last: Condensed = whole
+    whole = last = unchanged(state.compact)
     while last.compact.num_nodes:
         compact = last.compact
         dual = Dual(compact)
@@ -51,8 +52,14 @@ def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints 
         dual.aim(upper)
         for _ in range(STEPS):
             dual.step()
+        open_nodes = np.unique(compact.edge[compact.edge[:, 0] >= compact.core])
+        if not len(open_nodes):
+            most = compact._replace(capacity=np.full(len(compact.capacity), MAX_TOTAL))
+            yield whole.expand(decode(dual.factors, most, dual.width))
+            return
         state = dual.state()
-        alive = surest(compact, beliefs(dual.factors), rng.random(compact.num_nodes))
+        shares = rng.random(len(open_nodes))
+        alive = surest(compact, open_nodes, beliefs(dual.factors), shares)
         last = condense(as_draft(compact), alive)
         whole = composed(whole, last)
         yield None
@@ -77,44 +84,56 @@ def beliefs(f):
 
 
 @entry
-def surest(c, belief, shares):
-    """Return which strategies stay once the surest nodes are decided.
+def surest(c, nodes, belief, shares):
+    """Return which strategies stay once half of some nodes, the surest, are decided.
 
     Parameters
     ----------
-    shares : of how sure a node is, what counts.
+    shares : part that counts of how sure each node is.
     """
-    n = len(c.node_ptr) - 1
-    best = np.zeros(n, np.int64)
-    margin = np.full(n, -np.inf)
-    for v in range(c.core, n):
-        start = c.node_ptr[v]
+    best, margin = np.zeros(len(c.node_ptr) - 1, np.int64), np.empty(len(nodes))
+    for i in range(len(nodes)):
+        start = c.node_ptr[nodes[i]]
         least = second = np.inf
-        for x in range(start, c.node_ptr[v + 1]):
+        for x in range(start, c.node_ptr[nodes[i] + 1]):
             if belief[x] < least:
-                least, second, best[v] = belief[x], least, x - start
+                least, second, best[nodes[i]] = belief[x], least, x - start
             elif belief[x] < second:
                 second = belief[x]
-        margin[v] = (second - least) * shares[v]
+        margin[i] = (second - least) * shares[i]
     least_free, added = room_of(c.capacity)
     alive = np.ones(len(c.cost), np.bool_)
-    decided = np.zeros(n, np.bool_)
-    left = (n - c.core + 1) // 2
-    for v in np.argsort(-margin):
-        if left == 0 or v < c.core:
-            break
-        near = False
-        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
-            near |= decided[c.adj_node[i]]
+    decided = np.zeros(len(best), np.bool_)
+    for i in np.argsort(-margin)[: (len(nodes) + 1) // 2]:
+        v = nodes[i]
         x = c.node_ptr[v] + best[v]
-        if near or c.usage[x] > least_room(least_free, added, c.first[v], c.last[v]):
-            continue
-        take(least_free, added, c.first[v], c.last[v], c.usage[x])
-        alive[c.node_ptr[v] : c.node_ptr[v + 1]] = False
-        alive[x] = decided[v] = True
-        left -= 1
-    for v in range(n):
+        room = least_room(least_free, added, c.first[v], c.last[v])
+        if c.usage[x] <= room and _asked(c, best, decided, v) <= margin[i]:
+            take(least_free, added, c.first[v], c.last[v], c.usage[x])
+            alive[c.node_ptr[v] : c.node_ptr[v + 1]] = False
+            alive[x] = decided[v] = True
+    for v in range(len(best)):
         room = least_room(least_free, added, c.first[v], c.last[v])
         for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
             alive[x] &= decided[v] or c.usage[x] <= room
     return alive
+
+
+@inner
+def _asked(c, best, decided, v):
+    """Return the most that an edge to a decided neighbour costs more than with another strategy of
+    v.
+    """
+    most, size = 0, c.node_ptr[v + 1] - c.node_ptr[v]
+    for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
+        if decided[w]:
+            if w < v:
+                at, step = at + best[w] * size, 1
+            else:
+                at, step = at + best[w], c.node_ptr[w + 1] - c.node_ptr[w]
+            least = c.table[at]
+            for y in range(size):
+                least = min(least, c.table[at + y * step])
+            most = max(most, c.table[at + best[v] * step] - least)
+    return most

@@ -94,8 +94,9 @@ class Sides:
 
     Attributes
     ----------
-    guide : the latest of the bound and what it is about, None before the first. step_seconds : that a step of the bound
-    takes. reduce_seconds : that the first reductions took, about the most that later ones take.
+    guide : the latest of the bound and what it is about, None before the first.
+    step_seconds : that a step of the bound takes. reduce_seconds : that the first reductions took,
+    about the most that later ones take.
     """
 
     def __init__(
@@ -145,9 +146,11 @@ class Sides:
     def tell(self, state: State) -> None:
         """Give the search prices and choices, and offer the one that keeps the limit."""
         bounding = self.bounding
-        guide = Guide(bounding.prices, bounding.narrowed, bounding.dual.state())
+        decoded, fitted = (bounding.decoded(limited=limited) for limited in (False, True))
+        dual = bounding.dual.state()
+        guide = Guide(bounding.prices, decoded, fitted, bounding.narrowed, dual)
         self.guide = bounding.condensed, guide
-        self.offer(state, bounding.condensed, bounding.decoded())
+        self.offer(state, bounding.condensed, fitted)
 
     def report(self, state: State, method: str) -> None:
         """Report the bound, and a choice that was found on the way."""

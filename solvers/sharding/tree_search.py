@@ -14,18 +14,19 @@ The trees of a phase have 3, 30, 300, ... nodes by turns, up to the whole core; 
 local ones as well, up to a tenth of what follows a node of a hanging tree in the mean. A phase ends
 with a cycle that gains nothing, or so little that in as many cycles again the attempt would not
 become the best, or after so many turns; the number doubles from attempt to attempt, so that a first
-good choice is there soon. There are five ways to begin: from a decoded choice, with the strict
-phase alone from one that is decoded within the capacity, from the best one, from the best one with
-the strict phase alone, and from what CP-SAT makes of windows of the best one. The next attempt
-begins as the last one did if that found a better choice, else in the next way. What an attempt ends
-with is rarely better everywhere than the best choice, and rarely worse everywhere: CP-SAT mixes
-both, in windows in which a node has its strategy of either.
+good choice is there soon. There are six ways to begin: from what a dive ends with
+(`dive`), from a decoded choice, with the strict phase alone from one that is decoded within the
+capacity, from the best one, from the best one with the strict phase alone, and from what CP-SAT
+makes of windows of the best one. The next attempt begins as the last one did if that found a better
+choice, else in the next way. What an attempt ends with is rarely better everywhere than the best
+choice, and rarely worse everywhere: CP-SAT mixes both, in windows in which a node may have its
+strategy of either.
 
 In a window some nodes are free, and all others keep their strategy. It grows from a node by breadth
 first search over edges, and, where the node is live at a time point that has little room, over the
-nodes that are live there too: those share the room; then from another node. It grows while the pairs of strategies that
-stay open fit a number that doubles with every window that CP-SAT settles and halves with every one
-that it does not.
+nodes that are live there too: those share the room; then from another node. It grows while the
+pairs of strategies that stay open fit a number that doubles with every window that CP-SAT settles
+and halves with every one that it does not.
 
 References
 ----------
@@ -34,8 +35,8 @@ F. Glover, J.-K. Hao, "The case for strategic oscillation", Annals of Operations
 P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems",
 CP 1998 (large neighbourhood search).
 
-V. Lempitsky, C. Rother, S. Roth, A. Blake, "Fusion Moves for Markov Random Field Optimization", IEEE
-TPAMI 32(8), 2010.
+V. Lempitsky, C. Rother, S. Roth, A. Blake, "Fusion Moves for Markov Random Field Optimization",
+IEEE TPAMI 32(8), 2010.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class Start(Enum):
     """Ways in which an attempt begins."""
 
     DIVED = auto()
+    DECODED = auto()
+    FITTED = auto()
     RELAXED = auto()
     POLISHED = auto()
     WINDOW = auto()
@@ -112,6 +115,8 @@ class Guide(NamedTuple):
     """What the bound tells the search."""
 
     prices: Floats  # by time point
+    decoded: Ints  # by its messages, without a capacity
+    fitted: Ints  # within it
     narrowed: Condensed  # what the bound works on
     state: State  # of it
 
@@ -203,12 +208,12 @@ class TreeSearch:
         while True:
             known = self.best_cost
             self.attempts += 1
-            self.board = board_of(self.unlimited, self.best)
+            self.board = board_of(self.unlimited, self._start(way))
             if way is Start.DIVED:
                 yield from self._dive()
-            elif way is Start.WINDOW:
+            if way is Start.WINDOW:
                 yield from self._windows(turns)
-            elif way is Start.RELAXED:
+            elif way not in (Start.FITTED, Start.POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
             yield from self._strict(turns * len(SCALES))
@@ -217,14 +222,20 @@ class TreeSearch:
             if self.best_cost >= known:
                 way = next(ways)
 
+    def _start(self, way: Start) -> Ints:
+        guide = self._guide
+        if guide is None:
+            return self.best
+        return {Start.DECODED: guide.decoded, Start.FITTED: guide.fitted}.get(way, self.best)
+
     def _dive(self) -> Iterator[None]:
         """Dive from where the bound is."""
         if self._guide is None:
             return
-        _, narrowed, state = self._guide
+        narrowed, state = self._guide.narrowed, self._guide.state
         for found in dive(state, max(1, self.best_cost - narrowed.offset), self.rng):
             if found is not None:
-                self.board = board_of(self.compact, narrowed.expand(found))
+                self.board = board_of(self.unlimited, narrowed.expand(found))
             self._made += 1
             yield
 
@@ -385,8 +396,8 @@ class Windows:
         self.pairs = FIRST_PAIRS
 
     def improve(self, choice: Ints, cost: int, other: Ints | None = None) -> Ints | None:
-        """Return a choice of less than `cost`, that of `choice`, which differs in a window, and there
-        has strategies of `other` if that is given; None if none was found.
+        """Return a choice of less than `cost`, that of `choice`, which differs in a window, and has
+        strategies of `other` there if that is given; None if none was found.
         """
         c = self.compact
         if other is None:

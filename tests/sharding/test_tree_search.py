@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from sharding_problems import draw, draw_linked, oracle
 
 import placeopt as po
-from placeopt.sharding.compact import condense, draft_of, over_time
-from placeopt.sharding.decode import least_usage
+from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.compact import condense, draft_of, over_time, unchanged
+from placeopt.sharding.decode import decode, least_usage
 from placeopt.sharding.judge import sharding_violations
+from placeopt.solvers.sharding.dive import dive, surest
 from placeopt.solvers.sharding.tree_moves import Manner, flat, improve
-from placeopt.solvers.sharding.tree_search import TreeSearch, Windows
+from placeopt.solvers.sharding.tree_search import Guide, TreeSearch, Windows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results" / "sharding"))
 from contest_like import contest_like
@@ -34,6 +37,106 @@ def searches(seeds):
             yield condensed, search, feasible
 
 
+def guide_of(compact, steps):
+    """Return what a bound says after some steps."""
+    dual = Dual(compact)
+    for _ in range(steps):
+        dual.step()
+    free = compact._replace(capacity=np.full(len(compact.capacity), 2**62))
+    choices = (decode(dual.factors, c, dual.width) for c in (free, compact))
+    return Guide(dual.prices, *choices, unchanged(compact), dual.state())
+
+
+@pytest.mark.jit
+def test_a_dive_decides_every_node():
+    """It ends with a choice of every node, on many small problems with the best one that there is
+    without a capacity; with nothing priced no message is about room.
+    """
+    best = count = 0
+    for condensed, search, _ in searches(range(500, 560)):
+        c = condensed.compact
+        free = c._replace(capacity=np.full(len(c.capacity), 2**62))
+        rounds = list(dive(guide_of(free, 10).state, 2.0**62, np.random.default_rng(0)))
+        assert all(found is None for found in rounds[:-1])
+        choice = rounds[-1]
+        assert ((choice >= 0) & (choice < c.num_choices)).all()
+        every = product(*map(range, c.num_choices.tolist()))
+        best += search.cost_of(choice) == min(search.cost_of(np.array(x)) for x in every)
+        count += 1
+    assert best >= 0.8 * count > 20
+
+
+@pytest.mark.jit
+def test_a_round_of_a_dive_takes_what_is_sure_and_has_room():
+    """No more than half of the nodes are decided, each on its cheapest strategy by what is believed;
+    what they use together fits, and nothing stays that does not.
+    """
+    decided = 0
+    for condensed, _, _ in searches(range(600, 640)):
+        c = condensed.compact
+        nodes = np.arange(c.num_nodes)
+        belief = np.random.default_rng(0).random(len(c.cost))
+        alive = surest(c, nodes, belief, np.ones(len(nodes)))
+        left = np.add.reduceat(alive.astype(int), c.node_ptr[:-1])
+        before = np.add.reduceat((c.usage <= c.capacity.max(initial=2**62)), c.node_ptr[:-1])
+        assert (left >= 1).all()
+        amounts = np.zeros(c.num_nodes, np.int64)
+        for v in np.flatnonzero((left == 1) & (before > 1)):
+            own = slice(*c.node_ptr[v : v + 2])
+            x = int(np.flatnonzero(alive[own])[0])
+            if x == int(belief[own].argmin()):
+                amounts[v] = c.usage[own][x]
+                decided += 1
+        used = over_time(c.first, c.last, amounts, len(c.capacity))
+        assert (used <= c.capacity).all()
+    assert decided > 20
+
+
+@pytest.mark.jit
+def test_messages_that_are_carried_over_are_kept_by_the_first_aim():
+    """A problem that goes on from the prices and messages of another one bounds no less than that;
+    without them, it often would.
+    """
+    less = 0
+    for condensed, _, _ in searches(range(700, 760)):
+        c = condensed.compact
+        dual, part, anew = Dual(c), Dual(c), Dual(c)
+        for _ in range(20):
+            dual.step()
+        part.begin_at(dual.state(), unchanged(c))
+        most = 2.0 * float(c.table.max(initial=1)) + 2.0 * float(c.cost.max(initial=1))
+        part.aim(most)
+        anew.aim(most)
+        lost = 1e-9 * abs(dual.bound) + 1e-15 * most * c.num_nodes  # floating-point arithmetic
+        assert part.bound >= dual.bound - lost
+        less += anew.bound < dual.bound - lost
+    assert less > 10
+
+
+@pytest.mark.jit
+def test_a_mixture_is_the_best_of_two_choices():
+    """With all differences in one window it is the cheapest of all choices that take each node from
+    one of two; and nothing where that is not below.
+    """
+    better = 0
+    for condensed, search, feasible in searches(range(800, 860)):
+        c = condensed.compact
+        rng = np.random.default_rng(0)
+        every = [np.array(x) for x in product(*map(range, c.num_choices.tolist()))]
+        fitting = [x for x in every if tuple(condensed.expand(x).tolist()) in feasible]
+        one, other = (fitting[i] for i in rng.integers(len(fitting), size=2))
+        mixed = [x for x in fitting if ((x == one) | (x == other)).all()]
+        least = min(map(search.cost_of, mixed))
+        found = Windows(c, rng).improve(one, search.cost_of(one), other)
+        assert (found is None) == (least == search.cost_of(one))
+        if found is not None:
+            assert search.cost_of(found) - least <= 1e-12 * search.cost_of(
+                one
+            )  # CP-SAT's tolerance
+            better += 1
+    assert better > 10
+
+
 @pytest.mark.jit
 def test_attempts_find_the_best_of_small_problems():
     """The best choice always keeps the limit and costs what is said; mostly it is the best of
@@ -41,7 +144,7 @@ def test_attempts_find_the_best_of_small_problems():
     """
     found = count = 0
     for condensed, search, feasible in searches(range(60)):
-        search.guide(np.zeros(len(condensed.compact.capacity)), search.best, search.best)
+        search.guide(guide_of(condensed.compact, 10))
         for _ in range(60):
             search.round(5)
         choice = tuple(condensed.expand(search.best).tolist())

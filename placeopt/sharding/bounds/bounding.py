@@ -132,10 +132,15 @@ class Bounding:
         """Improve prices and messages by one step."""
         self.dual.step()
 
-    def decoded(self) -> Ints:
-        """Return the choice of `compact` that the messages decode within the capacity."""
-        dual = self.dual
-        return self.narrowed.expand(decode(dual.factors, self.narrowed.compact, dual.width))
+    def decoded(self, *, limited: bool) -> Ints:
+        """Return the choice of `compact` that the messages decode, within the capacity or without
+        one.
+        """
+        inner = self.narrowed.compact
+        if not limited:
+            most = np.full(len(inner.capacity), MAX_TOTAL, np.int64)
+            inner = inner._replace(capacity=most)
+        return self.narrowed.expand(decode(self.dual.factors, inner, self.dual.width))
 
     def certify(self, *, narrow: bool = True) -> None:
         """Prove the bound exactly, rule out what no better choice uses, and narrow what is left.
