@@ -10,11 +10,9 @@ problems.
 many problems reach each line and branch; it goes on where the pieces end, and stops after
 --seconds. Places are those of a function, "name 3" its third statement, "name 3 5" a jump from
 there, and count for as long as the code of the function is the same. `steer` draws problems near
-those that reach a place of fewer than ENOUGH: the first random numbers of one of them, as many as
-chance says, and other ones from there on. `report` adds the pieces up: `coverage.csv` has a row per
-file, `coverage-unreached.csv` every line and branch that fewer than ENOUGH problems reach, with the
-first reason in `coverage-reasons.csv` whose file, function, text and target, where it names them,
-are those of the place; what some problems reach needs none but that they are few.
+those that reach a place of fewer than ENOUGH: all random numbers of one of them but for the last
+1, 10, 100, ..., which are others. `report` adds the pieces up: `coverage.csv` has a row per
+file, and lines and branches that fewer than ENOUGH problems reach are printed.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from placeopt.experiments.studies import read_csv, write_csv
+from placeopt.experiments.studies import write_csv
 from placeopt.model.files import write_bytes
 
 if TYPE_CHECKING:
@@ -193,7 +191,8 @@ def steer(options: argparse.Namespace) -> None:
         for other in range(first - PIECE, first):
             family, words, last, drawn = rng.choice(seen[rng.choice(rare)])
             seed = Seed.of(words, last)
-            problems.append((family, seed.near(rng.randrange(drawn), other)))
+            fresh = int(drawn ** rng.random())  # of any order of magnitude
+            problems.append((family, seed.near(drawn - fresh, other)))
         piece = _write_piece(path, problems, attack, digests)
         for name, more in piece["counts"].items():
             counts[name].update(more)
@@ -352,30 +351,18 @@ def report(options: argparse.Namespace) -> None:
     cover.exclude("if TYPE_CHECKING:")
     cover.get_data()  # nothing is measured here; files are read
     counts, problems = _summed(options.pieces)
-    reasons, used = read_csv(HERE / "coverage-reasons.csv"), set()
-    rows, rare = [], []
+    rows = []
     for path in deciding_files():
         name = _name(path)
         whole, places = _file_rows(cover, path, counts[name])
         least = min(problems[name, function] for function in _digests(path.read_text()))
+        rows.append({"file": name, "problems": least, **whole})
         for place in places:
-            found = next((i for i, row in enumerate(reasons) if _says(row, place)), None)
-            seldom = "drawn, seldom" if place["problems"] else ""
-            place["reason"] = seldom if found is None else reasons[found]["reason"]
-            used.add(found)
-        kept = {"problems": least, **whole}
-        rows.append(
-            {"file": name, **kept, "without a reason": sum(not x["reason"] for x in places)}
-        )
-        rare += places
+            print(*place.values(), sep=", ")
     total = {key: sum(row[key] for row in rows) for key in rows[0] if key != "file"}
     most = max(row["problems"] for row in rows)
     rows.append({"file": "all", **total, "problems": most})
     write_csv(HERE / "coverage.csv", rows)
-    write_csv(HERE / "coverage-unreached.csv", rare)
-    for i, row in enumerate(reasons):
-        if i not in used:
-            print("reason of nothing:", *row.values())
     print(rows[-1])
     _say_differences(options.pieces)
 
@@ -387,14 +374,6 @@ def _say_differences(folder: Path) -> None:
     wrong = [what for piece in judged for what in piece["differences"]]
     print(sum(piece["problems"] for piece in judged), "problems judged,", len(wrong), "differences")
     print(*wrong, sep="\n")
-
-
-def _says(row: dict[str, str], place: dict[str, Any]) -> bool:
-    """Whether a reason is one of a place: what it leaves empty may be anything, and a folder is
-    that of all its files.
-    """
-    within = str(place["file"]).startswith(row["file"])
-    return within and all(row[key] in ("", str(place[key])) for key in ("function", "text", "to"))
 
 
 def _summed(folder: Path) -> tuple[dict[str, Counter[str]], Counter[tuple[str, str]]]:
