@@ -142,6 +142,7 @@ class TorchRules:
             for key in {(size,) for size in sizes} | {sizes}
         }
         self.known: dict[Any, Any] = {}
+        self._calls: dict[int, Traced] = {}  # kept, or another one would get the number of one
 
     def ways(self, call: Traced, size: int) -> list[Way]:
         """Return the ways of a call over an axis of a size, to replicate it first; those whose
@@ -241,6 +242,7 @@ class TorchRules:
         self, call: Traced, number: int, given: tuple[Any, ...], sizes: tuple[int, ...]
     ) -> list[Any] | None:
         """Return the placements of the results of an op, None if it communicates or has no rule."""
+        self._calls[id(call)] = call
         key = id(call), number, given, sizes
         if key not in self.known:
             try:

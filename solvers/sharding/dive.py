@@ -104,7 +104,7 @@ def surest(c, nodes, belief, shares):
     least_free, added = room_of(c.capacity)
     alive = np.ones(len(c.cost), np.bool_)
     decided = np.zeros(len(best), np.bool_)
-    for i in np.argsort(-margin)[: (len(nodes) + 1) // 2]:
+    for i in np.argsort(-margin, kind="mergesort")[: (len(nodes) + 1) // 2]:
         v = nodes[i]
         x = c.node_ptr[v] + best[v]
         room = least_room(least_free, added, c.first[v], c.last[v])
