@@ -38,7 +38,7 @@ STEPS = 6
 
 
 def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints | None]:
-    """Yield None after each round, and at last a choice of the problem of `state`.
+    """Yield None after each piece of work, and at last a choice of the problem of `state`.
 
     Parameters
     ----------
@@ -51,12 +51,14 @@ def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints 
         dual.begin_at(state, last)
         dual.aim(upper)
         for _ in range(STEPS):
+            yield None
             dual.step()
         open_nodes = np.unique(compact.edge[compact.edge[:, 0] >= compact.core])
         if not len(open_nodes):
             most = compact._replace(capacity=np.full(len(compact.capacity), MAX_TOTAL))
             yield whole.expand(decode(dual.factors, most, dual.width))
             return
+        yield None
         state = dual.state()
         shares = rng.random(len(open_nodes))
         alive = surest(compact, open_nodes, beliefs(dual.factors), shares)
