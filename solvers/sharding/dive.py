@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
     from placeopt.sharding.bounds.lagrangian import State
 
-STEPS = 6
-"""Steps of the bound in a round: what it takes before a choice is decoded, too."""
+LEAST_STEPS = 6
+"""Steps of the bound before a choice is decoded from it, or a dive decides nodes."""
 
 
 def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints | None]:
@@ -50,7 +50,7 @@ def dive(state: State, upper: float, rng: np.random.Generator) -> Iterator[Ints 
         dual = Dual(compact)
         dual.begin_at(state, last)
         dual.aim(upper)
-        for _ in range(STEPS):
+        for _ in range(LEAST_STEPS):
             yield None
             dual.step()
         open_nodes = np.unique(compact.edge[compact.edge[:, 0] >= compact.core])

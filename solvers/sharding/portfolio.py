@@ -22,6 +22,7 @@ from placeopt.sharding.decode import least_usage
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.prove import PROOF_PART
+from placeopt.solvers.sharding.dive import LEAST_STEPS
 from placeopt.solvers.sharding.tree_search import Guide, TreeSearch
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.plugin import PluginTracker
@@ -63,9 +64,6 @@ class ShardingPortfolio(SearchSolver):
         """Raise the bound; a better choice helps to, so that one is looked for as well."""
         work(problem, tracker, tracker.upper)
 
-
-LEAST_STEPS = 6
-"""Steps of the bound before a choice is decoded."""
 
 GUESS = 4
 """The best cost is guessed to be at most this multiple of a choice's costs that are not all but
