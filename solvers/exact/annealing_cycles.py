@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from placeopt.solving.tracker import Tracker
 
-HOT, COLD, MOST_CHUNKS = 3e-2, 1e-5, 32
+HOT, COLD, MOST_CHUNKS = 0.3, 1e-4, 256
+"""Chosen on families of results/engine that choices are made on: with (0.03, 1e-5, 32) latencies of
+NASNet end up to 5 % higher after 20 s, periods of layered graphs up to 3 % after 10 s."""
 
 
 class Walk(Protocol):
