@@ -443,20 +443,23 @@ def test_free_ends_are_left_out():
 
 
 def test_what_can_hide_least_is_left_out_first():
-    """By the least time and what the neighbours pay no more, then by number, as it stands when the
-    turn comes; the order through it stays, and what is between two nodes.
+    """By the least time and what the neighbours pay no more, ten times as much on a longest path, then
+    by number, as it stands when the turn comes; the order through it stays, and what is between.
     """
     times = [(5, 1), (1, 2), (2, 1), (0, 9)]
     edges = [(0, 1, 0), (0, 2, 1), (1, 3, 7), (2, 3, 0)]
     found = reduced(times, edges, resident=[1, 2, 4, 8])
     charges = Charges(found.problem, found.io)
-    assert [found._loss(v, charges) for v in range(4)] == [2, 8, 2, 7]
+    assert found._longest == {0, 1}  # 3 takes no time; of equal paths the first
+    assert [found._loss(v, charges) for v in range(4)] == [20, 80, 2, 7]
     nodes, lattice = found.reduce(5, lambda: False)
-    assert (nodes.ops, nodes.edges, lattice.num_ideals) == ([[1], [2], [3]], [(0, 2), (1, 2)], 5)
-    nodes, lattice = found.reduce(4, lambda: False)
-    assert (nodes.ops, nodes.edges, lattice.num_ideals) == ([[1], [3]], [(0, 1)], 3)
-    assert nodes.tensors == [(0, (1,), 7)]
-    assert nodes.between == []
+    assert (nodes.ops, lattice.num_ideals) == ([[0], [1], [3]], 4)
+    assert nodes.edges == [(0, 1), (0, 2), (1, 2)]
+    assert nodes.tensors == [(1, (2,), 7)]
+    assert nodes.between == [Between((0,), (2,), 2, 4)]
+    nodes, lattice = found.reduce(3, lambda: False)
+    assert (nodes.ops, nodes.edges, lattice.num_ideals) == ([[0], [1]], [(0, 1)], 3)
+    assert (nodes.tensors, nodes.between) == ([], [])
     chain = reduced([(3, 9), (-1, 0), (2, 9)], [(0, 1, 4), (1, 2, 6)], resident=[1, 2, 4])
     nodes, _ = chain.reduce(3, lambda: False)
     assert (nodes.ops, nodes.tensors) == ([[0], [2]], [(0, (1,), 4)])
@@ -466,6 +469,20 @@ def test_what_can_hide_least_is_left_out_first():
     apart = reduced([(1, 1), (2, 2)], [])
     assert apart.reduce(3, lambda: False) is None
     assert len(apart.reduce(4, lambda: False)[0].ops) == 2
+
+
+def test_a_class_that_fits_nowhere_is_bounded_too():
+    """One op of the class runs in the pool only, the other on accelerators only, in no time."""
+    problem = po.PlacementProblem.from_edges(
+        [[-1, -1, 0], [0, 0, -1]],
+        [(0, 1, 0)],
+        objective="latency",
+        io_class=[0, 0, -1],
+        slots=1,
+        colocation=[0, 0],
+    )
+    bound = FlowBound(problem)
+    assert bound.run(lambda: None, lambda: False) >= 0
 
 
 def paid(charges, held):
