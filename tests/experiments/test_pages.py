@@ -398,7 +398,6 @@ MIXED = frozenset(
         "plans/",
         "real_execution/",
         "scaling/",
-        "sharding/",
     )
 )
 """Pages whose numbers are of several commits, or of rows that name none: never one more. A page that

@@ -124,7 +124,8 @@ class FlowBound:
         self.idle = 0
         self._best_flow: Floats | None = None
         largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
-        total = int(np.maximum(largest, 0).sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
+        moves = 2 * self._num_slots * int(self.arrays.io_time.sum())
+        total = int(np.maximum(largest, 0).sum()) + moves + 1
         total += sum(max(b.time, 0) for b in self.nodes.between)
         self._weight = min(_MAX_WEIGHT, 2**60 // total)
         self.usable = self._weight >= _MIN_WEIGHT
