@@ -690,25 +690,17 @@ class Reduction:
         """Ticks that leaving an op out can hide: its own, and what its neighbours pay no more; on
         a longest path they count more.
         """
-        lost = self._fastest(v) + charges.loss(v)
+        lost = int(self.problem.min_compute[v]) + charges.loss(v)
         return lost * _ON_PATH if v in self._longest else lost
-
-    def _fastest(self, v: int) -> int:
-        return min(int(x[v]) for x in (self.slot_time, self.pool_time) if x[v] >= 0)
 
     def _longest_path(self) -> set[int]:
         """Return the ops of a path that takes longest at the fastest times."""
-        took: dict[int, int] = {}
-        came: dict[int, int] = {}
-        for v in self.problem.topological_order.tolist():
-            before = max(self.graph.predecessors(v), key=lambda u: (took[u], -u), default=None)
-            took[v] = self._fastest(v) + (0 if before is None else took[before])
-            if before is not None:
-                came[v] = before
-        path = [max(took, key=lambda v: (took[v], -v))]
-        while path[-1] in came:
-            path.append(came[path[-1]])
-        return set(path)
+        time, source = self.problem.min_compute.tolist(), -1
+        timed = nx.DiGraph()
+        timed.add_weighted_edges_from((u, v, time[v]) for u, v in self.graph.edges)
+        timed.add_weighted_edges_from((source, v, time[v]) for v in self.graph)
+        order = [source, *self.problem.topological_order.tolist()]
+        return set(nx.dag_longest_path(timed, topo_order=order)) - {source}
 
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost
