@@ -219,8 +219,8 @@ def _take_steps(sides: Sides, least: int, length: float = 0.0, left: float = mat
 
 
 def _branches(state: State) -> Iterator[str | None]:
-    """Part what is left, the first time once prices have settled, and begin anew where the bound
-    of the whole has become better than that of the parts.
+    """Part what is left, the first time once prices were stuck, and begin anew where the bound of
+    the whole has become better than that of the parts.
     """
     sides: Sides = state.facts
     bounding, branches = sides.bounding, None
@@ -229,7 +229,7 @@ def _branches(state: State) -> Iterator[str | None]:
         if bounding.settled or bounding.upper is None or not bounding.cheap:
             yield None
             continue
-        if branches is None and not bounding.dual.settled:
+        if branches is None and not bounding.dual.calm:
             yield WAITING
             continue
         compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset

@@ -115,3 +115,19 @@ def test_three_that_do_not_fit_together_are_not_mixed():
     best = 142  # one small, at an end
     assert dual.certify()[0].bound <= best
     assert dual.bound > 138
+
+
+def test_stars_that_come_do_not_undo_that_prices_were_stuck():
+    """The parting that waits for it would else look in vain between two of them."""
+    seen = 0
+    for c, _ in compacts(range(60)):
+        dual = Dual(c)
+        for _ in range(40):
+            for _ in range(20):
+                dual.step()
+            was = dual.calm
+            dual.certify()
+            if was and not dual.settled:  # stars made steps long again
+                assert dual.calm
+                seen += 1
+    assert seen

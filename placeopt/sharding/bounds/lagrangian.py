@@ -103,6 +103,7 @@ class Dual:
     prices : of usage by time point, those of the best bound. bound : the best bound, in floats;
     `certify` finds it in integers.
     upper : cost of a known choice. clamp : no cost is taken to be more.
+    calm : whether the prices were stuck once, new stars or not.
     """
 
     def __init__(self, compact: Compact) -> None:
@@ -117,7 +118,7 @@ class Dual:
         self.bound = self._last = -np.inf
         self.upper = np.inf
         self.clamp = np.inf
-        self.warm = False
+        self.warm = self.calm = False
         self._length, self._fails = LENGTH, 0
         self._direction: Floats | None = None
         self._messages = self._copy()
@@ -190,6 +191,7 @@ class Dual:
             self._fails += 1
             if self._fails >= 5:
                 self._fails, self._length = 0, max(1e-5, self._length * 0.9)
+        self.calm |= self._length <= STUCK
         if not self.warm:
             self.warm = bound - self._last < WARM * (self._target() - bound)
             self._last = bound
