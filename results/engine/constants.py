@@ -1,0 +1,205 @@
+"""What the constants of annealing in cycles and of the flows' longest path are worth.
+
+    PLACEOPT_DATA=../shared/data python results/engine/constants.py [run] [table] [--jobs 2]
+        [--minutes M]
+
+run      every setting on problems of every family: constants.csv, a row per run; goes on where it
+         was ended, and measures again what is of other code
+table    constants.md: per setting the mean ratio to the setting of the package, over the families
+         that choices are made on and over those set apart, with the most and least of a family
+
+Annealing runs alone, from what the starts give, for a number of evaluations (chunks of equally many
+moves): results do not depend on the machine; what counts is the value, lower is better. Flows run
+alone for seconds of this process's own processor time; what counts is the bound, higher is better,
+and ratios are turned so that below 1 is better than the package's setting in both. "Left out": the
+setting that is best on the other families of the chosen set (least mean), and its ratio on the
+family that was left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import zlib
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import joblib
+import numpy as np
+from study import APART, LAYERS, PERIOD, problem_of
+
+import placeopt as po
+from placeopt.experiments.cell import commit, same_package
+from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.latency.bounds import flow
+from placeopt.solvers.exact import annealing_cycles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).resolve().parent
+TABLE = HERE / "constants.csv"
+PER_FAMILY = 2
+EVALUATIONS = 150
+SECONDS = 11.0
+
+ANNEALING = {
+    "hot .3, cold 1e-4, most 256": (0.3, 1e-4, 256),
+    "hot .03": (0.03, 1e-4, 256),
+    "hot 1": (1.0, 1e-4, 256),
+    "cold 1e-5": (0.3, 1e-5, 256),
+    "most 8": (0.3, 1e-4, 8),
+    "hot .03, cold 1e-5, most 32": (0.03, 1e-5, 32),
+}
+"""HOT, COLD and MOST_CHUNKS of annealing; the first setting is the package's."""
+
+FLOWS = {"on path 10": 10, "on path 1": 1, "on path 100": 100}
+"""_ON_PATH of the bound by flows; the first setting is the package's."""
+
+
+def jobs() -> list[dict[str, Any]]:
+    """Return every run, in rounds over the families: what names it and what it is of."""
+    found = []
+    for number in range(PER_FAMILY):
+        for family in (*LAYERS, *PERIOD):
+            of = {"family": family, "number": number, "set": set_of(family)}
+            found += [{"constant": "annealing", "setting": s, **of} for s in ANNEALING]
+            if family in LAYERS:
+                found += [{"constant": "flows", "setting": s, **of} for s in FLOWS]
+    return found
+
+
+def set_of(family: str) -> str:
+    """Return whether choices may be made on a family."""
+    return "apart" if family in APART else "chosen on"
+
+
+def key(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return what names a run."""
+    return tuple(str(row[name]) for name in ("constant", "setting", "family", "number"))
+
+
+@contextmanager
+def own_clock() -> Iterator[None]:
+    """Have the package's clock count this process's processor time."""
+    clock = time.perf_counter
+    time.perf_counter = time.process_time
+    try:
+        yield
+    finally:
+        time.perf_counter = clock
+
+
+def measured(job: dict[str, Any]) -> dict[str, Any]:
+    """Run one setting on one problem."""
+    family = job["family"]
+    rng = np.random.default_rng(zlib.crc32(family.encode()))
+    problem = [problem_of(family, rng) for _ in range(job["number"] + 1)][-1]
+    begun = time.process_time()
+    if job["constant"] == "annealing":
+        cycles = ("HOT", "COLD", "MOST_CHUNKS")
+        for name, value in zip(cycles, ANNEALING[job["setting"]], strict=True):
+            setattr(annealing_cycles, name, value)
+        limit = {"evaluations": EVALUATIONS}
+        result = po.solve(problem, "cp-sat", tactics="starts,annealing", num_workers=1, **limit)
+        found, limited = result.value, f"{EVALUATIONS} evaluations"
+    else:
+        flow._ON_PATH = FLOWS[job["setting"]]
+        with own_clock():
+            result = po.solve(
+                problem, "cp-sat", tactics="starts,flows", num_workers=1, seconds=SECONDS
+            )
+        found, limited = result.lower_bound, f"{SECONDS:g} s"
+    spent = round(time.process_time() - begun, 1)
+    return {**job, "found": found, "limit": limited, "cpu": spent}
+
+
+def run(count: int, minutes: float) -> None:
+    """Measure what is missing."""
+    end = time.monotonic() + 60 * minutes
+    wanted = {key(job): job for job in jobs()}
+    rows = {key(row): row for row in read_csv(TABLE)} if TABLE.exists() else {}
+    rows = {k: row for k, row in rows.items() if k in wanted and same_package(row["commit"])}
+    left = [job for k, job in wanted.items() if k not in rows]
+    for some in (left[i : i + count] for i in range(0, len(left), count)):
+        if time.monotonic() > end:
+            break
+        for row in joblib.Parallel(n_jobs=count)(joblib.delayed(measured)(job) for job in some):
+            rows[key(row)] = row
+        write_csv(TABLE, [rows[k] for k in wanted if k in rows])
+    print(f"{len(rows)} of {len(wanted)} runs of commit {commit()}")
+
+
+def ratios(constant: str, settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Return by setting and family what the setting finds over what the package's does; below 1 is
+    better.
+    """
+    found = {key(row): float(row["found"]) for row in read_csv(TABLE)}
+    default, *_ = settings
+    by: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (kind, setting, family, number), value in found.items():
+        base = found.get((constant, default, family, number))
+        if kind == constant and base:
+            better = value / base if constant == "annealing" else base / max(value, 1.0)
+            by[setting][family].append(better)
+    return by
+
+
+def mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(math.log(x) for x in values) / len(values))
+
+
+def tables() -> list[str]:
+    """Return the lines of constants.md."""
+    lines = ["# Constants of annealing in cycles and of the flows' longest path", ""]
+    for constant, settings in (("annealing", ANNEALING), ("flows", FLOWS)):
+        by = ratios(constant, settings)
+        rows = []
+        for setting in settings:
+            cells = [setting]
+            for kind in ("chosen on", "apart"):
+                means = [mean(x) for f, x in by[setting].items() if set_of(f) == kind]
+                some = f"{mean(means):.4f} ({min(means):.3f} to {max(means):.3f})" if means else ""
+                cells.append(some)
+            rows.append(cells)
+        lines += [f"{constant}: ratio to the package's setting, below 1 is better", ""]
+        lines += [*markdown_table(["setting", "chosen on", "apart"], rows), "", left_out(by), ""]
+    return lines
+
+
+def left_out(by: dict[str, dict[str, list[float]]]) -> str:
+    """Say which setting the other families of the chosen set would choose, and what it is worth."""
+    families = sorted({f for some in by.values() for f in some if set_of(f) == "chosen on"})
+    said, worth = [], []
+    for family in families:
+        rest = [x for x in families if x != family]
+        others = {setting: mean([x for f in rest for x in some[f]]) for setting, some in by.items()}
+        best = min(others, key=others.__getitem__)
+        worth.append(mean(by[best][family]))
+        said.append(f"{family}: {best} ({worth[-1]:.3f})")
+    return f"Left out, {'; '.join(said)}: {mean(worth):.4f} in the mean."
+
+
+def main() -> None:
+    """Run the stages."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stages", nargs="*", metavar="STAGE", default=["run", "table"])
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
+    options = parser.parse_args()
+    if "run" in options.stages:
+        run(options.jobs, options.minutes)
+    if "table" in options.stages:
+        text = "\n".join(tables())
+        (HERE / "constants.md").write_text(text, encoding="utf-8")
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
