@@ -110,7 +110,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
         flow._ON_PATH = FLOWS[job["setting"]]
         with own_clock():
             result = po.solve(
-                problem, "cp-sat", tactics="starts,flows", num_workers=1, seconds=SECONDS
+                problem, "cp-sat", tactics="starts,flow", num_workers=1, seconds=SECONDS
             )
         found, limited = result.lower_bound, f"{SECONDS:g} s"
     spent = round(time.process_time() - begun, 1)
