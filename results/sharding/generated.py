@@ -1,10 +1,11 @@
 """Sharding problems like the contest's, drawn or derived: gaps, and values against longer runs.
 
-    PLACEOPT_DATA=../shared/data python results/sharding/generated.py [--seconds 10] [--long 0]
-        [--minutes 60]
+    PLACEOPT_DATA=../shared/data python results/sharding/generated.py [--seconds 10]
+        [--per-node 0.001] [--long 0] [--minutes 60]
 
-Each problem is solved for `--seconds` of a clock that counts half the processor time of this
-process: that is time on two idle cores, whatever else the machine does. `--long` measures rows that
+Each problem is solved for `--per-node` seconds times its nodes, at least for `--seconds`, of a
+clock that counts half the processor time of this process: that is time on two idle cores, whatever
+else the machine does. The contest allowed 60 to 300 s for some 800 to 62 000 nodes. `--long` measures rows that
 are there once more with so many seconds and another seed, and keeps the lowest value. `set` says
 whether a choice was made on a family ("developed") or not ("apart"). Rows come in rounds over all
 families, those apart first, so that a run that is stopped early says something of each; each row is
@@ -81,9 +82,12 @@ def processor_clock() -> Iterator[None]:
         time.perf_counter = clock
 
 
-def measured(name: str, seconds: float, seed: int) -> dict[str, Any]:
-    """Return value and bound after `seconds`."""
+def measured(name: str, seconds: float, seed: int, *, per_node: float = 0.0) -> dict[str, Any]:
+    """Return value and bound after `seconds`, or `per_node` of them for each node if that is
+    more.
+    """
     problem = problem_of(name)
+    seconds = max(seconds, per_node * problem.num_nodes)
     with processor_clock():
         result = po.solve(problem, seconds=seconds, seed=seed)
     violations = po.verify(problem, result, seconds=0).violations
@@ -105,12 +109,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--per-node", type=float, default=0.001)
     parser.add_argument("--long", type=float, default=0.0)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no row after these")
     arguments = parser.parse_args()
     from study import sources
 
-    made_by = {"seconds": f"{arguments.seconds:g}", "sources": sources()}
+    limits = {"seconds": f"{arguments.seconds:g}", "per_node": f"{arguments.per_node:g}"}
+    made_by = {**limits, "sources": sources()}
     order = {name: i for i, (name, _) in enumerate(rows())}
     end = time.monotonic() + 60 * arguments.minutes
     po.solve(problem_of("training:100:0"), seconds=WARM_SECONDS)
@@ -127,7 +133,8 @@ def main() -> None:
             best = min(longer["value"], int(mine.get("best") or mine["value"]))
             row = mine | {"best": best, "long": f"{arguments.long:g}"}
         else:
-            row = {"name": name, "set": kind} | measured(name, arguments.seconds, seed=0) | made_by
+            found = measured(name, arguments.seconds, seed=0, per_node=arguments.per_node)
+            row = {"name": name, "set": kind} | found | made_by
         table = [x for x in table if x["name"] != name] + [row]
         write_csv(TABLE, sorted(table, key=lambda x: order[x["name"]]), digits=6)
         print(row, flush=True)
