@@ -120,9 +120,9 @@ def test_three_that_do_not_fit_together_are_not_mixed():
 def test_stars_that_come_do_not_undo_that_prices_were_stuck():
     """The parting that waits for it would else look in vain between two of them."""
     seen = 0
-    for c, _ in compacts(range(60)):
+    for c, _ in compacts(range(20)):
         dual = Dual(c)
-        for _ in range(40):
+        for _ in range(30):
             for _ in range(20):
                 dual.step()
             was = dual.calm
