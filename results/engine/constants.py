@@ -19,7 +19,6 @@ family that was left out.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 import zlib
 from collections import defaultdict
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
+from scipy.stats import gmean
 from study import APART, LAYERS, PERIOD, problem_of
 
 import placeopt as po
@@ -148,11 +148,6 @@ def ratios(constant: str, settings: dict[str, Any]) -> dict[str, dict[str, list[
     return by
 
 
-def mean(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(sum(math.log(x) for x in values) / len(values))
-
-
 def tables() -> list[str]:
     """Return the lines of constants.md."""
     lines = ["# Constants of annealing in cycles and of the flows' longest path", ""]
@@ -162,8 +157,8 @@ def tables() -> list[str]:
         for setting in settings:
             cells = [setting]
             for kind in ("chosen on", "apart"):
-                means = [mean(x) for f, x in by[setting].items() if set_of(f) == kind]
-                some = f"{mean(means):.4f} ({min(means):.3f} to {max(means):.3f})" if means else ""
+                means = [gmean(x) for f, x in by[setting].items() if set_of(f) == kind]
+                some = f"{gmean(means):.4f} ({min(means):.3f} to {max(means):.3f})" if means else ""
                 cells.append(some)
             rows.append(cells)
         lines += [f"{constant}: ratio to the package's setting, below 1 is better", ""]
@@ -177,11 +172,13 @@ def left_out(by: dict[str, dict[str, list[float]]]) -> str:
     said, worth = [], []
     for family in families:
         rest = [x for x in families if x != family]
-        others = {setting: mean([x for f in rest for x in some[f]]) for setting, some in by.items()}
+        others = {
+            setting: gmean([x for f in rest for x in some[f]]) for setting, some in by.items()
+        }
         best = min(others, key=others.__getitem__)
-        worth.append(mean(by[best][family]))
+        worth.append(gmean(by[best][family]))
         said.append(f"{family}: {best} ({worth[-1]:.3f})")
-    return f"Left out, {'; '.join(said)}: {mean(worth):.4f} in the mean."
+    return f"Left out, {'; '.join(said)}: {gmean(worth):.4f} in the mean."
 
 
 def main() -> None:
