@@ -59,6 +59,8 @@ ANNEALING = {
 FLOWS = {"on path 10": 10, "on path 1": 1, "on path 100": 100}
 """_ON_PATH of the bound by flows; the first setting is the package's."""
 
+CYCLES = ("HOT", "COLD", "MOST_CHUNKS")
+
 
 def jobs() -> list[dict[str, Any]]:
     """Return every run, in rounds over the families: what names it and what it is of."""
@@ -100,8 +102,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     problem = [problem_of(family, rng) for _ in range(job["number"] + 1)][-1]
     begun = time.process_time()
     if job["constant"] == "annealing":
-        cycles = ("HOT", "COLD", "MOST_CHUNKS")
-        for name, value in zip(cycles, ANNEALING[job["setting"]], strict=True):
+        for name, value in zip(CYCLES, ANNEALING[job["setting"]], strict=True):
             setattr(annealing_cycles, name, value)
         limit = {"evaluations": EVALUATIONS}
         result = po.solve(problem, "cp-sat", tactics="starts,annealing", num_workers=1, **limit)
@@ -190,6 +191,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     options = parser.parse_args()
+    package = tuple(getattr(annealing_cycles, name) for name in CYCLES), flow._ON_PATH
+    if package != (next(iter(ANNEALING.values())), next(iter(FLOWS.values()))):
+        parser.error(f"the package's constants are {package} now: put them first in this study")
     if "run" in options.stages:
         run(options.jobs, options.minutes)
     if "table" in options.stages:

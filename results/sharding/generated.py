@@ -46,7 +46,7 @@ DERIVED: dict[str, dict[str, Any]] = {
 DEVELOPED_LETTERS = "BRT"
 APART_LETTERS = "GDL"
 NEAR = 0.01
-"""A value with this gap is near every other one."""
+"""Gap up to which a value counts as close to the best one: no choice costs less by a larger part."""
 
 WARM_SECONDS = 1.0
 """Of a solve before the first row, in which kernels are compiled and loaded."""

@@ -67,16 +67,17 @@ def test_random_problems():
         case = draw(random.Random(seed), "period")
         best = best_period(case)
         for solver in ("ideal-dp", "linear-dp"):
+            said = solver, seed
             result = make_solver(solver).solve(problem_of(case), Budget(), seed=0)
             if best is None:
-                assert result.value is None, seed
-                assert result.status in ("infeasible", "unknown"), seed
+                assert result.value is None, said
+                assert result.status in ("infeasible", "unknown"), said
                 continue
-            assert result.status != "infeasible", seed
-            assert result.lower_bound <= best, seed
-            assert result.value is None or result.value >= best, seed
+            assert result.status != "infeasible", said
+            assert result.lower_bound <= best, said
+            assert result.value is None or result.value >= best, said
             if solver == "ideal-dp" and case.contiguity == "chain":
-                assert (result.value, result.status) == (best, "optimal"), seed
+                assert (result.value, result.status) == (best, "optimal"), said
 
 
 @pytest.mark.parametrize("contiguity", ["convex", "none"])
