@@ -1,7 +1,9 @@
 """Speed of the evaluator against the number of ops, the batch and the execution model.
 
-Run `python results/evaluator/study.py` (one minute). Writes speed.csv, heft.csv, speed.png and
-README.md beside this file. Times are the best of several rounds after a warm-up, on one core unless
+    python results/evaluator/study.py [--again]   # a minute
+
+Writes speed.csv, heft.csv, speed.png and README.md beside this file; tables that are there are
+kept. Times are the best of several rounds after a warm-up, on one core unless
 the row says two; random graphs with 2 edges an op that span at most 50 positions, costs 1..100,
 random placements.
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import fastest, write_csv
+from placeopt.experiments.studies import fastest, read_csv, row_options
 from placeopt.makespan.evaluate import warm_up
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
@@ -23,17 +25,27 @@ from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "benchmarks"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "benchmarks")]
 
 from python_heft import schedule  # noqa: E402 - tests/ is no package
 from test_heft_speed import layered  # noqa: E402
+from whole_tables import record_tables  # noqa: E402
 
 SIZES = ((100, 4), (200, 4), (1000, 8), (3000, 8), (10_000, 16), (30_000, 32), (100_000, 64))
 ROUNDS, WORK = 7, 400_000  # op evaluations per round
 
 
 def main() -> None:
-    """Measure, then write the table, the picture and the page."""
+    """Measure, then write the tables, the picture and the page."""
+    given = row_options(__doc__)
+    record_tables(HERE, {"speed": speeds, "heft": lambda: [heft()]}, given)
+    rows = read_csv(HERE / "speed.csv", numbers=True)
+    draw(rows)
+    write_page(rows)
+
+
+def speeds() -> list[dict[str, object]]:
+    """Measure the evaluator by size, model and batch."""
     warm_up()
     rows = []
     for n, k in SIZES:
@@ -42,10 +54,7 @@ def main() -> None:
     for batch in (1, 4, 16, 64, 256, 1024):
         for threads in (1, 2):
             rows.append(measure(1000, 8, "fifo", "none", threads=threads, batch=batch))
-    write_csv(HERE / "speed.csv", rows)
-    write_csv(HERE / "heft.csv", [heft()])
-    draw(rows)
-    write_page(rows)
+    return rows
 
 
 def heft(n: int = 5000, k: int = 8) -> dict[str, object]:

@@ -1,10 +1,11 @@
 """Models as users have them: every command and every export, by three ways of reading a model.
 
-Run `python results/models/study.py [--model NAME] [--way WAY]`. Every cell is one command of
-placeopt on one model of `zoo.py`; where the command writes something that runs, it is run here, and
+    python results/models/study.py [--again] [--minutes M] [--model NAME] [--way WAY]
+
+Every cell is one command of placeopt on one model of `zoo.py`; where the command writes something that runs, it is run here, and
 its results are compared with those of the unsplit model. A cell says "ok", or the sentence with
-which the command refuses, or how it failed. `cells.csv` holds all of them; what is there already
-for a model and a way is replaced. `tables.md` is drawn from it.
+which the command refuses, or how it failed. `cells.csv` holds all of them; a model
+and a way of which all cells are there are left alone. `tables.md` is drawn from it.
 """
 
 from __future__ import annotations
@@ -19,21 +20,30 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import pipeline_rank  # noqa: E402
 import zoo  # noqa: E402
+from whole_tables import say_rows  # noqa: E402
 
 from placeopt.cli import main  # noqa: E402
-from placeopt.experiments.studies import markdown_table, read_csv, write_csv  # noqa: E402
+from placeopt.experiments.studies import (  # noqa: E402
+    kept_rows,
+    markdown_table,
+    read_csv,
+    row_options,
+    write_csv,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -532,12 +542,15 @@ def draw() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--model", action="append", choices=tuple(zoo.MODELS))
     parser.add_argument("--way", action="append", choices=WAYS)
     parser.add_argument("--cell", action="append", choices=CELLS, help="only print these")
-    given = parser.parse_args()
+    given = row_options(__doc__, (), parser)
+    say_rows(HERE / "cells.csv", given)
+    kept = Counter((x["model"], x["way"]) for x in kept_rows(HERE / "cells.csv", given, ()))
     for model in given.model or zoo.MODELS:
         for way in given.way or WAYS:
-            cells(model, way, tuple(given.cell or CELLS))
+            if (given.cell or kept[model, way] < len(CELLS)) and time.monotonic() < given.end:
+                cells(model, way, tuple(given.cell or CELLS))
     (HERE / "tables.md").write_text(draw())

@@ -1,12 +1,11 @@
 """Pipeline schedules: minimum periods with proof, Tessel's search beside ours, makespans, and whole
 models.
 
-    python results/pipeline/study.py            # all parts, about 40 minutes on 2 cores
-    python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans,
-                                                capped, placements,
-                                                gains|models|inference|published4|8|16|32, report
+    python results/pipeline/study.py [PART ...] [--again] [--minutes M]   # 40 minutes on 2 cores
 
-Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
+Parts: periods4|6|8|16|32, solvers, makespans, capped, placements,
+gains|models|inference|published4|8|16|32. Each writes a CSV file next to this one, and is left
+alone where that is there; at the end they are turned into report.md and the pictures.
 Whole models are in whole_models.py.
 """
 
@@ -17,12 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from whole_models import CLUSTERS, WHOLE_MODELS
-
 import placeopt as po
-from placeopt.experiments.studies import Clock, write_csv
+from placeopt.experiments.studies import Clock, row_options
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.solve import warm_up
@@ -31,6 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from report import write_report  # noqa: E402 - results/ is no package
+from whole_models import CLUSTERS, WHOLE_MODELS  # noqa: E402
+from whole_tables import record_tables  # noqa: E402
+
 WORKERS = 2
 SHAPES = ("V", "X", "K", "M", "NN")
 CAPACITIES = {
@@ -65,9 +66,9 @@ BEST_MAKESPAN = {"V": 524, "X": 1033, "K": 772, "M": 780, "NN": 1036}
 """Best known makespan of 128 micro-batches, 4 devices, training."""
 
 
-def main(parts: list[str]) -> None:
-    """Run the named parts, or all."""
-    steps: dict[str, Callable[[], list[dict[str, Any]]]] = {
+def main() -> None:
+    """Measure the named parts, or all, and write the report."""
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         **{f"periods{devices}": partial(periods, devices) for devices in CAPACITIES},
         "solvers": solvers,
         "makespans": makespans,
@@ -79,13 +80,9 @@ def main(parts: list[str]) -> None:
             for devices in CLUSTERS
         },
     }
-    for name in parts or [*steps, "report"]:
-        if name in steps:
-            write_csv(HERE / f"{name}.csv", steps[name]())
-        else:
-            from report import write_report
-
-            write_report(HERE)
+    given = row_options(__doc__, tuple(parts))
+    record_tables(HERE, {name: parts[name] for name in given.stages}, given)
+    write_report(HERE)
 
 
 def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
@@ -318,4 +315,4 @@ def placements() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,6 +1,9 @@
 """Fit the cost model to some of the measured runs and judge it on the others: one command.
 
-    PLACEOPT_DATA=../shared/data python results/plans/calibrate.py [priors] [final] [halves] [sources]
+    PLACEOPT_DATA=../shared/data python results/plans/calibrate.py [STAGE ...] [--again]
+
+Stages: priors, final, halves, sources; all by default, and what is there is kept. `memory` fits
+the constants of memory alone.
 
 Every source is halved: its groups of (model, devices), those with most rows first and equal ones in
 the order of a hash of their names, go to the half with fewer rows of the source so far. The rule
@@ -18,17 +21,24 @@ gave: the other half's, the other sources'. runs.md is drawn from these tables.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
+import sys
 from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import placeopt.plans
-from placeopt.experiments.studies import data_folder, markdown_table, read_csv, table_of, write_csv
+from placeopt.experiments.studies import (
+    data_folder,
+    markdown_table,
+    read_csv,
+    row_options,
+    table_of,
+    write_csv,
+)
 from placeopt.model.errors import InputError
 from placeopt.planning.fit_runs import (
     LinearFit,
@@ -49,7 +59,14 @@ from placeopt.plans.calibration import (
     spread_key,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import wanted  # noqa: E402 - results/ is no package
+
 SHIPPED = Path(placeopt.plans.__file__).parent / "calibration.json"
 Row = dict[str, Any]
 APART = "apart"
@@ -491,20 +508,26 @@ def refit_memory(rows: list[Row]) -> None:
     replace(known, memory=fit_memory(usable(rows), known)).save(SHIPPED)
 
 
+STAGES: dict[str, tuple[Callable[[list[Row]], None], tuple[str, ...]]] = {
+    "priors": (priors, ("priors",)),
+    "final": (final, ("constants",)),
+    "halves": (halves, ("runs", "choices", "memory", "groups")),
+    "sources": (sources, ("sources", "coverage")),
+}
+"""What measures a stage, and its tables."""
+
+
 def main() -> None:
     """Fit, judge, write."""
-    stages = {
-        "priors": priors,
-        "final": final,
-        "halves": halves,
-        "sources": sources,
-        "memory": refit_memory,
-    }
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", default=["final", "halves", "sources"])
     rows = read_runs(data_folder("measured") / "training_runs.csv")
-    for stage in parser.parse_args().stages:
-        stages[stage](rows)
+    if sys.argv[1:] == ["memory"]:
+        refit_memory(rows)
+        return
+    given = row_options(__doc__, tuple(STAGES))
+    for stage in given.stages:
+        measured, tables = STAGES[stage]
+        if wanted([HERE / f"{name}.csv" for name in tables], given):
+            measured(rows)
     draw()
 
 

@@ -1,18 +1,20 @@
 """Plans of public models at public scales by the shipped cost model: one command.
 
-    python results/plans/launches.py
+    python results/plans/launches.py [--again]
 
-Writes launches.csv: plan, step, gap, MFU, plans priced, seconds of search; beside them what public
+Writes launches.csv, unless it is there: plan, step, gap, MFU, plans priced, seconds of search; beside them what public
 recipes run there, where one is known, and the best step with the recipe's degrees under the same
 model. Seven rows that once went wrong come first.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from placeopt.experiments.studies import write_csv
+from placeopt.experiments.studies import row_options
 from placeopt.planning.launch_answer import to_json
 from placeopt.planning.launch_search import (
     LaunchProblem,
@@ -23,6 +25,10 @@ from placeopt.planning.launch_search import (
 from placeopt.plans.calibration import default_calibration
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import record_tables  # noqa: E402 - results/ is no package
+
 CASES = (
     ("layers=72,hidden=14336,heads=112", "384xA100-80", 2048, 2048, "fp16", ""),
     ("llama-7b", "8xA100", 64, 2048, "bf16", ""),
@@ -47,8 +53,8 @@ DEGREES = {
 """Degrees of the recipes; 61 layers on 4 stages are not in the space."""
 
 
-def main() -> None:
-    """Search every case and write the table."""
+def launches() -> list[dict[str, Any]]:
+    """Search every case."""
     rows = []
     for model, cluster, batch, sequence, precision, recipe in CASES:
         shape, machine = read_shape(model), read_machine(cluster)
@@ -85,8 +91,8 @@ def main() -> None:
             }
         )
         print(*rows[-1].values())
-    write_csv(HERE / "launches.csv", rows, 3)
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    record_tables(HERE, {"launches": launches}, row_options(__doc__), 3)

@@ -1,12 +1,12 @@
 """Prices of single kernels where nothing was measured, against measured ones: one command.
 
-    PLACEOPT_DATA=../shared/data python results/plans/ops.py
+    PLACEOPT_DATA=../shared/data python results/plans/ops.py [--again]
 
 What `solve`, `shard` and `schedule` take for 16-bit matrix products (data/measured/gemm.csv.gz) and
 for causal attention (attention_prefill.csv.gz) without measured costs. The factors of `[kernels]`
 in instances/clusters/presets.toml are fitted to kernels of two devices, by the logarithm of
 predicted over measured with a robust loss, and printed; all other devices are unseen. Writes
-ops.csv: errors of the time, by the data sheet's peaks and by these factors, and of the products of
+ops.csv, unless it is there: errors of the time, by the data sheet's peaks and by these factors, and of the products of
 `plan`, whose constants were fitted to whole training steps.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from placeopt.experiments.studies import data_folder, write_csv
+from placeopt.experiments.studies import data_folder, row_options
 from placeopt.instances.clusters.gpus import known_gpus
 from placeopt.instances.clusters.presets import KERNELS
 from placeopt.plans.calibration import default_calibration
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Floats
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import record_tables  # noqa: E402 - results/ is no package
+
 KINDS = {
     "a100_sxm": "A100",
     "h100_sxm": "H100",
@@ -152,8 +157,8 @@ def judged(what: str, rows: dict[str, Measured], priced: dict[str, Any]) -> list
     return table
 
 
-def main() -> None:
-    """Fit the factors, price every kernel and write the table."""
+def kernels() -> list[dict[str, Any]]:
+    """Fit the factors and price every kernel."""
     table = []
     sheet: dict[str, Callable[[Measured], Floats]] = {
         f"roofline, precision={precision}": lambda part, precision=precision: part.roofline(
@@ -167,8 +172,8 @@ def main() -> None:
         if what == "product":
             priced["products of `plan`"] = Measured.planned
         table += judged(what, rows, priced)
-    write_csv(HERE / "ops.csv", table)
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    record_tables(HERE, {"ops": kernels}, row_options(__doc__))

@@ -1,10 +1,10 @@
 """Heuristic-seeded policies: Doppler's graphs, ablations, HSDAG's and Liu's workloads, throughput.
 
-Run `python results/policy/study.py` (about ten minutes on two cores; `--quick` for a look), or with
-the names of parts (doppler, ablation, published, throughput): the others are then read from their
-CSV tables. `doppler --only METHOD` runs the rows of one method anew, and those that are missing,
-and keeps the others; `published --only SOLVER` likewise. Writes CSV tables and README.md beside
-this file. Doppler's graphs are read from PLACEOPT_DATA (default ../shared/data). All values are
+    PLACEOPT_DATA=../shared/data python results/policy/study.py [PART ...] [--again] [--minutes M]
+
+Parts: doppler, other_seeds, ablation, published, throughput; about ten minutes on two cores in all.
+Each writes a CSV table beside this file, and is left alone where that is there; README.md is
+written from the tables. Doppler's graphs are read from PLACEOPT_DATA (default ../shared/data). All values are
 simulated makespans.
 """
 
@@ -27,7 +27,7 @@ from placeopt.experiments.studies import (
     half_width,
     markdown_table,
     read_csv,
-    write_csv,
+    row_options,
 )
 from placeopt.makespan.evaluate import best_queue
 from placeopt.solvers.policy import select_and_place
@@ -38,14 +38,13 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from graph_families import HEURISTICS  # noqa: E402 - results/ is no package
+from whole_tables import record_tables  # noqa: E402
 
 DATA = data_folder("doppler")
 SCALE = 1e10  # doppler's released simulator divides its times by this
-QUICK = "--quick" in sys.argv
-ONLY = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
 GRAPHS = ("chain_mm", "ffnn", "llama_block")
 # generated, with transfers that cost four times their producer as in the released graphs
 LAYER = "llama_layer"
@@ -113,28 +112,18 @@ METHODS: tuple[tuple[str, str, str, Row], ...] = (
 
 
 def main() -> None:
-    """Run all parts, then write the page."""
-    began = time.perf_counter()
-    makers = {
+    """Measure the named parts, or all, then write the page."""
+    parts = {
         "doppler": doppler_table,
         "other_seeds": other_seeds,
         "ablation": ablation_table,
         "published": published_table,
         "throughput": throughput_table,
     }
-    named = [name for name in sys.argv[1:] if name in makers]
-    parts: dict[str, list[Row]] = {}
-    for name, make in makers.items():
-        if name in ("doppler", "other_seeds", "ablation") and not DATA.is_dir():
-            continue
-        rows = (
-            make() if name in named or not named else read_csv(HERE / f"{name}.csv", numbers=True)
-        )
-        if rows:
-            parts[name] = rows
-    for name, rows in parts.items():
-        write_csv(HERE / f"{name}.csv", rows)
-    write_page(parts, time.perf_counter() - began)
+    given = row_options(__doc__, tuple(parts))
+    record_tables(HERE, {name: parts[name] for name in given.stages}, given)
+    tables = {name: read_csv(HERE / f"{name}.csv", numbers=True) for name in parts}
+    write_page({name: rows for name, rows in tables.items() if rows})
 
 
 def doppler_problem(graph: str) -> po.PlacementProblem:
@@ -162,24 +151,12 @@ def doppler_table() -> list[Row]:
     """Seed, learned and best heuristic side by side; cross-entropy and the dual policy at equal
     evaluations.
     """
-    episodes, seeds = (500, 2) if QUICK else (4000, 10)
-    known = (
-        {(row["graph"], row["method"]): row for row in read_csv(HERE / "doppler.csv", numbers=True)}
-        if ONLY
-        else {}
-    )
-    rows = []
+    episodes, seeds, rows = 4000, 10, []
     for graph in (*GRAPHS, LAYER):
         problem = doppler_problem(graph)
         unit = 1e6 if graph == LAYER else SCALE
-        if not ONLY:
-            bound = po.bound(problem, seconds=10).value / unit
-            best = min(solve(problem, name, 10_000, 0).objective for name in HEURISTICS) / unit
-        else:
-            bound, best = (
-                next(row[key] for (of, _), row in known.items() if of == graph)
-                for key in ("bound", "best_heuristic")
-            )
+        bound = po.bound(problem, seconds=10).value / unit
+        best = min(solve(problem, name, 10_000, 0).objective for name in HEURISTICS) / unit
         start = {
             "": [0] * seeds,
             "critical-path": [
@@ -191,9 +168,6 @@ def doppler_table() -> list[Row]:
         }
         for label, seeded, solver, options in METHODS:
             method = f"{label}, {seeded} seed" if seeded else label
-            if (graph, method) in known and label != ONLY:
-                rows.append(known[graph, method])
-                continue
             allowed = 50 if solver == "critical-path" else episodes
             runs = [solve(problem, solver, allowed, seed, **options) for seed in range(seeds)]
             first = {"graph": graph, "method": method, "seed": seeded or "none"}
@@ -234,15 +208,11 @@ PARTS: tuple[tuple[str, str, Row], ...] = (
 
 def other_seeds() -> list[Row]:
     """Split what is found on Doppler's Llama block into seed, search and learning, on many
-    seeds; kept, so that an interrupted part goes on.
+    seeds.
     """
-    episodes, first, seeds = (500, 10, 2) if QUICK else (4000, 10, 100)
-    rows = read_csv(HERE / "other_seeds.csv", numbers=True)
-    rows = [row for row in rows if "part" in row]
+    episodes, first, seeds, rows = 4000, 10, 100, []
     problem = doppler_problem("llama_block")
     for label, solver, options in PARTS:
-        if any(row["part"] == label for row in rows):
-            continue
         count = 50 if solver == "critical-path" else episodes
         many = min(FEW, seeds) if "episodes only" in label else seeds
         began = time.process_time()
@@ -264,7 +234,6 @@ def other_seeds() -> list[Row]:
                 "cpu_seconds": round((time.process_time() - began) / many, 3),
             }
         )
-        write_csv(HERE / "other_seeds.csv", rows)
         print(rows[-1], flush=True)
     return rows
 
@@ -298,7 +267,7 @@ def ablation_table() -> list[Row]:
     """What the policy alone finds (its teacher's placement is not counted) with parts of the
     training left out.
     """
-    episodes, seeds = (300, 2) if QUICK else (2000, 5)
+    episodes, seeds = 2000, 5
     variants: dict[str, Row] = {
         "episodes, then windows": {},
         "episodes only": EPISODES,
@@ -395,23 +364,13 @@ def published_table() -> list[Row]:
     sys.path.insert(0, str(HERE.parent / "search"))
     from study import expert  # type: ignore[import-not-found]
 
-    episodes, seeds = (200, 2) if QUICK else (1000, 5)
+    episodes, seeds = 1000, 5
     cases = [(f"gen:{name}", "cpu+gpu") for name in ("inception-v3", "resnet50", "bert-base")]
     cases += [("gen:nmt?training=1", "2xP100"), ("gen:nmt?training=1", "4xP100")]
     rows = []
-    known = (
-        {
-            (row["graph"], row["cluster"]): row
-            for row in read_csv(HERE / "published.csv", numbers=True)
-        }
-        if ONLY
-        else {}
-    )
     for source, cluster in cases:
         problem = po.load(source, cluster=cluster)
-        row = dict(known.get((source, cluster), {})) or references(
-            source, cluster, problem, po.Placement(expert(problem))
-        )
+        row = references(source, cluster, problem, po.Placement(expert(problem)))
         for label, solver, options in (
             ("graph-parsing scratch", "graph-parsing", {"teacher": ""}),
             ("grouper-placer scratch", "grouper-placer", {"teacher": "", "warm_start": False}),
@@ -420,8 +379,6 @@ def published_table() -> list[Row]:
             ("grouper-placer", "grouper-placer", {}),
             ("dual-policy", "dual-policy", {}),
         ):
-            if label in row and solver != ONLY:
-                continue
             values = np.array(
                 [
                     solve(problem, solver, episodes, seed, **options).objective
@@ -533,14 +490,13 @@ def table(rows: list[Row], keys: list[str], heads: list[str] | None = None) -> l
     return markdown_table(heads or keys, [[row[key] for key in keys] for row in rows])
 
 
-def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
+def write_page(parts: dict[str, list[Row]]) -> None:
     """Write README.md."""
     lines = [
         "# Heuristic-seeded policies",
         "",
         "Simulated makespans; 2 cores of a shared virtual machine. One command: `python "
-        "results/policy/study.py` "
-        f"(last run: {seconds / 60:.0f} minutes).",
+        "results/policy/study.py --again` (about ten minutes).",
         "",
     ]
     if "doppler" in parts:

@@ -1,16 +1,15 @@
 """Proofs of the archive and of the published optima: one command makes them, has them checked, and
 tampers with them.
 
-    PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...]
+    PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...] [--again]
 
-Without a stage all committed proofs are checked, 1000 of each family are tampered with, and the
-table of claims is made: check, tampering, claims.
-
-Stages that make proofs: archive (a proof for every entry of results/best-known.json, with its problem; the entry
+Stages: check (all committed proofs are checked), tampering (1000 of each family are tampered with),
+claims (the table of claims), and those that make proofs: archive (a proof for every entry of results/best-known.json, with its problem; the entry
 keeps the bound that the proof shows), optima (for every row of results/exact/optima.csv: placement,
 schedule and witness; the problem is joined from PLACEOPT_DATA, which is not ours to redistribute),
 front-page, doppler, shardings, pipelines (`more_families.py`: what the front pages call proved).
-Each writes a CSV, but for the last four, whose proofs `check` lists; `tables.md` is drawn from them.
+Each writes a CSV, but for the last four, whose proofs `check` lists; what is there is kept.
+`tables.md` is drawn from the tables.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from placeopt.certify.proof import finished, prove, write_proof
 from placeopt.certify.verify import verify
 from placeopt.experiments.archive import read_archive, write_archive
 from placeopt.experiments.cell import unpack_placement
-from placeopt.experiments.studies import data_folder, read_csv, table_of, write_csv
+from placeopt.experiments.studies import data_folder, read_csv, row_options, table_of
 from placeopt.model.budget import Budget
 from placeopt.model.files import write_bytes, write_text
 from placeopt.solving.registry import make_solver
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests")]
 
 import claims  # noqa: E402
 import more_families  # noqa: E402
@@ -48,6 +47,7 @@ from exact_instances import known_optima  # noqa: E402 - tests/ is no package
 from tampering import KINDS, load_checker, plain, tampered, verdict  # noqa: E402
 from tampering_families import KINDS as KINDS_OF  # noqa: E402
 from tampering_families import tampered as tampered_of  # noqa: E402
+from whole_tables import record_tables  # noqa: E402
 
 TAMPERED, SEED = 1000, 17
 FAMILIES = ("archive", "optima", *more_families.FAMILIES)
@@ -207,19 +207,20 @@ STAGES: dict[str, Callable[[], list[Row]]] = {
     "tampering": tampering,
     "claims": claims.rows,
 }
-CHECKS = ("check", "tampering", "claims")
 DRAWN = ("archive", "optima", "tampering")
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     """Run stages and draw the tables."""
-    for name in names or CHECKS:
-        rows = STAGES[name]()
+    given = row_options(__doc__, tuple(STAGES))
+    for name in given.stages:
         if name in more_families.FAMILIES:
+            if (HERE / f"{name}.json.gz").exists() and not given.again:
+                continue
+            rows = STAGES[name]()
             print(f"{name}: {sum(row['met'] for row in rows)} of {len(rows)} met")
         else:
-            write_csv(HERE / f"{name}.csv", rows)
-            print(f"{name}.csv written")
+            record_tables(HERE, {name: STAGES[name]}, given)
     lines = [
         "# Tables",
         "",
@@ -244,4 +245,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

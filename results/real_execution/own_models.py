@@ -1,9 +1,9 @@
 """The user's own models on two CPU workers, measured beside simulated: torch modules op by op, ONNX
 models in parts.
 
-    python results/real_execution/own_models.py            # about 5 minutes on two cores
-    python results/real_execution/own_models.py --quick    # a trial: small models, one round,
-                                                           nothing is written
+    python results/real_execution/own_models.py [--again]   # about 5 minutes on two cores
+    python results/real_execution/own_models.py --quick     # a trial: small models, one round,
+                                                            # nothing is written
 
 Every model is placed in a dozen ways and each placement is executed `rounds` times in turn; its
 results are compared with those of the unsplit model once. Torch modules are calibrated on other
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import models
 import numpy as np
 from agreement import Comparison, agreement, simulate
-from study import placements
+from study import placements, wanted
 
 import placeopt as po
-from placeopt.experiments.studies import write_csv
+from placeopt.experiments.studies import row_options, write_csv
 from placeopt.instances.cost_fit import with_measured_times
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
@@ -160,12 +160,13 @@ def summary(rows: list[Comparison]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure all models."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
+    options = row_options(__doc__, (), parser)
+    tables = [HERE / f"{name}.csv" for name in ("own_models", "own_models_summary")]
+    if not options.quick and not wanted(tables, options):
+        return
     rounds = 1 if options.quick else options.rounds
     began, rows = time.perf_counter(), list[Comparison]()
     for name, make in models.TORCH.items():

@@ -1,10 +1,9 @@
 """Placements executed for real on Dask workers, and what the simulator says about them.
 
-    python results/real_execution/study.py            # about 7 minutes on two cores that are
-                                                      otherwise idle
-    python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is
-                                                      written
-    python results/real_execution/study.py --tuning   # part 3 alone, about 6 minutes
+    python results/real_execution/study.py [--again]   # about 13 minutes on two cores that are
+                                                       # otherwise idle
+    python results/real_execution/study.py --quick     # a trial: one round, small ops, nothing is
+                                                       # written
 
 Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and
 compares the medians with the makespans that were simulated with nominal costs, with fitted
@@ -15,13 +14,14 @@ attention block, where it is biased, and measures the outcome in turn with every
 placement.
 
 Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, tuning.csv, agreement.png and
-gantt.png beside this file.
+gantt.png beside this file; tables that are there are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from agreement import Comparison, agreement, simulate
 from simulator_tuning import Candidate, SimulatorTuning, race
 
 import placeopt as po
-from placeopt.experiments.studies import write_csv
+from placeopt.experiments.studies import row_options, write_csv
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import wanted  # noqa: E402 - results/ is no package
+
 WORKLOADS = {
     "chain of matrix products": "gen:chain-mm?size=2600&shards=2",
     "feed-forward network": "gen:ffnn?batch=2048&inputs=2048&hidden=2048&outputs=2048&shards=2",
@@ -341,16 +345,18 @@ def agreement_figure(rows: list[Comparison]) -> Any:
 
 def main() -> None:
     """Run both parts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
         "--stage3", type=int, default=10, help="candidates measured in stage III; 0 leaves it out"
     )
-    parser.add_argument("--tuning", action="store_true", help="part 3 alone")
-    options = parser.parse_args()
+    options = row_options(__doc__, (), parser)
+    files = [HERE / f"{name}.csv" for name in ("comparison", "agreement", "calibration", "stage3")]
+    compared = options.quick or wanted(files, options)
+    tuned = options.quick or wanted([HERE / "tuning.csv"], options)
+    if not (compared or tuned):
+        return
     graphs = {
         name: workload(source) for name, source in (QUICK if options.quick else WORKLOADS).items()
     }
@@ -362,14 +368,15 @@ def main() -> None:
     )
     began = time.perf_counter()
     with DaskRuntime(2) as runtime:
-        if options.tuning:
-            learned = calibrate(runtime, [graphs[biased]])
-        else:
+        if compared:
             learned = agreement_and_stage_three(runtime, graphs, options)
+        else:
+            learned = calibrate(runtime, [graphs[biased]])
         path = None if options.quick else HERE / "tuning.csv"
-        tuned_simulator(
-            runtime, graphs[biased], learned, tuning, 4 if options.quick else CONTEST, path
-        )
+        if tuned:
+            tuned_simulator(
+                runtime, graphs[biased], learned, tuning, 4 if options.quick else CONTEST, path
+            )
     print(f"{time.perf_counter() - began:.0f} s in all")
 
 

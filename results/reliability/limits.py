@@ -19,8 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from whole_tables import replaced
+
 import placeopt as po
-from placeopt.experiments.studies import read_csv, write_csv
+from placeopt.experiments.studies import kept_rows, read_csv, write_csv
 from placeopt.model.errors import InputError
 from placeopt.solving.registry import specs
 
@@ -72,39 +76,33 @@ def make_graphs(folder: Path, sizes: list[int]) -> None:
                 path.write_bytes(pickle.dumps(problem.replace(objective=objective), protocol=5))
 
 
-def measure(options: Any) -> list[Row]:
+def measure(options: Any) -> None:
     """Every search and the bounds on layered graphs with 64 devices: seconds used of the limit.
 
-    Rows that limits.csv has already are kept; `options.slice` ends the run after about that many
-    seconds, `options.only` names the solvers to run.
+    Rows that limits.csv has already are kept, unless they are to be measured `--again`; `--only`
+    names a solver.
     """
     sizes = [size for size in SHAPES if size <= options.largest]
     make_graphs(options.folder, sizes)
-    rows: list[Row] = list(read_csv(HERE / "limits.csv"))
-    for row in rows:
-        row["ops"] = int(row["ops"])
-    end = time.monotonic() + options.slice
+    path = HERE / "limits.csv"
+    rows, kept = read_csv(path), kept_rows(path, options, ("solver",))
+    done = {(row["objective"], row["solver"], row["ops"]) for row in kept}
     for objective, name in pairs():
-        if options.only and name not in options.only.split(","):
+        todo = [size for size in sizes if (objective, name, str(size)) not in done]
+        if options.only not in name:
             continue
-        done = {
-            row["ops"] for row in rows if (row["objective"], row["solver"]) == (objective, name)
-        }
-        for size, row in probe_process(
-            objective, name, options.folder, [s for s in sizes if s not in done], end
-        ):
-            rows.append({"objective": objective, "solver": name, "ops": size, **row})
-            print("limits:", rows[-1], flush=True)
-            write_csv(HERE / "limits.csv", in_order(rows), digits=4)
-        if time.monotonic() > end:
-            break
-    return in_order(rows)
+        for size, row in probe_process(objective, name, options.folder, todo, options.end):
+            named = {"objective": objective, "solver": name, "ops": size}
+            print("limits:", named | row, flush=True)
+            rows = replaced(rows, named | row, named)
+            write_csv(path, in_order(rows), digits=4)
 
 
 def in_order(rows: list[Row]) -> list[Row]:
     """Sort rows as `pairs` names them."""
     order = {pair: number for number, pair in enumerate(pairs())}
-    return sorted(rows, key=lambda row: (order[row["objective"], row["solver"]], row["ops"]))
+    rows = [row for row in rows if (row["objective"], row["solver"]) in order]
+    return sorted(rows, key=lambda row: (order[row["objective"], row["solver"]], int(row["ops"])))
 
 
 def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end: float) -> Any:

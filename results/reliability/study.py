@@ -1,9 +1,11 @@
 """What happens when things go wrong: kills, interrupts, time limits, determinism, and the attack
 with brute force.
 
-Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits,
-million, determinism, adversary, mutation-score, mutation-fresh. Each writes a CSV beside this file;
-`tables.md` is drawn from them.
+    python results/reliability/study.py [PART ...] [--again] [--minutes M]
+
+Parts: attack, kills, interrupts, limits, million, determinism, adversary, mutation-score,
+mutation-fresh. Each writes a CSV beside this file, and goes on where that is there; `tables.md` is
+drawn from them.
 `--problems N` sets the size of the attack, `--derivations N` that of the adversary per family,
 `--largest N` the most ops of `limits`. Malformed files have a script of their own, malformed.py.
 Times are wall seconds on two cores of a shared machine.
@@ -23,14 +25,24 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import checker_attack
 import limits
 import mutation_score
+from whole_tables import record_named, record_tables
 
-from placeopt.experiments.studies import read_csv, table_of, write_csv
+from placeopt.experiments.studies import (
+    kept_rows,
+    read_csv,
+    row_options,
+    table_of,
+    write_csv,
+)
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import solver_class, specs
 
@@ -50,12 +62,17 @@ ENVIRONMENT = {
 CHUNK = 500
 
 
-def attack(options: argparse.Namespace) -> list[Row]:
+def attack(options: argparse.Namespace) -> None:
     """Small problems of every option; evaluators, judges, bounds and solvers against brute
     force.
     """
-    starts = range(options.first, options.first + options.problems, CHUNK)
-    totals: dict[str, Row] = {}
+    path = HERE / "attack.csv"
+    totals: dict[str, Row] = {
+        row["objective"]: {key: int(x) if x.isdigit() else x for key, x in row.items()}
+        for row in kept_rows(path, options, ())
+    }
+    done = sum(row["problems"] for row in totals.values())
+    starts = range(options.first + done, options.first + options.problems, CHUNK)
     with ProcessPoolExecutor(2) as pool:
         for number, found in enumerate(pool.map(attack_chunk, starts), start=1):
             for objective, entry in found.items():
@@ -73,14 +90,16 @@ def attack(options: argparse.Namespace) -> list[Row]:
                     total[key] += entry[key]
                 total["first"] = total["first"] or entry["first"]
             done = sum(total["problems"] for total in totals.values())
-            if number % 10 == 0:
+            if number % 10 == 0 or done == options.problems:
                 print(
                     f"attack: {done} problems, {sum(t['differences'] for t in totals.values())} "
                     "differences",
                     flush=True,
                 )
-                write_csv(HERE / "attack.csv", list(totals.values()))
-    return list(totals.values())
+                write_csv(path, list(totals.values()))
+                if time.monotonic() > options.end:
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    break
 
 
 def attack_chunk(start: int) -> dict[str, Row]:
@@ -120,47 +139,45 @@ solvers = [{name = "annealing"}, {name = "cross-entropy"}, {name = "random"}]
 """
 
 
-def kills(options: argparse.Namespace) -> list[Row]:
+def kills(options: argparse.Namespace) -> None:
     """A grid killed at random moments and started again, until it ends: nothing lost, nothing
     different.
     """
-    rows = read_csv(HERE / "kills.csv")
-    known = {row["back end"] for row in rows}
-    for backend in (name for name in ("loky", "dask") if name not in known):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "kills.toml").write_text(GRID)
-            bench(folder, "whole", "loky").wait()
-            expected = values(folder / "whole")
-            rng, killed, alive = random.Random(7), 0, 0
-            while killed < 10:
-                process = bench(folder, "killed", backend)
-                try:
-                    process.wait(timeout=rng.uniform(2, 14))
-                    break
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                    killed += 1
-                    time.sleep(5)
-                    alive = max(alive, descendants_alive(folder / "killed"))
-            bench(folder, "killed", backend).wait()
-            after = values(folder / "killed")
-            rows.append(
-                {
-                    "back end": backend,
-                    "cells": len(expected),
-                    "kills": killed,
-                    "cells lost": len(expected.keys() - after.keys()),
-                    "values that differ": sum(
-                        after.get(key, value) != value for key, value in expected.items()
-                    ),
-                    "processes alive 5 s after a kill": alive,
-                    "as required": values_lost(expected, after) == 0 and alive == 0,
-                }
-            )
-            print("kills:", rows[-1], flush=True)
-    return rows
+    jobs = [({"back end": name}, partial(killed_grid, name)) for name in ("loky", "dask")]
+    record_named(HERE / "kills.csv", jobs, options)
+
+
+def killed_grid(backend: str) -> Row:
+    """Kill a grid of a back end up to ten times, and compare what it ends with."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kills.toml").write_text(GRID)
+        bench(folder, "whole", "loky").wait()
+        expected = values(folder / "whole")
+        rng, killed, alive = random.Random(7), 0, 0
+        while killed < 10:
+            process = bench(folder, "killed", backend)
+            try:
+                process.wait(timeout=rng.uniform(2, 14))
+                break
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                killed += 1
+                time.sleep(5)
+                alive = max(alive, descendants_alive(folder / "killed"))
+        bench(folder, "killed", backend).wait()
+        after = values(folder / "killed")
+    return {
+        "cells": len(expected),
+        "kills": killed,
+        "cells lost": len(expected.keys() - after.keys()),
+        "values that differ": sum(
+            after.get(key, value) != value for key, value in expected.items()
+        ),
+        "processes alive 5 s after a kill": alive,
+        "as required": values_lost(expected, after) == 0 and alive == 0,
+    }
 
 
 def values_lost(expected: dict[str, Any], after: dict[str, Any]) -> int:
@@ -245,11 +262,11 @@ COMMANDS = {
     "evaluate": ["evaluate", "gen:nmt", "start.json", "-c", "4xP100"],
     "plot": ["plot", "gen:nmt", "start.json", "-c", "4xP100", "--out", "plot.png"],
 }
-MOMENTS = (0.3, 1.5, 4.0, 12.0)
+MOMENTS = (0.3, 1.5, 4, 12)
 """Processor seconds after the start: while modules load, while the model is read, in heuristics and
 bounds, in the search."""
 
-SOLVER_MOMENT = 4.0
+SOLVER_MOMENT = 4
 IDLE = 4.0
 """A process that works so little that it takes this many times its moment is interrupted then."""
 
@@ -257,13 +274,10 @@ SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 MOST_SECONDS = 3.0
 
 
-def interrupts(options: argparse.Namespace) -> list[Row]:
+def interrupts(options: argparse.Namespace) -> None:
     """Every command in every phase and every search, interrupted: how it exits, how soon, and what
     it keeps.
     """
-    rows = read_csv(HERE / "interrupts.csv")
-    known = {(row["command"], float(row["after"])) for row in rows}
-    end = time.monotonic() + options.slice
     runs = [
         (label, arguments, moment) for label, arguments in COMMANDS.items() for moment in MOMENTS
     ]
@@ -294,18 +308,14 @@ def interrupts(options: argparse.Namespace) -> list[Row]:
             check=True,
         )
         (folder / "first" / "placement.json").rename(folder / "start.json")
-        for number, (label, arguments, moment) in enumerate(runs):
-            if (label, moment) in known or time.monotonic() > end:
-                continue
-            rows.append(
-                {
-                    "command": label,
-                    **interrupted(folder, arguments, list(SIGNALS)[number % 2], moment),
-                }
+        jobs = [
+            (
+                {"command": label, "after": moment},
+                partial(interrupted, folder, arguments, list(SIGNALS)[number % 2], moment),
             )
-            print("interrupts:", rows[-1], flush=True)
-            write_csv(HERE / "interrupts.csv", rows)
-    return rows
+            for number, (label, arguments, moment) in enumerate(runs)
+        ]
+        record_named(HERE / "interrupts.csv", jobs, options)
 
 
 def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) -> Row:
@@ -384,52 +394,39 @@ print(hashlib.sha256(text.encode()).hexdigest())
 """
 
 
-def determinism(options: argparse.Namespace) -> list[Row]:
+def determinism(options: argparse.Namespace) -> None:
     """Every search with one seed and budget, under other hash seeds and numbers of threads and on
     other back ends: one answer.
     """
-    rows = read_csv(HERE / "determinism.csv")
-    known = {(row["objective"], row["solver"]) for row in rows}
-    end = time.monotonic() + options.slice
-    for objective in ("makespan", "period", "latency"):
-        for name, spec in specs("placement").items():
-            if (
-                objective not in spec.objectives
-                or (objective, name) in known
-                or time.monotonic() > end
-            ):
-                continue
-            answers = set()
-            for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
-                environment = {
-                    **ENVIRONMENT,
-                    "PYTHONHASHSEED": hash_seed,
-                    "PLACEOPT_THREADS": threads,
-                }
-                done = subprocess.run(
-                    [sys.executable, "-c", REPEAT, name, objective],
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=600,
-                )
-                answers.add(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
-            rows.append(
-                {
-                    "objective": objective,
-                    "solver": name,
-                    "runs": 3,
-                    "answers": len(answers),
-                    "as required": len(answers) == 1 and len(answers.pop()) == 64,
-                }
-            )
-            print("determinism:", rows[-1], flush=True)
-            write_csv(HERE / "determinism.csv", rows)
-    for objective in ("makespan", "period", "latency"):
-        if (objective, "all, in grids") not in known and time.monotonic() < end:
-            rows.append(same_on_back_ends(objective))
-            print("determinism:", rows[-1], flush=True)
-    return rows
+    objectives = ("makespan", "period", "latency")
+    jobs = [
+        ({"objective": objective, "solver": name}, partial(repeated, name, objective))
+        for objective in objectives
+        for name, spec in specs("placement").items()
+        if objective in spec.objectives
+    ]
+    jobs += [
+        ({"objective": objective, "solver": "all, in grids"}, partial(same_on_back_ends, objective))
+        for objective in objectives
+    ]
+    record_named(HERE / "determinism.csv", jobs, options)
+
+
+def repeated(solver: str, objective: str) -> Row:
+    """Run one search three times, under other hash seeds and numbers of threads."""
+    answers = set()
+    for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
+        environment = {**ENVIRONMENT, "PYTHONHASHSEED": hash_seed, "PLACEOPT_THREADS": threads}
+        done = subprocess.run(
+            [sys.executable, "-c", REPEAT, solver, objective],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        answers.add(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
+    same = len(answers) == 1 and all(len(answer) == 64 for answer in answers)
+    return {"runs": 3, "answers": len(answers), "as required": same}
 
 
 def same_on_back_ends(objective: str) -> Row:
@@ -463,8 +460,6 @@ evaluations = 20
             found.append(values(folder / str(number)))
     same = all(other == found[0] for other in found) and len(found[0]) == 2 * len(takers)
     return {
-        "objective": objective,
-        "solver": "all, in grids",
         "runs": len(found),
         "answers": 1 if same else 2,
         "as required": same,
@@ -487,6 +482,10 @@ PARTS = {
 }
 
 
+BY_ROWS = ("attack", "kills", "interrupts", "limits", "determinism")
+"""Parts that go on where they ended; the others measure their table as a whole."""
+
+
 def draw_tables() -> None:
     """Write tables.md from the CSV files."""
     lines = ["# Tables", "", "Drawn by `study.py` from the CSV files of this folder.", ""]
@@ -504,10 +503,7 @@ def draw_tables() -> None:
 
 def main() -> None:
     """Run the parts that are named, all by default."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--problems", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="first seed of the attack")
     parser.add_argument(
@@ -515,28 +511,20 @@ def main() -> None:
     )
     parser.add_argument("--largest", type=int, default=1_000_000, help="most ops of limits")
     parser.add_argument(
-        "--slice",
-        type=float,
-        default=1e9,
-        help="seconds after which limits stops; run it again to go on",
-    )
-    parser.add_argument("--only", default="", help="solvers that limits runs, commas between")
-    parser.add_argument(
         "--folder",
         type=Path,
         default=Path(tempfile.gettempdir()) / "reliability",
         help="of its graphs",
     )
-    options = parser.parse_args()
+    options = row_options(__doc__, tuple(PARTS), parser)
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a shell's background job ignores it, and so would every child
-    unknown = [name for name in options.parts if name not in (*PARTS, "tables")]
-    if unknown:
-        parser.error(f"part '{unknown[0]}' is not known; known: {', '.join(PARTS)}, tables")
-    for name in options.parts or PARTS:
-        if name in PARTS:
-            write_csv(HERE / f"{name}.csv", PARTS[name](options), digits=4)
+    for name in options.stages:
+        if name in BY_ROWS:
+            PARTS[name](options)
+        else:
+            record_tables(HERE, {name: partial(PARTS[name], options)}, options, digits=4)
     draw_tables()
 
 

@@ -1,9 +1,9 @@
 """What a first run costs: every kernel that is compiled, and the README's main command in a fresh
 copy of the tree.
 
-Run `python results/start/study.py` (about six minutes; with the argument `command` only the
-command, with `groups` and names only those groups of kernels). Writes kernels.csv, groups.csv,
-command.csv and README.md beside this file. Kernels are compiled group by group, each in a process
+Run `python results/start/study.py [groups] [command] [--again]` (about six minutes). Writes
+kernels.csv and groups.csv, command.csv, and README.md beside this file; what is there is kept.
+Kernels are compiled group by group, each in a process
 of its own with an empty cache; seconds are processor seconds of that process, without what is
 compiled inside them, so that they add up. The command runs three times in a fresh copy of the
 tracked files, which holds neither kernels nor bytecode: first, again (what the first run left is
@@ -23,11 +23,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import markdown_table, read_csv, row_options, write_csv
 from placeopt.io.serialize import load
 from placeopt.solving.compilation import GROUPS
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import wanted  # noqa: E402 - results/ is no package
+
 SECONDS = 10
 COMMAND = ["solve", "onnx:inception_v1", "--cluster", "4xA100"]
 NEEDED = (
@@ -69,10 +73,11 @@ print(json.dumps([rows, time.process_time() - started, time.process_time()]))
 
 def main() -> None:
     """Measure, then write the tables and the page."""
-    part, names = sys.argv[1:2], sys.argv[2:]
-    if part != ["command"]:
-        measure_groups(names or list(GROUPS))
-    if part != ["groups"]:
+    given = row_options(__doc__, ("groups", "command"))
+    tables = [HERE / "kernels.csv", HERE / "groups.csv"]
+    if "groups" in given.stages and wanted(tables, given):
+        measure_groups()
+    if "command" in given.stages and wanted([HERE / "command.csv"], given):
         measure_command()
     write_page(
         read_csv(HERE / "groups.csv", numbers=True), read_csv(HERE / "command.csv", numbers=True)
@@ -100,30 +105,26 @@ def copy_tree(folder: Path) -> None:
             shutil.copyfile(source, target, follow_symlinks=False)
 
 
-def measure_groups(names: list[str]) -> None:
-    """Compile groups, and write what each kernel and each group costs beside what is known of the
-    others.
-    """
-    kernels, groups = (
-        read_csv(HERE / "kernels.csv", numbers=True),
-        read_csv(HERE / "groups.csv", numbers=True),
-    )
-    for name in names:
+def measure_groups() -> None:
+    """Compile all groups, and write what each kernel and each group costs."""
+    kernels: list[dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
+    for name in GROUPS:
         rows, spent, whole = compile_group(name)
         compiling = sum(row["seconds"] for row in rows)
-        row = {
-            "group": name,
-            "kernels": len(rows),
-            "compiling": compiling,
-            "run": spent,
-            "process": whole,
-        }
-        groups = [other for other in groups if other["group"] != name] + [row]
-        kernels = [other for other in kernels if other["group"] != name] + rows
+        groups.append(
+            {
+                "group": name,
+                "kernels": len(rows),
+                "compiling": compiling,
+                "run": spent,
+                "process": whole,
+            }
+        )
+        kernels += rows
         print(f"{name}: {len(rows)} kernels, {compiling:.1f} s", flush=True)
-    place = {name: i for i, name in enumerate(GROUPS)}
-    for file, table in (("kernels.csv", kernels), ("groups.csv", groups)):
-        write_csv(HERE / file, sorted(table, key=lambda row: place[row["group"]]), digits=3)
+    write_csv(HERE / "kernels.csv", kernels, digits=3)
+    write_csv(HERE / "groups.csv", groups, digits=3)
 
 
 def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:

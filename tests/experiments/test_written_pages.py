@@ -55,7 +55,7 @@ def policy(study):
     """Write the page of the policies."""
     names = ("doppler", "other_seeds", "ablation", "transfer", "published", "throughput")
     study.write_page(
-        {name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}, 0
+        {name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}
     )
 
 
