@@ -4,6 +4,7 @@ the one command that records it all.
     python results/record.py                            # a line per study
     python results/record.py tables [--json]            # a line per CSV file
     python results/record.py run [STUDY ...] [--minutes M]    # record what is of other code, in order
+    python results/record.py again [STUDY ...] [--rows 20] [--seed 3]    # measure drawn rows again
 
 Studies and their commands are in studies.toml. A row names its commit in the column `commit` and
 the load of the machine in `load`, which `write_csv` of placeopt.experiments.studies adds, as does
@@ -15,6 +16,9 @@ the present tree. One that was recorded on a changed tree (a plus sign) is not.
 notes in minutes.csv how long a study took and what ran beside it. Stop it and start it again: what
 is of today's code by then is not run again. After `--minutes` it begins no study, and those that go
 on where they ended begin no row.
+
+`again` draws rows of today's code by a seed, measures each by the command that studies.toml has for
+one row, in a fresh clone, and writes what differs to again.csv; seconds are not compared.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ import csv
 import json
 import math
 import os
+import random
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
@@ -35,7 +41,7 @@ from typing import Any
 
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.store import latest, read_rows
-from placeopt.experiments.studies import read_csv, write_csv
+from placeopt.experiments.studies import ORIGIN, data_folder, read_csv, write_csv
 
 RESULTS = Path(__file__).resolve().parent
 STUDIES = RESULTS / "studies.toml"
@@ -136,6 +142,43 @@ def run(names: list[str], minutes: float) -> None:
     subprocess.run([sys.executable, str(RESULTS / "draw.py")], check=False)
 
 
+def again(names: list[str], count: int, seed: int) -> None:
+    """Measure rows that a seed draws again, in a fresh clone, and write what differs."""
+    there = [
+        (name, path.relative_to(RESULTS), i)
+        for name, study in studies().items()
+        if "again" in study and (name in names or not names)
+        for path in files(study)
+        for i, row in enumerate(read_csv(path))
+        if same_package(row["commit"])
+    ]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["git", "clone", "-q", str(RESULTS.parent), folder], check=True)
+        places = {"PYTHONPATH": folder, "PLACEOPT_DATA": str(data_folder().resolve())}
+        for name, table, i in random.Random(seed).sample(there, min(count, len(there))):
+            row = read_csv(RESULTS / table)[i]
+            command = studies()[name]["again"].format(table=table.stem, **row)
+            words = [sys.executable, *shlex.split(command)[1:]]
+            done = subprocess.run(
+                words, cwd=folder, env=os.environ | places, check=False, capture_output=True
+            )
+            found = read_csv(Path(folder) / "results" / table)[i]
+            uncompared = (*ORIGIN, *studies()[name].get("seconds", ()))
+            differing = [
+                f"{key} {x} -> {found.get(key)}"
+                for key, x in row.items()
+                if key not in uncompared and x != found.get(key)
+            ]
+            if done.returncode:
+                differing = [f"exit code {done.returncode}: {done.stderr.decode()[-200:]}"]
+            named = ", ".join(list(row.values())[:3])
+            differs = "; ".join(differing)
+            rows.append({"table": str(table), "row": named, "command": command, "differs": differs})
+            print(f"{table}: {named}: {differs or 'the same'}", flush=True)
+            write_csv(RESULTS / "again.csv", rows)
+
+
 def note(name: str, minutes: float) -> None:
     """Note how long a study took; what it took before on this commit counts."""
     rows = {row["study"]: row for row in read_csv(MINUTES)}
@@ -147,19 +190,25 @@ def note(name: str, minutes: float) -> None:
 
 
 def main() -> None:
-    """List, or run."""
+    """List, run, or run again."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("studies", "tables", "run"), default="studies")
+    parser.add_argument(
+        "what", nargs="?", choices=("studies", "tables", "run", "again"), default="studies"
+    )
     parser.add_argument("names", nargs="*", metavar="STUDY", help=", ".join(studies()))
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing later")
+    parser.add_argument("--rows", type=int, default=20, help="drawn by `again`")
+    parser.add_argument("--seed", type=int, default=3, help="of `again`")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     given = parser.parse_args()
     if unknown := [name for name in given.names if name not in studies()]:
         parser.error(f"study: expected one of {', '.join(studies())}, received '{unknown[0]}'")
     if given.what == "run":
         run(given.names, given.minutes)
+    elif given.what == "again":
+        again(given.names, given.rows, given.seed)
     elif given.what == "studies":
         status()
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from placeopt.experiments.cell import commit
-from placeopt.experiments.studies import read_csv
+from placeopt.experiments.studies import read_csv, write_csv
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "results"))
 
@@ -81,3 +82,35 @@ def test_no_study_begins_too_late(folder, capfd):
     record.run([], -1.0)
     assert "+ " not in capfd.readouterr().out
     assert not list(folder.glob("*/*.csv"))
+
+
+def test_drawn_rows_are_measured_again_in_a_clone(folder, capfd):
+    """What differs is written, seconds aside; a command that fails says so; this tree's tables stay."""
+    (folder / "studies.toml").write_text(
+        '[first]\ntables = ["first/*.csv"]\nseconds = ["seconds"]\n'
+        'again = "python again.py {table} {name}"\n'
+    )
+    rows = [{"name": name, "value": 1, "seconds": 5} for name in ("same", "other", "broken")]
+    write_csv(folder / "first" / "table.csv", rows)
+    (folder.parent / "again.py").write_text(
+        "import sys\n"
+        "from placeopt.experiments.studies import read_csv, write_csv\n"
+        "from pathlib import Path\n"
+        'path = Path("results/first") / f"{sys.argv[1]}.csv"\n'
+        "rows = read_csv(path)\n"
+        'value = {"same": 1, "other": 2}[sys.argv[2]]\n'
+        "rows = [row if row['name'] != sys.argv[2] else"
+        " {'name': row['name'], 'value': value, 'seconds': 9} for row in rows]\n"
+        "write_csv(path, rows)\n"
+    )
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-qm", "first")):
+        subprocess.run(["git", *words], cwd=folder.parent, check=True)
+    before = (folder / "first" / "table.csv").read_text()
+    record.again([], 20, 3)
+    said = {row["row"].split(",")[0]: row["differs"] for row in read_csv(folder / "again.csv")}
+    assert said["same"] == ""
+    assert said["other"] == "value 1 -> 2"
+    assert said["broken"].startswith("exit code 1")
+    assert (folder / "first" / "table.csv").read_text() == before
+    assert "first/table.csv: same, 1, 5: the same" in capfd.readouterr().out
