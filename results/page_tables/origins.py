@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,20 @@ def origins(source: Source) -> dict[str, dict[str, list[str]]]:
             commit = found.setdefault(row.get("commit") or NOT_SAID, {})
             commit.setdefault(file, []).append(str(row["load"]) if row.get("commit") else "")
     return found
+
+
+@lru_cache
+def state_of(commit: str) -> str:
+    """Return the hashes of the package's folders at a commit, which are equal where the package is;
+    the commit itself where the tree was changed (a plus sign), nothing where the history does not
+    hold it.
+    """
+    if commit.endswith("+"):
+        return commit
+    rooms = ("placeopt", "solvers", "schedules", "instances")
+    words = ["git", "rev-parse", *(f"{commit}:{room}" for room in rooms)]
+    done = subprocess.run(words, cwd=RESULTS, capture_output=True, text=True, check=False)
+    return "" if done.returncode else done.stdout
 
 
 def recorded(source: Source) -> list[str]:
