@@ -1,10 +1,11 @@
-"""Tables that a study measures as a whole, or row by row where several columns name a row: what is
-there, and what is measured again.
+"""What studies share beside the package's: tables that are measured as a whole, or row by row where
+several columns name a row, and the memory of a process.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.cell import same_package
@@ -13,7 +14,6 @@ from placeopt.experiments.studies import kept_rows, read_csv, write_csv
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     Row = dict[str, Any]
 
@@ -88,3 +88,11 @@ def replaced(rows: Sequence[Row], row: Row, name: Row) -> list[Row]:
 
 def _named(row: Row, name: Row) -> bool:
     return all(str(row[head]) == str(x) for head, x in name.items())
+
+
+def peak_mb() -> float:
+    """Return the most memory (MiB) that this process has had since it began its program: `getrusage`
+    counts what the process had that it was forked from.
+    """
+    words = Path("/proc/self/status").read_text(encoding="utf-8").split()
+    return int(words[words.index("VmHWM:") + 1]) / 1024

@@ -12,7 +12,6 @@ rows hold what the authors' programs and bounds say beside. `tables.md` is drawn
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import time
@@ -43,9 +42,10 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DATA = data_folder()
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(HERE.parent), str(ROOT / "tests")]
 
 from exact_instances import doppler, known_optima, random_layered  # noqa: E402 - tests/ is no package
+from whole_tables import peak_mb  # noqa: E402
 
 Row = dict[str, Any]
 Job = tuple[str, Callable[[], Row]]
@@ -236,13 +236,13 @@ def one_chain(name: str) -> None:
     warm = load_dnn("throughput", "layer_bert24_inference", "period")
     make_solver("ideal-dp").solve(warm, Budget(), seed=0)
     problem = load_dnn("throughput", name, "period")
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    base = peak_mb()
     begin = time.process_time()
     result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
     cpu = time.process_time() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    extra = peak_mb() - base
     assert result.objective is not None
-    print(f"{result.objective * 1e-6:.5f} {result.status} {cpu:.2f} {base:.0f} {peak - base:.1f}")
+    print(f"{result.objective * 1e-6:.5f} {result.status} {cpu:.2f} {base:.0f} {extra:.1f}")
 
 
 def pipeline() -> Iterator[Job]:

@@ -214,12 +214,12 @@ def splits_misses(source: Source) -> list[str]:
         if row["status"] != "optimal" and float(row["bound"]) < float(row["plain_cp_sat_bound"])
     ]
     below = [1 - float(row["bound"]) / float(row["plain_cp_sat_bound"]) for row in worse]
+    where = ", ".join(row["instance"] for row in worse)
+    beside = f"; on {where} the bound is {listed(below, percent)} below a plain model's"
     return bullets(
         [
             f"Splits without contiguity: {sum(row['status'] != 'optimal' for row in rows)} of "
-            f"{len(rows)} are not proved; on "
-            f"{', '.join(row['instance'] for row in worse)} the bound is {listed(below, percent)} "
-            "below a plain model's.",
+            f"{len(rows)} are not proved{beside if worse else ''}.",
         ]
     )
 

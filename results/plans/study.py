@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import resource
 import runpy
 import subprocess
 import sys
@@ -64,6 +63,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import peak_mb  # noqa: E402 - results/ is no package
+
 PROFILES = data_folder("training_plans") / "profiles"
 Row = dict[str, Any]
 Job = tuple[str, "Callable[[], Row]"]
@@ -194,7 +197,7 @@ def piper() -> Iterator[Job]:
             "their_mib": given["mib"],
             "wall": clock.wall,
             "cpu": clock.cpu,
-            "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "mib": peak_mb(),
             "plan": result.solution.text() if result.solution else "",
         }
 

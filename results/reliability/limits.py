@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import resource
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from whole_tables import replaced
+from whole_tables import peak_mb, replaced
 
 import placeopt as po
 from placeopt.experiments.studies import kept_rows, read_csv, write_csv
@@ -170,7 +169,7 @@ def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
             row |= {"seconds": time.perf_counter() - began, "CPU": time.process_time() - used}
         if refused:
             row |= {"status": f"refused: {refused}", "value": ""}
-        row["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        row["MB"] = round(peak_mb())
         row["as required"] = row["seconds"] <= allowed(limit)
         print(json.dumps(row, default=float), flush=True)
 
@@ -232,7 +231,7 @@ def million_step(step: str, folder: Path) -> None:
         "CPU": time.process_time() - began[1],
         "value": value,
     }
-    print(json.dumps({**row, "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}))
+    print(json.dumps({**row, "MB": round(peak_mb())}))
 
 
 if __name__ == "__main__" and sys.argv[1] == "million":
