@@ -110,11 +110,20 @@ def line_of(table: dict[str, Any]) -> str:
 
 
 def status() -> None:
-    """Print what would be run again, and about how long that takes."""
+    """Print rows, commits and age of every study, what would be run again, and about how long that
+    takes.
+    """
     for name, study in studies().items():
-        rows, old = sum(described(path)["rows"] for path in files(study)), stale(study)
+        tables, old = [described(path) for path in files(study)], stale(study)
+        rows, of = sum(table["rows"] for table in tables), Counter[str]()
+        for table in tables:
+            known = table["commits"]
+            of.update({known: table["rows"]} if isinstance(known, str) else known)
+        commits = ", ".join(f"{commit} ({n})" for commit, n in of.items())
+        days = max((table["days"] or 0.0 for table in tables), default=0.0)
         again = f"{old} are run again" if old else "all of today's code"
-        print(f"{name}: {rows} rows, {again} ({minutes_of(name, study)})")
+        took = minutes_of(name, study)
+        print(f"{name}: {rows} rows of {commits}; {days} days; {again} ({took})")
 
 
 def run(names: list[str], minutes: float) -> None:
