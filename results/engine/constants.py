@@ -56,7 +56,7 @@ ANNEALING = {
 }
 """HOT, COLD and MOST_CHUNKS of annealing; the first setting is the package's."""
 
-FLOWS = {"on path 10": 10, "on path 1": 1, "on path 100": 100}
+FLOWS = {"on path 100": 100, "on path 10": 10, "on path 1": 1}
 """_ON_PATH of the bound by flows; the first setting is the package's."""
 
 CYCLES = ("HOT", "COLD", "MOST_CHUNKS")

@@ -443,15 +443,15 @@ def test_free_ends_are_left_out():
 
 
 def test_what_can_hide_least_is_left_out_first():
-    """By the least time and what the neighbours pay no more, ten times as much on a longest path, then
-    by number, as it stands when the turn comes; the order through it stays, and what is between.
+    """By the least time and what the neighbours pay no more, a hundred times as much on a longest path,
+    then by number, as it stands when the turn comes; the order through it stays, and what is between.
     """
     times = [(5, 1), (1, 2), (2, 1), (0, 9)]
     edges = [(0, 1, 0), (0, 2, 1), (1, 3, 7), (2, 3, 0)]
     found = reduced(times, edges, resident=[1, 2, 4, 8])
     charges = Charges(found.problem, found.io)
     assert found._longest == {0, 1}  # 3 takes no time; of equal paths the first
-    assert [found._loss(v, charges) for v in range(4)] == [20, 80, 2, 7]
+    assert [found._loss(v, charges) for v in range(4)] == [200, 800, 2, 7]
     nodes, lattice = found.reduce(5, lambda: False)
     assert (nodes.ops, lattice.num_ideals) == ([[0], [1], [3]], 4)
     assert nodes.edges == [(0, 1), (0, 2), (1, 2)]

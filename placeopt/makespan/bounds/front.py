@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from placeopt.model.arrays import Ints
 
 LARGEST_TIME = 2**40
-TRY_SECONDS = 1.5
-"""First limit for one front: with less the search does not begin."""
+TRY_SECONDS = 0.1
+"""First limit for one front: with less the search does not begin. About the first piece of other
+tactics, which begin anew as well: a front that is left open is tried again for three times as long,
+so a short beginning costs half of the first limit that suffices, and a long one keeps the bound
+from having a turn at all."""
 
 _PATIENCE = 3.0  # how much more each later round has
 
