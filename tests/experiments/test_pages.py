@@ -389,9 +389,7 @@ MIXED = frozenset(
     f"results/{name}README.md"
     for name in (
         "",
-        "benchmark/",
         "doppler/",
-        "exact/",
         "job_streams/",
         "pipeline/",
         "pipeline_sizes/",
