@@ -1,7 +1,7 @@
-"""What the constants of annealing in cycles and of the flows' longest path are worth.
+"""What constants of annealing in cycles, of the flows' longest path and of the fronts are worth.
 
     PLACEOPT_DATA=../shared/data python results/engine/constants.py [run] [table] [--jobs 2]
-        [--minutes M]
+        [--minutes M] [--only CONSTANT]
 
 run      every setting on problems of every family: constants.csv, a row per run; goes on where it
          was ended, and measures again what is of other code
@@ -11,8 +11,9 @@ table    constants.md: per setting the mean ratio to the setting of the package,
 Annealing runs alone, from what the starts give, for a number of evaluations (chunks of equally many
 moves): results do not depend on the machine; what counts is the value, lower is better. Flows run
 alone for seconds of this process's own processor time; what counts is the bound, higher is better,
-and ratios are turned so that below 1 is better than the package's setting in both. "Left out": the
-setting that is best on the other families of the chosen set (least mean), and its ratio on the
+and ratios are turned so that below 1 is better than the package's setting in both. Fronts are a
+tactic of the whole solve of makespans, which has seconds of processor time as well; what counts is
+the bound. "Left out": the setting that is best on the other families of the chosen set (least mean), and its ratio on the
 family that was left out.
 """
 
@@ -29,13 +30,14 @@ from typing import TYPE_CHECKING, Any
 import joblib
 import numpy as np
 from scipy.stats import gmean
-from study import APART, LAYERS, PERIOD, problem_of
+from study import APART, LAYERS, MAKESPAN, PERIOD, problem_of
 
 import placeopt as po
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.latency.bounds import flow
-from placeopt.solvers.exact import annealing_cycles
+from placeopt.makespan.bounds import front
+from placeopt.solvers.exact import annealing_cycles, makespan_tactics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +61,9 @@ ANNEALING = {
 FLOWS = {"on path 100": 100, "on path 10": 10, "on path 1": 1}
 """_ON_PATH of the bound by flows; the first setting is the package's."""
 
+FRONTS = {"try 0.1": 0.1, "try 1.5": 1.5, "try 0.3": 0.3, "try 0.02": 0.02}
+"""TRY_SECONDS of the bound by fronts; the first setting is the package's."""
+
 CYCLES = ("HOT", "COLD", "MOST_CHUNKS")
 
 
@@ -71,6 +76,9 @@ def jobs() -> list[dict[str, Any]]:
             found += [{"constant": "annealing", "setting": s, **of} for s in ANNEALING]
             if family in LAYERS:
                 found += [{"constant": "flows", "setting": s, **of} for s in FLOWS]
+        for family in MAKESPAN:
+            of = {"family": family, "number": number, "set": set_of(family)}
+            found += [{"constant": "fronts", "setting": s, **of} for s in FRONTS]
     return found
 
 
@@ -107,6 +115,12 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
         limit = {"evaluations": EVALUATIONS}
         result = po.solve(problem, "cp-sat", tactics="starts,annealing", num_workers=1, **limit)
         found, limited = result.value, f"{EVALUATIONS} evaluations"
+    elif job["constant"] == "fronts":
+        for module in (front, makespan_tactics):
+            module.TRY_SECONDS = FRONTS[job["setting"]]
+        with own_clock():
+            result = po.solve(problem, seconds=SECONDS)
+        found, limited = result.lower_bound, f"{SECONDS:g} s"
     else:
         flow._ON_PATH = FLOWS[job["setting"]]
         with own_clock():
@@ -118,20 +132,21 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "found": found, "limit": limited, "cpu": spent}
 
 
-def run(count: int, minutes: float) -> None:
-    """Measure what is missing."""
+def run(count: int, minutes: float, only: str) -> None:
+    """Measure what is missing or of other code; old rows stay until then."""
     end = time.monotonic() + 60 * minutes
     wanted = {key(job): job for job in jobs()}
     rows = {key(row): row for row in read_csv(TABLE)} if TABLE.exists() else {}
-    rows = {k: row for k, row in rows.items() if k in wanted and same_package(row["commit"])}
-    left = [job for k, job in wanted.items() if k not in rows]
+    done = {k for k, row in rows.items() if same_package(row["commit"])}
+    left = [job for k, job in wanted.items() if k not in done and only in job["constant"]]
     for some in (left[i : i + count] for i in range(0, len(left), count)):
         if time.monotonic() > end:
             break
         for row in joblib.Parallel(n_jobs=count)(joblib.delayed(measured)(job) for job in some):
             rows[key(row)] = row
+            done.add(key(row))
         write_csv(TABLE, [rows[k] for k in wanted if k in rows])
-    print(f"{len(rows)} of {len(wanted)} runs of commit {commit()}")
+    print(f"{len(done & wanted.keys())} of {len(wanted)} runs of the package at {commit()}")
 
 
 def ratios(constant: str, settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
@@ -151,9 +166,11 @@ def ratios(constant: str, settings: dict[str, Any]) -> dict[str, dict[str, list[
 
 def tables() -> list[str]:
     """Return the lines of constants.md."""
-    lines = ["# Constants of annealing in cycles and of the flows' longest path", ""]
-    for constant, settings in (("annealing", ANNEALING), ("flows", FLOWS)):
+    lines = ["# Constants of annealing in cycles, of the flows' longest path and of the fronts", ""]
+    for constant, settings in (("annealing", ANNEALING), ("flows", FLOWS), ("fronts", FRONTS)):
         by = ratios(constant, settings)
+        if not by:
+            continue
         rows = []
         for setting in settings:
             cells = [setting]
@@ -190,12 +207,14 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", metavar="STAGE", default=["run", "table"])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
+    parser.add_argument("--only", default="", help="annealing, flows or fronts")
     options = parser.parse_args()
-    package = tuple(getattr(annealing_cycles, name) for name in CYCLES), flow._ON_PATH
-    if package != (next(iter(ANNEALING.values())), next(iter(FLOWS.values()))):
+    cycles = tuple(getattr(annealing_cycles, name) for name in CYCLES)
+    package = cycles, flow._ON_PATH, front.TRY_SECONDS
+    if package != tuple(next(iter(some.values())) for some in (ANNEALING, FLOWS, FRONTS)):
         parser.error(f"the package's constants are {package} now: put them first in this study")
     if "run" in options.stages:
-        run(options.jobs, options.minutes)
+        run(options.jobs, options.minutes, options.only)
     if "table" in options.stages:
         text = "\n".join(tables())
         (HERE / "constants.md").write_text(text, encoding="utf-8")
