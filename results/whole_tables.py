@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.cell import same_package
-from placeopt.experiments.studies import kept_rows, read_csv, write_csv
+from placeopt.experiments.studies import is_there, kept_rows, read_csv, write_csv
 
 if TYPE_CHECKING:
     import argparse
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 def say_rows(path: Path, given: argparse.Namespace) -> bool:
     """Say what is there of a table; return whether some of it is absent or to be measured again."""
     rows = read_csv(path)
-    kept = len(kept_rows(path, given, ()))
     old = sum(not same_package(row["commit"]) for row in rows)
     asked = " (measured anew with --again)" if old and not given.again else ""
     what = f"{len(rows)} rows are there, {old} of another state of the package{asked}"
     print(f"{path.name}: {what if rows else 'not there'}", flush=True)
-    return kept < len(rows) or not rows
+    return not is_there(path, given)
 
 
 def wanted(paths: Iterable[Path], given: argparse.Namespace) -> bool:

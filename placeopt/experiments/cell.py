@@ -260,6 +260,10 @@ def commit() -> str:
         return ""
 
 
+ROOMS = ("placeopt", "solvers", "schedules", "instances")
+"""Folders of the package in its tree."""
+
+
 @lru_cache
 def same_package(commit: str) -> bool:
     """Return whether no file of the package differs between a commit and this tree; of a tree that
@@ -267,9 +271,8 @@ def same_package(commit: str) -> bool:
     """
     if re.fullmatch("[0-9a-f]{7,40}", commit) is None:
         return False
-    rooms = ("placeopt", "solvers", "schedules", "instances")
     tree = Path(__file__).resolve().parents[2]
-    command = ["git", "diff", "--quiet", commit, "--", *(f":/{room}" for room in rooms)]
+    command = ["git", "diff", "--quiet", commit, "--", *(f":/{room}" for room in ROOMS)]
     return subprocess.run(command, cwd=tree, capture_output=True, check=False).returncode == 0
 
 

@@ -13,8 +13,8 @@ moves): results do not depend on the machine; what counts is the value, lower is
 alone for seconds of this process's own processor time; what counts is the bound, higher is better,
 and ratios are turned so that below 1 is better than the package's setting in both. Fronts are a
 tactic of the whole solve of makespans, which has seconds of processor time as well; what counts is
-the bound. "Left out": the setting that is best on the other families of the chosen set (least mean), and its ratio on the
-family that was left out.
+the bound. "Left out": the setting that is best on the other families of the chosen set (least
+mean), and its ratio on the family that was left out.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python results/models/study.py [--again] [--minutes M] [--model NAME] [--way WAY]
 
-Every cell is one command of placeopt on one model of `zoo.py`; where the command writes something that runs, it is run here, and
-its results are compared with those of the unsplit model. A cell says "ok", or the sentence with
-which the command refuses, or how it failed. `cells.csv` holds all of them; a model
-and a way of which all cells are there are left alone. `tables.md` is drawn from it.
+Every cell is one command of placeopt on one model of `zoo.py`; where the command writes something
+that runs, it is run here, and its results are compared with those of the unsplit model. A cell says
+"ok", or the sentence with which the command refuses, or how it failed. `cells.csv` holds all of
+them; a model and a way of which all cells are there are left alone. `tables.md` is drawn from it.
 """
 
 from __future__ import annotations

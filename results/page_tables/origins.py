@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page_tables.source import RESULTS, Source, span, table
+from placeopt.experiments.cell import ROOMS
 from placeopt.experiments.store import latest, read_rows
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def state_of(commit: str) -> str:
     """
     if commit.endswith("+"):
         return commit
-    rooms = ("placeopt", "solvers", "schedules", "instances")
-    words = ["git", "rev-parse", *(f"{commit}:{room}" for room in rooms)]
+    words = ["git", "rev-parse", *(f"{commit}:{room}" for room in ROOMS)]
     done = subprocess.run(words, cwd=RESULTS, capture_output=True, text=True, check=False)
     return "" if done.returncode else done.stdout
 

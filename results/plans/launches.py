@@ -2,9 +2,9 @@
 
     python results/plans/launches.py [--again]
 
-Writes launches.csv, unless it is there: plan, step, gap, MFU, plans priced, seconds of search; beside them what public
-recipes run there, where one is known, and the best step with the recipe's degrees under the same
-model. Seven rows that once went wrong come first.
+Writes launches.csv, unless it is there: plan, step, gap, MFU, plans priced, seconds of search;
+beside them what public recipes run there, where one is known, and the best step with the recipe's
+degrees under the same model. Seven rows that once went wrong come first.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ What `solve`, `shard` and `schedule` take for 16-bit matrix products (data/measu
 for causal attention (attention_prefill.csv.gz) without measured costs. The factors of `[kernels]`
 in instances/clusters/presets.toml are fitted to kernels of two devices, by the logarithm of
 predicted over measured with a robust loss, and printed; all other devices are unseen. Writes
-ops.csv, unless it is there: errors of the time, by the data sheet's peaks and by these factors, and of the products of
-`plan`, whose constants were fitted to whole training steps.
+ops.csv, unless it is there: errors of the time, by the data sheet's peaks and by these factors, and
+of the products of `plan`, whose constants were fitted to whole training steps.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import argparse
 import csv
 import hashlib
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,10 @@ from placeopt.sharding.layout_table import megatron_layout, peak_usage
 from placeopt.sharding.problem import ShardingSolution  # noqa: TC001
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from whole_tables import peak_mb  # noqa: E402 - results/ is no package
+
 DATA = data_folder("iopddl")
 INSTANCES = ("A", "B", "D", "G", "L", "M", "P", "R", "T")
 CLUSTER = "8xA100?precision=fp16"
@@ -243,7 +246,7 @@ def exported_layer(path: Path) -> Path:
 
 def peak_gib() -> float:
     """Return the most memory that this process has used."""
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+    return round(peak_mb() / 1024, 2)
 
 
 def tables() -> list[str]:
