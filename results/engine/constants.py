@@ -1,4 +1,4 @@
-"""What constants of annealing in cycles, of the flows' longest path and of the fronts are worth.
+"""What constants of annealing in cycles, of the flows' longest path and of first pieces are worth.
 
     PLACEOPT_DATA=../shared/data python results/engine/constants.py [run] [table] [--jobs 2]
         [--minutes M] [--only CONSTANT]
@@ -11,10 +11,11 @@ table    constants.md: per setting the mean ratio to the setting of the package,
 Annealing runs alone, from what the starts give, for a number of evaluations (chunks of equally many
 moves): results do not depend on the machine; what counts is the value, lower is better. Flows run
 alone for seconds of this process's own processor time; what counts is the bound, higher is better,
-and ratios are turned so that below 1 is better than the package's setting in both. Fronts are a
-tactic of the whole solve of makespans, which has seconds of processor time as well; what counts is
-the bound. "Left out": the setting that is best on the other families of the chosen set (least
-mean), and its ratio on the family that was left out.
+and ratios are turned so that below 1 is better than the package's setting in both. First pieces are
+those of the tactics that prove makespans (`prior` of `Runs`); each is a whole solve, alone on the
+machine whatever `--jobs` says, and what counts is the geometric mean of the gaps after 1, 2, 4 and
+8 seconds, a hundredth of a point at least. "Left out": the setting that is best on the other
+families of the chosen set (least mean), and its ratio on the family that was left out.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ import time
 import zlib
 from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
 from scipy.stats import gmean
-from study import APART, LAYERS, MAKESPAN, PERIOD, problem_of
+from study import APART, LAYERS, MAKESPAN, PERIOD, ROUNDED, problem_of
 
 import placeopt as po
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.latency.bounds import flow
-from placeopt.makespan.bounds import front
-from placeopt.solvers.exact import annealing_cycles, makespan_tactics
+from placeopt.solvers import portfolio_tactics
+from placeopt.solvers.exact import annealing_cycles
+from placeopt.solving.tactic import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +64,18 @@ ANNEALING = {
 FLOWS = {"on path 100": 100, "on path 10": 10, "on path 1": 1}
 """_ON_PATH of the bound by flows; the first setting is the package's."""
 
-FRONTS = {"try 0.1": 0.1, "try 1.5": 1.5, "try 0.3": 0.3, "try 0.02": 0.02}
-"""TRY_SECONDS of the bound by fronts; the first setting is the package's."""
+FIRST = {
+    "segments 2": {"segments": 2.0},
+    "none": {},
+    "segments 2, grids 1": {"segments": 2.0, "grids": 1.0},
+    "segments 2, ladder 1": {"segments": 2.0, "ladder": 1.0},
+    "segments 2, grids 1, ladder 1": {"segments": 2.0, "grids": 1.0, "ladder": 1.0},
+    "segments 2, fronts 3": {"segments": 2.0, "fronts": 3.0},
+}
+"""Seconds of first pieces by tactic; the first setting is the package's."""
+
+LOOKS = (1.0, 2.0, 4.0, 8.0)
+"""Seconds after which the gap of a solve counts."""
 
 CYCLES = ("HOT", "COLD", "MOST_CHUNKS")
 
@@ -78,7 +91,7 @@ def jobs() -> list[dict[str, Any]]:
                 found += [{"constant": "flows", "setting": s, **of} for s in FLOWS]
         for family in MAKESPAN:
             of = {"family": family, "number": number, "set": set_of(family)}
-            found += [{"constant": "fronts", "setting": s, **of} for s in FRONTS]
+            found += [{"constant": "first pieces", "setting": s, **of} for s in FIRST]
     return found
 
 
@@ -115,12 +128,8 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
         limit = {"evaluations": EVALUATIONS}
         result = po.solve(problem, "cp-sat", tactics="starts,annealing", num_workers=1, **limit)
         found, limited = result.value, f"{EVALUATIONS} evaluations"
-    elif job["constant"] == "fronts":
-        for module in (front, makespan_tactics):
-            module.TRY_SECONDS = FRONTS[job["setting"]]
-        with own_clock():
-            result = po.solve(problem, seconds=SECONDS)
-        found, limited = result.lower_bound, f"{SECONDS:g} s"
+    elif job["constant"] == "first pieces":
+        found, limited = gaps_of(problem, FIRST[job["setting"]]), f"{LOOKS[-1]:g} s"
     else:
         flow._ON_PATH = FLOWS[job["setting"]]
         with own_clock():
@@ -132,6 +141,26 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "found": found, "limit": limited, "cpu": spent}
 
 
+def gaps_of(problem: Any, pieces: dict[str, float]) -> float:
+    """Return the geometric mean of the gaps, in points, of a solve with these first pieces."""
+    po.solve(problem, seconds=0.5)  # kernels are loaded
+    known = portfolio_tactics.PROVERS
+    portfolio_tactics.PROVERS = tuple(
+        replace(t, prior=pieces.get(t.name, 0.0)) if isinstance(t, Runs) else t for t in known
+    )
+    try:
+        trace = po.solve(problem, seconds=LOOKS[-1]).trace
+    finally:
+        portfolio_tactics.PROVERS = known
+    gaps = []
+    for look in LOOKS:
+        seen = [p for p in trace if p.seconds <= look and p.incumbent]
+        value = min((p.incumbent for p in seen), default=0)
+        bound = max((p.lower_bound for p in seen), default=0)
+        gaps.append(max(100 * (value - bound) / value if value else 100.0, ROUNDED))
+    return round(float(gmean(gaps)), 4)
+
+
 def run(count: int, minutes: float, only: str) -> None:
     """Measure what is missing or of other code; old rows stay until then."""
     end = time.monotonic() + 60 * minutes
@@ -139,10 +168,13 @@ def run(count: int, minutes: float, only: str) -> None:
     rows = {key(row): row for row in read_csv(TABLE)} if TABLE.exists() else {}
     done = {k for k, row in rows.items() if same_package(row["commit"])}
     left = [job for k, job in wanted.items() if k not in done and only in job["constant"]]
-    for some in (left[i : i + count] for i in range(0, len(left), count)):
+    alone = [[job] for job in left if job["constant"] == "first pieces"]
+    beside = [job for job in left if job["constant"] != "first pieces"]
+    for some in (*(beside[i : i + count] for i in range(0, len(beside), count)), *alone):
         if time.monotonic() > end:
             break
-        for row in joblib.Parallel(n_jobs=count)(joblib.delayed(measured)(job) for job in some):
+        workers = joblib.Parallel(n_jobs=len(some))  # a job alone stays in this process
+        for row in workers(joblib.delayed(measured)(job) for job in some):
             rows[key(row)] = row
             done.add(key(row))
         write_csv(TABLE, [rows[k] for k in wanted if k in rows])
@@ -159,15 +191,18 @@ def ratios(constant: str, settings: dict[str, Any]) -> dict[str, dict[str, list[
     for (kind, setting, family, number), value in found.items():
         base = found.get((constant, default, family, number))
         if kind == constant and base:
-            better = value / base if constant == "annealing" else base / max(value, 1.0)
+            better = base / max(value, 1.0) if constant == "flows" else value / base
             by[setting][family].append(better)
     return by
 
 
 def tables() -> list[str]:
     """Return the lines of constants.md."""
-    lines = ["# Constants of annealing in cycles, of the flows' longest path and of the fronts", ""]
-    for constant, settings in (("annealing", ANNEALING), ("flows", FLOWS), ("fronts", FRONTS)):
+    lines = [
+        "# Constants of annealing in cycles, of the flows' longest path and of first pieces",
+        "",
+    ]
+    for constant, settings in (("annealing", ANNEALING), ("flows", FLOWS), ("first pieces", FIRST)):
         by = ratios(constant, settings)
         if not by:
             continue
@@ -207,11 +242,12 @@ def main() -> None:
     parser.add_argument("stages", nargs="*", metavar="STAGE", default=["run", "table"])
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
-    parser.add_argument("--only", default="", help="annealing, flows or fronts")
+    parser.add_argument("--only", default="", help="annealing, flows or first")
     options = parser.parse_args()
     cycles = tuple(getattr(annealing_cycles, name) for name in CYCLES)
-    package = cycles, flow._ON_PATH, front.TRY_SECONDS
-    if package != tuple(next(iter(some.values())) for some in (ANNEALING, FLOWS, FRONTS)):
+    pieces = {t.name: t.prior for t in portfolio_tactics.PROVERS if getattr(t, "prior", 0.0)}
+    package = cycles, flow._ON_PATH, pieces
+    if package != tuple(next(iter(some.values())) for some in (ANNEALING, FLOWS, FIRST)):
         parser.error(f"the package's constants are {package} now: put them first in this study")
     if "run" in options.stages:
         run(options.jobs, options.minutes, options.only)
