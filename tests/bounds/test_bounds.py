@@ -74,6 +74,15 @@ def test_below_random_placements(seed):
     assert max(bound(problem, seconds=0.5).bounds.values()) <= best
 
 
+def test_a_quick_bound_does_not_wait_for_fronts(data):
+    """Searches begin with two seconds of bounds at most: fronts, which take what they are given,
+    come with more.
+    """
+    problem = doppler(data, "ffnn")
+    assert "front" not in bound(problem, seconds=2).bounds
+    assert "front" in bound(problem, seconds=3).bounds
+
+
 def test_communication_bound_by_hand():
     """Join of two long ops with expensive tensors: either both run in turn, or a tensor is paid."""
     for ticks, expected in ((4, 10 + 4 + 1), (40, 10 + 10 + 1)):

@@ -38,8 +38,10 @@ COMBINATORIAL = (
 )
 """Bounds that take milliseconds to a few seconds, cheapest first."""
 
-PROGRAMS = ("segments", "front")
-"""Bounds by CP-SAT, which take what they are given."""
+PROGRAMS = {"segments": 1.0, "front": 3.0}
+"""Bounds by CP-SAT, which take what they are given, and the seconds from which on they are worth
+it: fronts are not for the quick bounds at the start of a search (at most two seconds), which would
+wait for them; beside the search they have turns of their own."""
 
 CHEAP_WORK = 4_000_000
 """Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without
@@ -202,7 +204,7 @@ class Analysis:
     def _affordable(self, name: str) -> bool:
         """Whether there is time for a bound, by an estimate of its steps."""
         if name in PROGRAMS:
-            return self.seconds >= 1.0 and self.seconds_left >= 0.5
+            return self.seconds >= PROGRAMS[name] and self.seconds_left >= 0.5
         r = self.relaxation
         cells = r.compute.size
         steps = {
