@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from page_tables.source import Source, listed, middle, seconds, table, times, value
+from page_tables.source import Source, floats, listed, middle, seconds, span, table, times, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
 
 LETTERS = ("A", "B", "C", "D")
 SHAPES = ("V", "K", "X", "M", "NN")
+
+
+def by_seeds(source: Source, graph: str) -> str:
+    """Say what the default solver proves of a graph of Doppler's on four devices, by seeds."""
+    rows = source.rows("exact/doppler-seeds.csv")
+    rows = [row for row in rows if row["instance"].startswith(f"{graph} seed ")]
+    proved = sum(row["status"] == "optimal" for row in rows)
+    return (
+        f"{value(min(floats(rows, 'value')))}, proved optimal with {proved} of {len(rows)} seeds "
+        f"in {span(floats(rows, 'seconds'), seconds)} s"
+    )
 
 
 def compared(source: Source) -> list[str]:
@@ -24,7 +35,6 @@ def compared(source: Source) -> list[str]:
         if row["status"] == "optimal" and float(row["value"]) == float(row["published"])
     ]
     spent = sum(float(row["seconds"]) for row in optima)
-    block = source.row("exact/doppler.csv", instance="llama_block 4 devices none")
     gnmt, inception = (
         source.row("exact/chain.csv", instance=f"layer_{name}_inference")
         for name in ("gnmt", "inceptionv3")
@@ -53,7 +63,7 @@ def compared(source: Source) -> list[str]:
                 "Doppler's Llama block, 4 devices",
                 "-",
                 f"critical path {value(doppler[0])}, `cross-entropy` {value(doppler[1])}",
-                certified(block),
+                by_seeds(source, "llama_block"),
             ],
             [
                 "optimal pipeline split of GNMT (Tarnawski et al.)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
-from page_tables.front_page import LETTERS, SHAPES
+from page_tables.front_page import LETTERS, SHAPES, by_seeds
 from page_tables.own_systems import benchmark_gaps, errors, gaps_of_solve, limit, piper
-from page_tables.placement_systems import OPEN, short
+from page_tables.placement_systems import GRAPHS, OPEN, short
 from page_tables.scheduling_systems import (
     MODELS,
     cpu_of,
@@ -53,10 +53,7 @@ def exact(source: Source) -> list[str]:
     gap |= gaps_of_solve(source)
     time = limit(source)
     spent = floats(optima, "seconds")
-    graphs = [
-        source.row("exact/doppler.csv", instance=f"{name} 4 devices none")
-        for name in ("chain_mm", "ffnn", "llama_block")
-    ]
+    seeds = source.numbers("exact/doppler-seeds.csv", "gap_percent")
     pair = [
         f"{name} on {size} {percent(gap[f'{name} {size} devices pair'])}"
         for name in ("chain_mm", "llama_block", "ffnn")
@@ -79,12 +76,9 @@ def exact(source: Source) -> list[str]:
             [
                 "Doppler's graphs, 4 devices, no contention",
                 "-",
-                listed(floats(graphs, "value"))
-                + " in "
-                + listed(floats(graphs, "seconds"), seconds)
-                + " s",
-                listed([float(row["gap_percent"]) / 100 for row in graphs], percent),
-                "`doppler`",
+                "; ".join(by_seeds(source, graph) for graph in GRAPHS),
+                span([gap_percent / 100 for gap_percent in seeds], percent),
+                "`doppler-seeds`",
             ],
             ["the same under `pair` contention", "-", "-", "; ".join(pair), "`doppler`"],
             *(
