@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page_tables.source import RESULTS, Source, span, table
+from page_tables.source import RESULTS, Source, bullets, span, table
 from placeopt.experiments.cell import ROOMS
 from placeopt.experiments.store import latest, read_rows
 
@@ -72,4 +72,20 @@ def studies(source: Source) -> list[str]:
     return table(["study", "commands", "minutes on commit", "a grid, or what it does"], lines)
 
 
-TABLES: dict[str, Callable[[Source], list[str]]] = {"recorded": recorded, "studies": studies}
+def again(source: Source) -> list[str]:
+    """Rows that were drawn and measured again, and what differs."""
+    rows = source.rows("again.csv")
+    different = [row for row in rows if row["differs"]]
+    return bullets(
+        [
+            f"{len(rows) - len(different)} of {len(rows)} are the same, seconds aside.",
+            *(f"{row['table']}, {row['row']}: {row['differs']}." for row in different),
+        ]
+    )
+
+
+TABLES: dict[str, Callable[[Source], list[str]]] = {
+    "recorded": recorded,
+    "studies": studies,
+    "again": again,
+}
