@@ -64,9 +64,10 @@ def test_commands_exist(script):
 
 @cache
 def options_of() -> dict[str, set[str]]:
-    """Return the options of every command."""
+    """Return the options of every command that its help shows."""
     return {
-        name: {"--help"} | {o for x in command.params for o in (*x.opts, *x.secondary_opts)}
+        name: {"--help"}
+        | {o for x in command.params if not x.hidden for o in (*x.opts, *x.secondary_opts)}
         for name, command in cli._build([]).commands.items()
     }
 

@@ -200,7 +200,7 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
     deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
-    study = study_of_deeds(tmp_path, deeds, hard_timeout=4)
+    study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
     summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
     rows = {
         row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()
