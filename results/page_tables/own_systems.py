@@ -205,7 +205,6 @@ def own(source: Source) -> list[str]:
     """Studies with nothing published beside them."""
     gaps = list(benchmark_gaps(source).values())
     tight = sum(gap <= 0.0002 for gap in gaps)
-    mode = source.row("real_execution/agreement.csv", mode="measured")
     grid = source.row("grids/overhead.csv", backend="loky", jobs=2)
     one, two = (source.number("grids/two_cores.csv", "wall", jobs=jobs) for jobs in (1, 2))
     report = source.row("grids/report.csv")
@@ -217,14 +216,6 @@ def own(source: Source) -> list[str]:
                 f"mean gap {percent(mean(gaps))}, {tight} of {len(gaps)} within 0.02 %",
                 f"gaps of {span(gaps, percent)}",
                 "[benchmark](benchmark/README.md)",
-            ],
-            [
-                f"simulated against measured makespan on Dask, {mode['placements']} placements "
-                "(*measured*)",
-                f"median error {percent(float(mode['median error']))}, Kendall tau "
-                f"{times(float(mode['tau, all']))}",
-                "-",
-                "`python results/real_execution/study.py`",
             ],
             [
                 f"a grid of {grid['cells']} cells on two cores",

@@ -388,8 +388,6 @@ def test_no_row_credits_a_policy_with_its_seed():
 MIXED = frozenset(
     f"results/{name}README.md"
     for name in (
-        "",
-        "doppler/",
         "plans/",
         "real_execution/",
     )
