@@ -173,7 +173,8 @@ def again(names: list[str], count: int, seed: int) -> None:
                 words, cwd=folder, env=os.environ | places, check=False, capture_output=True
             )
             found = read_csv(Path(folder) / "results" / table)[i]
-            uncompared = (*ORIGIN, *studies()[name].get("seconds", ()))
+            study = studies()[name]
+            uncompared = {*ORIGIN, *study.get("seconds", ()), *study.get("timed", ())}
             differing = [
                 f"{key} {x} -> {found.get(key)}"
                 for key, x in row.items()
