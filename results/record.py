@@ -166,14 +166,13 @@ def again(names: list[str], count: int, seed: int) -> None:
         subprocess.run(["git", "clone", "-q", str(RESULTS.parent), folder], check=True)
         places = {"PYTHONPATH": folder, "PLACEOPT_DATA": str(data_folder().resolve())}
         for name, table, i in random.Random(seed).sample(there, min(count, len(there))):
-            row = read_csv(RESULTS / table)[i]
-            command = studies()[name]["again"].format(table=table.stem, **row)
+            study, row = studies()[name], read_csv(RESULTS / table)[i]
+            command = study["again"].format(table=table.stem, **row)
             words = [sys.executable, *shlex.split(command)[1:]]
             done = subprocess.run(
                 words, cwd=folder, env=os.environ | places, check=False, capture_output=True
             )
             found = read_csv(Path(folder) / "results" / table)[i]
-            study = studies()[name]
             uncompared = {*ORIGIN, *study.get("seconds", ()), *study.get("timed", ())}
             differing = [
                 f"{key} {x} -> {found.get(key)}"

@@ -6,7 +6,18 @@ from statistics import mean, median
 from typing import TYPE_CHECKING
 
 from page_tables.placement_systems import HEADS
-from page_tables.source import Source, bullets, floats, listed, percent, seconds, span, table, times
+from page_tables.source import (
+    Source,
+    bullets,
+    floats,
+    listed,
+    percent,
+    seconds,
+    span,
+    table,
+    times,
+    value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +151,7 @@ def sharding_misses(source: Source) -> list[str]:
     """What falls short of the contest."""
     rows = source.rows("sharding/contest.csv")
     ratio = {row["name"]: float(row["ratio"]) for row in rows}
-    below = [f"{name} {times(x)}" for name, x in ratio.items() if x < 0.9995]
+    below = [f"{name} {value(x)}" for name, x in ratio.items() if x < 0.9995]
     open_ = [
         f"{row['name']} {percent(float(row['gap']))}" for row in rows if float(row["gap"]) > 0.02
     ]

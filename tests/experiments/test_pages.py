@@ -19,6 +19,7 @@ sys.path.insert(0, str(RESULTS))
 import draw  # noqa: E402 - results/ is no package
 from page_tables import TABLES  # noqa: E402
 from page_tables.origins import NOT_SAID, origins, state_of  # noqa: E402
+from page_tables.scheduling_systems import gaps_of_cuts  # noqa: E402
 from page_tables.source import RESULTS as FOLDER  # noqa: E402
 from page_tables.source import Source, percent, seconds, span, value  # noqa: E402
 
@@ -470,14 +471,7 @@ def test_gaps_of_models_are_for_their_cut(table):
     found.
     """
     source = Source()
-    widest = percent(
-        max(
-            float(row["gap_of_cuts"])
-            for size in (4, 8, 16, 32)
-            for row in source.rows(f"pipeline/models{size}.csv")
-            if row["method"] == "best pipeline"
-        )
-    )
+    widest = percent(gaps_of_cuts(source)[-1][0])
     line = next(line for line in TABLES[table](source) if widest in line)
     assert "for the cut" in line or "for its cut" in line
 
