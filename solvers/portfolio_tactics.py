@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.threads import num_threads
-from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts, windows
 from placeopt.solvers.stages import hot_kernels
 from placeopt.solving.registry import make_solver
@@ -53,7 +52,7 @@ class PortfolioFacts(MakespanFacts):
         problem, tracker = stages.evaluator.problem, stages.tracker
         settings: Any = make_solver("cp-sat", warm_start=False, windows=False)
         analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
-        super().__init__(settings, analysis, tracker, search_makespan)
+        super().__init__(settings, analysis, tracker)
 
     @property
     def window_seconds(self) -> float:

@@ -6,24 +6,26 @@ A lane is a list of tactics that take turns. Before each turn every tactic that 
     weight : what the next doubling may bring: the logarithm of the gap that it closed lately, at
              most 1, and 1 / m besides, for m tactics
 
-and the turn goes to the greatest weight / cost. A piece is at most as long as all before it of the
-same tactic together, so it is the cost. "Lately" forgets half with each doubling: searches and
-proofs gain about as much with each doubling of their time, and what gained nothing in the last one
-is expected to gain less in the next, which costs twice as much. Gains are parts of the gap that
-there was (logarithms), so that early ones, which are large and easy, do not outweigh later ones.
-Cheap tactics come first, since nobody has cost anything, in the order of the list. While one
+and the turn goes to the greatest weight / cost. One that gives its turns to b tactics inside counts
+as b of the m (its breadth), and has b / m instead of 1 / m. A piece is at most as long as all
+before it of the same tactic together, so it is the cost. "Lately" forgets half with each doubling:
+searches and proofs gain about as much with each doubling of their time, and what gained nothing in
+the last one is expected to gain less in the next, which costs twice as much. Gains are parts of the
+gap that there was (logarithms), so that early ones, which are large and easy, do not outweigh later
+ones. Cheap tactics come first, since nobody has cost anything, in the order of the list. While one
 tactic alone closes the gap, by a factor of e with each doubling, it has half of the time, and the
 others the other half in equal parts; where gains are small, all are looked at alike.
 
-No tactic starves. Let a lane have m tactics, and let one of them close the gap alone within time t
-of its own (or a first piece, if that is longer). Weights lie between 1 / m and 1 + 1 / m. Whenever
-another tactic had a turn, its weight / cost was at least that of this one, so its cost was at most
-(1 + 1 / m) / (1 / m) = m + 1 times the cost of this one, which was at most t; after the turn it had
-had twice that, 2 (m + 1) t. All m - 1 others together have had at most 2 (m - 1) (m + 1) t, and
-this one 2 t with its last piece: the lane has spent less than 2 m^2 t when the gap is closed (2 m t
-where nobody else gains). A tactic that begins anew in runs of doubling length reaches a run of
-length t when it has had 2 t: the factor is twice that. This is dovetailing, and the constant is its
-worst case.
+No tactic starves. Let m be the sum of a lane's breadths, each at least 1 (the most that it comes
+to, where they change), and let a tactic close the gap alone within time t of its own (or a first
+piece, if that is longer). Its weight is at least 1 / m, that of another of breadth b at most
+1 + b / m. Whenever that one had a turn, its weight / cost was at least that of this one, so its
+cost was at most (1 + b / m) / (1 / m) = m + b times the cost of this one, which was at most t;
+after the turn it had had twice that, 2 (m + b) t. All others, at most m - 1 of breadths that sum
+to at most m - 1, have had at most 2 (m - 1) (m + 1) t together, and this one 2 t with its last
+piece: the lane has spent less than 2 m^2 t when the gap is closed (2 m t where nobody else gains).
+A tactic that begins anew in runs of doubling length reaches a run of length t when it has had 2 t:
+the factor is twice that. This is dovetailing, and the constant is its worst case.
 
 A first piece that is longer by a prior of its tactic is a constant added to all that. The
 constant is not for a lane with a tactic whose runs are as long as the whole solve so far (`slow` of
@@ -149,6 +151,11 @@ class Lane:
 
     def run(self) -> None:
         """Give turns until every tactic is exhausted or the tracker stops."""
+        for _ in self.work():
+            pass
+
+    def work(self) -> Iterator[Turn]:
+        """Do so, and yield who had a turn after each piece of work."""
         waiting: set[Turn] = set()  # since the last piece of work
         last = False  # whether the looks since then can be the last ones
         while open_ := [turn for turn in self.turns if not turn.over]:
@@ -165,6 +172,7 @@ class Lane:
                 else:
                     waiting.clear()
                     self.idle = last = False
+                    yield turn
             elif alone and last:
                 break
             else:  # look again, once if no other lane is at work
@@ -182,8 +190,12 @@ class Lane:
 
     def _next(self, ready: dict[Turn, float]) -> Turn:
         """Return who may bring most for what it costs (see the module)."""
-        rest = 1.0 / len(ready)
-        return max(ready, key=lambda turn: (min(1.0, turn.lately) + rest) / ready[turn])
+        all_ = sum(turn.state.breadth for turn in ready)
+
+        def worth(turn: Turn) -> float:
+            return (min(1.0, turn.lately) + turn.state.breadth / all_) / ready[turn]
+
+        return max(ready, key=worth)
 
     def _begin(self, turn: Turn, cost: float) -> bool:
         """Begin a tactic when its first turn comes, with a piece of that cost, if it applies;

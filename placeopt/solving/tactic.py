@@ -76,7 +76,8 @@ class State:
     ----------
     tracker : of its lane. facts : shared by the tactics of a problem. used : seconds (evaluations,
     where they limit) that the tactic has had. first : length of its first piece. rng : its own
-    generator of random numbers.
+    generator of random numbers. breadth : number of tactics that it stands for, if it gives turns
+    to others.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class State:
         threads: Callable[[], int] = lambda: 1,
     ) -> None:
         self.tracker, self.facts, self.rng, self._threads = tracker, facts, rng, threads
+        self.breadth = 1.0
         self.used, self.first = (
             0.0,
             float(FIRST_EVALUATIONS if self.by_evaluations else FIRST_SECONDS),

@@ -37,7 +37,7 @@ def search_makespan(
             return
         tracker.raise_bound(analysis.run(name), name)
     if not tracker.stop():
-        facts = MakespanFacts(settings, analysis, tracker, search_makespan)
+        facts = MakespanFacts(settings, analysis, tracker)
         known = {tactic.name: tactic for tactic in (*IMPROVERS, *PROVERS)}.values()
         run_tactics(known, known, settings, facts, tracker)
 

@@ -25,6 +25,7 @@ from placeopt.makespan.bounds.series import (
     heads_in_series,
     part_problem,
     placement_in_series,
+    restricted,
     series_parts,
 )
 from placeopt.makespan.coarsening import coarsen
@@ -36,22 +37,19 @@ from placeopt.solvers.exact.placement_cp_sat import BUILD_SECONDS
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.deadline import is_large
+from placeopt.solving.scheduler import LEAST, Lane
 from placeopt.solving.tactic import BOTH, BOUND, VALUE, WAITING, Runs, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from placeopt.makespan.coarsening import Coarse
     from placeopt.model.arrays import Ints
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tactic import State, Tactic
     from placeopt.solving.tracker import Tracker
 
-    Part = Tracker[Placement]
-
-    Search = Callable[[CpSat, PlacementProblem, Tracker[Placement]], None]
 
 SHAPE_UNITS = 2**12
 """Units in the horizon of the grid of `shapes`, and of the first rung of `ladder`: CP-SAT's domains
@@ -85,14 +83,11 @@ class MakespanFacts:
     Attributes
     ----------
     timed : whether seconds alone limit the search: some tactics cannot count their work.
-    search : of the problem of a part in series.
     helpful_segments_known : whether the segments that could help at once are all solved.
     """
 
-    def __init__(
-        self, settings: CpSat, analysis: Analysis, tracker: Tracker[Placement], search: Search
-    ) -> None:
-        self.settings, self.analysis, self.search = settings, analysis, search
+    def __init__(self, settings: CpSat, analysis: Analysis, tracker: Tracker[Placement]) -> None:
+        self.settings, self.analysis = settings, analysis
         self.timed = tracker.budget.evaluations is None
         self.grid: int | None = None  # of `grids`, None before an incumbent is known
         self.rung = 0
@@ -173,7 +168,7 @@ def _combinatorial(state: State) -> Iterator[None]:
             yield
 
 
-def _destructive(state: State, part: Part) -> bool:
+def _destructive(state: State, part: Tracker[Placement]) -> bool:
     """Refute horizons by what follows from them: bisection between the bound and the incumbent or
     the least horizon that was not refuted.
     """
@@ -189,7 +184,7 @@ def _destructive(state: State, part: Part) -> bool:
     return not part.stop()
 
 
-def _segments(state: State, part: Part) -> bool:
+def _segments(state: State, part: Tracker[Placement]) -> bool:
     """Raise the bound, and the heads and tails of all that follows, by what passes between forks
     and joins: first what could help at once, then everything; either again, and longer, as long as
     the time cuts it short.
@@ -202,7 +197,7 @@ def _segments(state: State, part: Part) -> bool:
     return everything and whole
 
 
-def _tight(state: State, part: Part) -> bool:
+def _tight(state: State, part: Tracker[Placement]) -> bool:
     """Ask for a schedule as long as the bound by restarts; where there is none, for one of the next
     bound.
     """
@@ -212,7 +207,7 @@ def _tight(state: State, part: Part) -> bool:
     return False
 
 
-def _probe(state: State, part: Part) -> bool:
+def _probe(state: State, part: Tracker[Placement]) -> bool:
     """Destructive improvement: search horizons just above the bound, in growing steps, until one is
     not decided.
     """
@@ -228,15 +223,103 @@ def _probe(state: State, part: Part) -> bool:
     return False
 
 
-def _series(state: State, part: Part) -> bool:
-    """Close the parts of the graph that come wholly one after the other, each on its own."""
+def _series(state: State) -> Iterator[None]:
+    """Close the parts of the graph that come wholly one after the other, each by the tactics of the
+    whole: the turn goes to the part with the widest gap for the time that it has had.
+
+    It counts as many as the tactics at work inside (`breadth`), which are those of the whole on
+    smaller problems, as far as it can close the gap: the bound can be raised to the sum of the
+    parts' values at most. It ends when that is no more than the bound.
+    """
     facts: MakespanFacts = state.facts
-    settings = replace(facts.with_threads(state), warm_start=False, windows=False)
-    close_parts(settings, part, facts.analysis, facts.parts, part.seconds_left, facts.search)
-    return False
+    state.breadth, parts = len(PROVERS), []
+    for ops in facts.parts:
+        parts.append(Part(state, ops))
+        yield
+    _join(state, parts)
+    while left := [part for part in parts if part.gap > 0]:
+        most = sum(part.tracker.value or 0 for part in parts) - state.lower_bound
+        if most <= 0:
+            return
+        share = 1.0 if state.value is None else min(1.0, most / (state.value - state.lower_bound))
+        state.breadth = max(1.0, share * sum(part.breadth for part in left))
+        part = max(left, key=lambda part: part.gap / part.seconds)
+        if part.go_on(state):
+            _join(state, parts)
+        yield
 
 
-def _grids(state: State, part: Part) -> bool:
+class Part:
+    """The search of a part of the graph, gone on with each time.
+
+    Attributes
+    ----------
+    tracker : of its problem. seconds : that it has had. over : whether nothing is left to do.
+    """
+
+    def __init__(self, state: State, ops: Ints) -> None:
+        facts: MakespanFacts = state.facts
+        self.ops, whole = ops, state.tracker
+        begin = whole.elapsed
+        problem = part_problem(facts.analysis.problem, ops)
+        self.analysis = Analysis(problem, seconds=min(1.0, whole.seconds_left / 4))
+        self.analysis.run_all(COMBINATORIAL, optional=True)
+        seconds = whole.seconds_left
+        budget = Budget(seconds if math.isfinite(seconds) else None)
+        self.tracker = whole.beside(problem, budget)
+        self.tracker.raise_bound(*self.analysis.best())
+        with self.tracker.within(whole):
+            warm_start(problem, self.tracker)
+        settings = replace(facts.settings, warm_start=False, windows=False)
+        own = MakespanFacts(settings, self.analysis, self.tracker)
+        tactics = [tactic for tactic in PROVERS if tactic.name != "series"]
+        self._lane = Lane(tactics, own, self.tracker, threads=lambda: state.threads)
+        self._turns = self._lane.work()
+        self._given: Placement | None = None
+        self.over = False
+        self.seconds = max(LEAST, whole.elapsed - begin)
+
+    @property
+    def gap(self) -> int:
+        """Ticks between value and bound that may be closed."""
+        value = self.tracker.value
+        return 0 if self.over or value is None else value - self.tracker.lower_bound
+
+    @property
+    def breadth(self) -> int:
+        """Number of tactics that take turns."""
+        return sum(not turn.over for turn in self._lane.turns)
+
+    def go_on(self, state: State) -> bool:
+        """Give one turn, from the incumbent of the whole if that is better; return whether value or
+        bound have changed.
+        """
+        whole, own = state.tracker, self.tracker
+        before, begin = (own.value, own.lower_bound), whole.elapsed
+        if whole.solution is not None and whole.solution is not self._given:
+            self._given = whole.solution
+            offer(own.problem, own, restricted(self._given, self.ops))
+        with own.within(whole):
+            self.over = next(self._turns, None) is None
+        self.seconds += whole.elapsed - begin
+        return (own.value, own.lower_bound) != before
+
+
+def _join(state: State, parts: Sequence[Part]) -> None:
+    """Raise the bound, heads and tails of the whole by those of its parts, and offer their
+    schedules, one after the other.
+    """
+    analysis: Analysis = state.facts.analysis
+    ops, inner = [part.ops for part in parts], [part.analysis for part in parts]
+    least = [part.tracker.lower_bound for part in parts]
+    analysis.heads = heads_in_series(analysis, ops, inner, least)
+    state.raise_bound(sum(least), "series")
+    found = [part.tracker.solution for part in parts if part.tracker.solution is not None]
+    if len(found) == len(parts):
+        offer(analysis.problem, state.tracker, placement_in_series(analysis.problem, ops, found))
+
+
+def _grids(state: State, part: Tracker[Placement]) -> bool:
     """Solve the whole problem on its natural grid, contention left out, then on finer ones as long
     as that succeeds.
 
@@ -258,7 +341,7 @@ def _grids(state: State, part: Part) -> bool:
     return facts.grid <= facts.unit
 
 
-def _fronts(state: State, part: Part) -> bool:
+def _fronts(state: State, part: Tracker[Placement]) -> bool:
     """Bound what fits into the ends of a schedule; go on where the last time ended."""
     seconds = part.seconds_left
 
@@ -273,7 +356,7 @@ def _fronts(state: State, part: Part) -> bool:
     return found is None and seconds > TRY_SECONDS and part.seconds_left > 0.5 * seconds
 
 
-def _shapes(state: State, part: Part) -> bool:
+def _shapes(state: State, part: Tracker[Placement]) -> bool:
     """Ask for a schedule as long as the bound on a coarse grid, contention left out.
 
     Few distinct times and no transfers to order: which ops share a device is decided quickly, and
@@ -290,7 +373,7 @@ def _shapes(state: State, part: Part) -> bool:
     return lift(settings, part, facts.analysis, scale, end, contended=contended)
 
 
-def _ladder(state: State, part: Part) -> bool:
+def _ladder(state: State, part: Tracker[Placement]) -> bool:
     """Search long horizons on coarse grids, from below: with few distinct times short schedules are
     refuted, and the shape of a good one is found, many times faster; the next finer grid starts
     from it. The exact grid is the last one, where a rung is as fine.
@@ -306,7 +389,7 @@ def _ladder(state: State, part: Part) -> bool:
     return run.closed
 
 
-def _cp_sat(state: State, part: Part) -> bool:
+def _cp_sat(state: State, part: Tracker[Placement]) -> bool:
     """Run the model of the whole problem."""
     facts: MakespanFacts = state.facts
     return solve_on_grid(facts.with_threads(state), part, facts.analysis, facts.unit, 1.0).closed
@@ -321,7 +404,7 @@ PROVERS: tuple[Tactic, ...] = (
     Runs("destructive", BOUND, _destructive, when=lambda f: f.timed and f.refutable),
     Runs("segments", BOUND, _segments, when=lambda f: f.timed and f.model, prior=SEGMENTS_SECONDS),
     Runs("tight", BOTH, _tight, when=lambda facts: facts.timed_exact, needs=_building),
-    Runs("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
+    Steps("series", BOTH, _series, when=lambda facts: facts.timed and facts.in_series),
     Runs("grids", BOTH, _grids, when=lambda facts: facts.model),
     Runs("fronts", BOUND, _fronts, when=lambda facts: facts.timed, needs=lambda _: TRY_SECONDS),
     Runs("shapes", BOTH, _shapes, when=lambda f: f.timed and f.model, needs=_building),
@@ -336,77 +419,6 @@ IMPROVERS: tuple[Tactic, ...] = (
     Steps("windows", VALUE, windows, when=lambda facts: facts.timed and facts.settings.windows),
 )
 """Tactics that improve the incumbent of `cp-sat`."""
-
-
-PART_GAP = 2e-4
-"""Gap of a part, relative to the bound of all, that is worth a search."""
-
-FIRST_SHARE = 0.25
-"""Share of the time for heuristics and quick bounds of all parts."""
-
-
-def close_parts(
-    settings: CpSat,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    parts: Sequence[Ints],
-    seconds: float,
-    search: Search,
-) -> None:
-    """Search each part for some of the time: as much of it as its gap is of all gaps.
-
-    Their bounds raise the bound, heads and tails of the whole, and their schedules, one after the
-    other, are one of the whole.
-
-    Parameters
-    ----------
-    search : of the problem of a part, from the incumbent that its tracker has.
-    """
-    end, first = tracker.elapsed + seconds, FIRST_SHARE * seconds / len(parts)
-    inner = [Analysis(part_problem(analysis.problem, ops), seconds=first) for ops in parts]
-    found = [_begin(tracker, part, first) for part in inner]
-    gaps = [0 if own.value is None else own.value - own.lower_bound for own in found]
-    worth = PART_GAP * sum(own.lower_bound for own in found)
-    left = sorted((i for i, gap in enumerate(gaps) if gap > worth), key=lambda i: -gaps[i])
-    while left and tracker.elapsed < end and not tracker.stop():
-        share = gaps[left[-1]] / sum(gaps[i] for i in left)
-        i = left.pop()
-        found[i] = search_part(settings, tracker, found[i], share * (end - tracker.elapsed), search)
-    least = [own.lower_bound for own in found]
-    analysis.heads = heads_in_series(analysis, parts, inner, least)
-    tracker.raise_bound(sum(least), "series")
-    solutions = [own.solution for own in found if own.solution is not None]
-    if len(solutions) == len(parts):
-        offer(analysis.problem, tracker, placement_in_series(analysis.problem, parts, solutions))
-
-
-def _begin(tracker: Tracker[Placement], part: Analysis, seconds: float) -> Tracker[Placement]:
-    """Return what quick bounds and heuristics find for a part."""
-    own = tracker.beside(part.problem, Budget(seconds))
-    part.run_all(COMBINATORIAL, optional=True)
-    own.raise_bound(*part.best())
-    with own.within(tracker):
-        warm_start(part.problem, own)
-    return own
-
-
-def search_part(
-    settings: CpSat,
-    tracker: Tracker[Placement],
-    before: Tracker[Placement],
-    seconds: float,
-    search: Search,
-) -> Tracker[Placement]:
-    """Return what a search of a part finds in some seconds from what was found before, beside the
-    search of the whole.
-    """
-    own = tracker.beside(before.problem, Budget(max(0.0, seconds)))
-    own.raise_bound(before.lower_bound, before.bound_method)
-    if before.solution is not None:
-        own.offer(before.value, before.solution)
-    with own.within(tracker):
-        search(settings, own.problem, own)
-    return own
 
 
 def solve_coarse(

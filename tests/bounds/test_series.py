@@ -18,10 +18,11 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.series import heads_in_series, part_problem, series_parts
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.exact import makespan_tactics
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.makespan_tactics import close_parts, search_part
+from placeopt.solvers.exact.makespan_tactics import PROVERS, MakespanFacts
+from placeopt.solving.scheduler import Lane
 from placeopt.solving.tracker import Tracker
 
 
@@ -130,48 +131,86 @@ def test_a_device_that_a_part_could_use_stays_closed():
 
 @pytest.mark.slow
 def test_a_block_with_its_two_halves(data):
-    """Doppler's Llama block for eight devices is proved half by half; no bound on the whole comes
-    near (1598445363200).
+    """Doppler's Llama block for eight devices is proved half by half, though other tactics take
+    turns with the halves; no bound on the whole comes near (1598445363200).
     """
     problem = doppler(data, "llama_block_8gpu", 8)
-    analysis = Analysis(problem)
-    parts = series_parts(analysis.relaxation, np.inf)
+    parts = series_parts(Analysis(problem).relaxation, np.inf)
     assert [len(part) for part in parts] == [252, 50]
-    whole = Tracker("cp-sat", problem, Budget(600.0))
-    close_parts(
-        CpSat(num_workers=1, warm_start=False, windows=False),
-        whole,
-        analysis,
-        parts,
-        30.0,
-        search_makespan,
-    )
-    assert whole.bound_method == "series"
-    assert (
-        1_658_000_000_000
-        <= whole.lower_bound
-        <= po.solve(problem, "annealing", seconds=5).objective
-    )
+    result = po.solve(problem, "cp-sat", seconds=90, num_workers=1)
+    assert result.bound_method == "series"
+    assert result.lower_bound >= 1_658_000_000_000
+    assert result.gap < 0.001
+
+
+def series_lane(problem, seconds):
+    """Return the lane that has `series` alone, and its tracker."""
+    tracker = Tracker("cp-sat", problem, Budget(seconds))
+    facts = MakespanFacts(CpSat(num_workers=1), Analysis(problem), tracker)
+    return Lane([t for t in PROVERS if t.name == "series"], facts, tracker), tracker
+
+
+def test_parts_are_gone_on_with():
+    """Turn by turn the sum of the parts' bounds rises to that of their optima, and their schedules
+    are one of the whole; no part begins anew.
+    """
+    rng = np.random.default_rng(11)
+    problem = in_series(rng, [6, 7, 6], 3)
+    lane, tracker = series_lane(problem, 300.0)
+    parts = series_parts(Analysis(problem).relaxation, np.inf)
+    optima = []
+    for ops in parts:
+        result = po.solve(part_problem(problem, ops), "cp-sat", seconds=60, num_workers=1)
+        assert result.status == "optimal"
+        optima.append(result.value)
+    begun = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            makespan_tactics, "part_problem", lambda *x: begun.append(1) or part_problem(*x)
+        )
+        lane.run()
+    assert len(begun) == len(parts)
+    assert tracker.lower_bound <= sum(optima) <= tracker.value
+    # it ends when the parts are closed, or can raise the bound no more
+    assert tracker.lower_bound == sum(optima) or tracker.stop_reason == "proved"
+
+
+def test_series_end_where_their_values_are_no_more_than_the_bound():
+    """What passes between the parts is free in them: where the bound is above their values, which
+    are open yet, they are left.
+    """
+    small = in_series(np.random.default_rng(4), [25, 25], 3)
+    apart = series_parts(Analysis(small).relaxation, np.inf)
+    first = np.isin(np.arange(small.num_ops), apart[0])
+    between = first[small.producer[small.edge_tensor]] & ~first[small.consumer]
+    transfer = small.transfer.copy()
+    transfer[small.edge_tensor[between]] *= 1000
+    problem = small.replace(transfer=transfer)
+
+    def turns(bound):
+        lane, tracker = series_lane(problem, 2.0)
+        tracker.raise_bound(bound, "given")
+        return sum(1 for _ in lane.work()), tracker
+
+    enough = int(problem.compute.max(axis=1).sum())  # for the parts
+    many, free = turns(1)
+    few, bounded = turns(enough)
+    assert many > 10
+    assert few <= 4
+    assert free.lower_bound < enough < bounded.value
 
 
 def test_a_part_ends_with_the_whole(data):
-    """The search for a part returns soon after the whole one is interrupted."""
-    problem = doppler(data, "llama_layer", 4)
-    whole = Tracker("cp-sat", problem, Budget(600.0))
-    before, bounds = whole.beside(problem, Budget(300.0)), []
-
-    def search():
-        bounds.append(
-            search_part(CpSat(num_workers=1), whole, before, 300.0, search_makespan).lower_bound
-        )
-
-    thread = threading.Thread(target=search)
+    """The search of the parts returns soon after the whole one is interrupted."""
+    problem = doppler(data, "llama_block_8gpu", 8)
+    lane, whole = series_lane(problem, 600.0)
+    thread = threading.Thread(target=lane.run)
     thread.start()
     time.sleep(1.0)
     whole.interrupt()
     thread.join(60.0)
     assert not thread.is_alive()
-    assert 0 < bounds[0] <= 1_157_245_512_960
+    assert 0 < whole.lower_bound <= 1_658_648_027_136
 
 
 def test_nothing_to_cut():

@@ -408,6 +408,25 @@ def test_what_needs_long_begins_when_all_have_had_as_much():
     assert begun[0] == pytest.approx(4 * 2.0, abs=0.3)
 
 
+def test_a_tactic_counts_as_many_as_it_gives_turns_to():
+    """One that stands for six beside three others has two thirds of the time."""
+    log = []
+
+    def work(name, breadth):
+        def steps(state):
+            state.breadth = breadth
+            while True:
+                state.tracker.count()
+                log.append(name)
+                yield None
+
+        return Steps(name, BOUND, steps)
+
+    run([work("many", 6), *(work(f"one{i}", 1) for i in range(3))], tracker(evaluations=9000))
+    assert 0.55 < log.count("many") / len(log) < 0.75
+    assert min(log.count(f"one{i}") for i in range(3)) > 500
+
+
 def test_what_a_part_begins_with_is_no_gain():
     """A solver that runs from the incumbent and finds nothing has gained nothing."""
 

@@ -127,3 +127,9 @@ def placement_in_series(
     priority = np.empty(problem.num_ops, np.int64)
     priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
     return Placement(device, priority)
+
+
+def restricted(placement: Placement, ops: Ints) -> Placement:
+    """Return the placement of a part's ops."""
+    priority = None if placement.priority is None else placement.priority[ops]
+    return Placement(placement.device[ops], priority)
