@@ -1,6 +1,7 @@
 """The engine against every single tactic, and against an older version.
 
-Run `python results/engine/study.py STAGE... [--apart] [--part P] [--minutes M]` with stages of
+Run `python results/engine/study.py STAGE... [--apart] [--only NAMES] [--part P] [--minutes M]
+[--one-core]` with stages of
 
 problems    write the problems to FOLDER (by default 120 problems in 30 families)
 run         the engine and every tactic alone, through `placeopt bench`
@@ -12,6 +13,8 @@ problem of every family comes before the second of any, and objectives alternate
 time there was gives a table over many families. Every stage goes on where it was ended: a run that
 has a result is not repeated. `--apart` takes only the families set apart, `--part` that part of the
 time of each run (the table is of the runs of that part), and no problem begins after `--minutes`.
+`--only` runs some problems alone. `--one-core` takes all other cores away from this process; its
+tables, and those with all the time, have names of their own.
 FOLDER is results/engine/runs, which is not kept.
 
 Regret of a run: its gap minus that of the best single tactic with the same time, in points. The
@@ -287,11 +290,17 @@ def run(options: argparse.Namespace) -> None:
     """Run the engine and every tactic alone; one at a time, on two cores."""
     started = time.monotonic()
     for objective, path in files(options.apart):
+        if options.only and path.stem not in options.only:
+            continue
         if time.monotonic() - started > 60.0 * options.minutes:
             break
         definition = Study.model_validate(study(objective, path, options.part, alone=True))
         summary = run_study(
-            definition, FOLDER / "new", jobs=1, backend="threading", allow_oversubscription=True
+            definition,
+            FOLDER / options.folder,
+            jobs=1,
+            backend="threading",
+            allow_oversubscription=True,
         )
         print(path.stem, summary.done, "runs,", summary.failed, "failed", *summary.errors[:3])
 
@@ -342,11 +351,12 @@ def gap(row: dict[str, Any]) -> float:
     return 100.0 * (row["value"] - row["lower_bound"]) / max(1, row["value"])
 
 
-def table(part: float) -> None:
+def table(part: float, folder: str) -> None:
     """Write the tables over the problems whose runs are all there, and print their means."""
     regret, alone, pairs = [], [], []
     for objective in SECONDS:
-        new, old = rows("new", objective, part), rows("old", objective, part)
+        new = rows(folder, objective, part)
+        old = rows("old", objective, part) if folder == "new" else {}
         names = {"engine", *tactics(objective)}
         for name in dict.fromkeys(problem for problem, _ in new):
             family = name.rpartition("-")[0]
@@ -371,9 +381,10 @@ def table(part: float) -> None:
                     "bound_ratio": now["lower_bound"] / max(1, then["lower_bound"]),
                 }
                 pairs.append({**head, **rounded(numbers)})
+    end = ("" if folder == "new" else f"-{folder}") + ("-whole" if part == 1.0 else "")
     for stem, lines in (("regret", regret), ("tactics", alone), ("pairs", pairs)):
         if lines:
-            write_csv(HERE / f"{stem}.csv", lines)
+            write_csv(HERE / f"{stem}{end}.csv", lines)
     for apart in (1, 0):
         for objective in ("", *SECONDS):
             some = [
@@ -396,8 +407,8 @@ def describe(what: str, regret: list[float]) -> None:
     if regret:
         better, worse = sum(x < -ROUNDED for x in regret), sum(x > ROUNDED for x in regret)
         print(
-            f"{what}: {len(regret)} problems, regret mean {np.mean(regret):.3f}, "
-            f"most {max(regret):.3f} points; better than the best single tactic on {better} "
+            f"{what}: {len(regret)} problems, regret mean {np.mean(regret):.3f}, most "
+            f"{max(regret):.3f} points; better than the best single tactic on {better} "
             f"({better / len(regret):.0%}), equal on {len(regret) - better - worse}, worse on {worse}"
         )
 
@@ -409,8 +420,13 @@ def main(words: list[str]) -> None:
     parser.add_argument("--apart", action="store_true", help="only families set apart")
     parser.add_argument("--part", type=float, default=1.0, help="part of the time of each run")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing later")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="problems, by commas")
+    parser.add_argument("--one-core", action="store_true", help="leave this process one core")
     options = parser.parse_args(words)
     stages = options.stages
+    options.folder = "one-core" if options.one_core else "new"
+    if options.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if "problems" in stages:
         print(len(files(options.apart)), "problems")
     if "run" in stages:
@@ -419,7 +435,7 @@ def main(words: list[str]) -> None:
         options.old = Path(stages[stages.index("old") + 1]).resolve()
         run_old(options)
     if "table" in stages:
-        table(options.part)
+        table(options.part, options.folder)
 
 
 if __name__ == "__main__":

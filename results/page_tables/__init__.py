@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from page_tables import (
     behind,
     doppler_graphs,
+    engine,
     front_page,
     groupings,
     origins,
@@ -30,6 +31,7 @@ TABLES: dict[str, Callable[[Source], list[str]]] = {
     **scheduling_systems.TABLES,
     **own_systems.TABLES,
     **studies.TABLES,
+    **engine.TABLES,
     **proofs.TABLES,
     **behind.TABLES,
     **origins.TABLES,
