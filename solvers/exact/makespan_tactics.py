@@ -237,6 +237,7 @@ def _series(state: State) -> Iterator[None]:
         parts.append(Part(state, ops))
         yield
     _join(state, parts)
+    yield  # the gap may be closed now
     while left := [part for part in parts if part.gap > 0]:
         most = sum(part.tracker.value or 0 for part in parts) - state.lower_bound
         if most <= 0:

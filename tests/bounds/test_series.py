@@ -201,6 +201,24 @@ def test_series_end_where_their_values_are_no_more_than_the_bound():
     assert free.lower_bound < enough < bounded.value
 
 
+def test_series_end_with_the_gap(monkeypatch):
+    """Where the parts' first bounds meet the incumbent, nothing is asked of their schedules."""
+    edges = [(u, v, 0) for u in range(3) for v in range(3, 6)]
+    edges += [(u, v, 0) for u in range(3, 6) for v in range(6, 9)]
+    problem = PlacementProblem.from_edges(np.full((9, 3), 2), edges)
+
+    def serial(part, tracker):
+        ops = part.num_ops
+        tracker.offer(2 * ops, po.Placement([0] * ops, list(range(ops))))
+
+    monkeypatch.setattr(makespan_tactics, "warm_start", serial)
+    lane, tracker = series_lane(problem, 300.0)
+    tracker.offer(6, po.Placement([0, 1, 2] * 3, list(range(9))))
+    lane.run()
+    assert tracker.stop_reason == "proved"
+    assert tracker.lower_bound == 6
+
+
 def test_a_part_ends_with_the_whole(data):
     """The search of the parts returns soon after the whole one is interrupted."""
     problem = doppler(data, "llama_block_8gpu", 8)
