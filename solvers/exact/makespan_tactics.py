@@ -239,7 +239,7 @@ def _series(state: State) -> Iterator[None]:
     _join(state, parts)
     yield  # the gap may be closed now
     while left := [part for part in parts if part.gap > 0]:
-        most = sum(part.tracker.value or 0 for part in parts) - state.lower_bound
+        most = sum(part.most for part in parts) - state.lower_bound
         if most <= 0:
             return
         share = 1.0 if state.value is None else min(1.0, most / (state.value - state.lower_bound))
@@ -281,10 +281,15 @@ class Part:
         self.seconds = max(LEAST, whole.elapsed - begin)
 
     @property
+    def most(self) -> int:
+        """Ticks that it needs at most, as far as is known: without a schedule, one op at a time."""
+        value = self.tracker.value
+        return self.analysis.relaxation.serial if value is None else value
+
+    @property
     def gap(self) -> int:
         """Ticks between value and bound that may be closed."""
-        value = self.tracker.value
-        return 0 if self.over or value is None else value - self.tracker.lower_bound
+        return 0 if self.over else self.most - self.tracker.lower_bound
 
     @property
     def breadth(self) -> int:

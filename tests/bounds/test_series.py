@@ -219,6 +219,17 @@ def test_series_end_with_the_gap(monkeypatch):
     assert tracker.lower_bound == 6
 
 
+def test_parts_without_a_first_schedule_are_searched(monkeypatch):
+    """Where no heuristic finds a schedule of a part, its tactics do."""
+    problem = in_series(np.random.default_rng(11), [6, 7, 6], 3)
+    monkeypatch.setattr(makespan_tactics, "warm_start", lambda part, tracker: None)
+    lane, tracker = series_lane(problem, 300.0)
+    lane.run()
+    assert tracker.value is not None
+    assert tracker.bound_method == "series"
+    assert 0 < tracker.lower_bound <= tracker.value
+
+
 def test_a_part_ends_with_the_whole(data):
     """The search of the parts returns soon after the whole one is interrupted."""
     problem = doppler(data, "llama_block_8gpu", 8)
