@@ -11,7 +11,7 @@ table       regret.csv (a line per problem), tactics.csv (what each is worth alo
 A problem is run whole, the engine and all its tactics, before the next one begins; the first
 problem of every family comes before the second of any, and objectives alternate, so that whatever
 time there was gives a table over many families. Every stage goes on where it was ended: a run that
-has a result is not repeated. `--apart` takes only the families set apart, `--part` that part of the
+has a result of this state of the package is not repeated. `--apart` takes only the families set apart, `--part` that part of the
 time of each run (the table is of the runs of that part), and no problem begins after `--minutes`.
 `--only` runs some problems alone. `--one-core` takes all other cores away from this process; its
 tables, and those with all the time, have names of their own.
@@ -41,7 +41,7 @@ import numpy as np
 import placeopt as po
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import latest, read_rows
-from placeopt.experiments.studies import write_csv
+from placeopt.experiments.studies import ORIGIN, write_csv
 from placeopt.experiments.study import Study
 from placeopt.instances.sources import load_graph
 from placeopt.io.serialize import save
@@ -301,6 +301,7 @@ def run(options: argparse.Namespace) -> None:
             jobs=1,
             backend="threading",
             allow_oversubscription=True,
+            again="changed",
         )
         print(path.stem, summary.done, "runs,", summary.failed, "failed", *summary.errors[:3])
 
@@ -360,11 +361,12 @@ def table(part: float, folder: str) -> None:
         names = {"engine", *tactics(objective)}
         for name in dict.fromkeys(problem for problem, _ in new):
             family = name.rpartition("-")[0]
-            head = {"problem": name, "objective": objective, "apart": int(family in APART)}
             mine = {label: gap(row) for (at, label), row in new.items() if at == name}
             if not names <= set(mine):
                 continue
-            engine = mine.pop("engine")
+            engine, now = mine.pop("engine"), new[name, "engine"]
+            head = {"problem": name, "objective": objective, "apart": int(family in APART)}
+            head |= {key: now[key] for key in ORIGIN}  # when it was run, not when this is written
             best = min(mine, key=lambda label: mine[label])
             numbers = {"engine_gap": engine, "best_gap": mine[best], "regret": engine - mine[best]}
             regret.append({**head, "best_tactic": best, **rounded(numbers)})
@@ -373,7 +375,7 @@ def table(part: float, folder: str) -> None:
                 for label, value in mine.items()
             ]
             if (name, "engine") in old:
-                then, now = old[name, "engine"], new[name, "engine"]
+                then = old[name, "engine"]
                 numbers = {
                     "old_gap": gap(then),
                     "new_gap": engine,
