@@ -18,7 +18,9 @@ is of today's code by then is not run again. After `--minutes` it begins no stud
 on where they ended begin no row.
 
 `again` draws rows of today's code by a seed, measures each by the command that studies.toml has for
-one row, in a fresh clone, and writes what differs to again.csv; seconds are not compared.
+one row, in a fresh clone, and writes what differs to again.csv; seconds are not compared. Where a
+row has the numbers of several runs that a clock ended (the columns `spread` of the study), one more
+may end in the interval in which 95 % of further runs lie (Student's t for one more value).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import math
 import os
 import random
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +41,8 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import t as student
 
 from placeopt.experiments.cell import commit, same_package
 from placeopt.experiments.store import latest, read_rows
@@ -174,10 +179,13 @@ def again(names: list[str], count: int, seed: int) -> None:
             )
             found = read_csv(Path(folder) / "results" / table)[i]
             uncompared = {*ORIGIN, *study.get("seconds", ()), *study.get("timed", ())}
+            spread = study.get("spread", {})
             differing = [
                 f"{key} {x} -> {found.get(key)}"
                 for key, x in row.items()
-                if key not in uncompared and x != found.get(key)
+                if key not in uncompared
+                and x != found.get(key)
+                and not within(found.get(key), row.get(spread.get(key, ""), ""))
             ]
             if done.returncode:
                 differing = [f"exit code {done.returncode}: {done.stderr.decode()[-200:]}"]
@@ -186,6 +194,17 @@ def again(names: list[str], count: int, seed: int) -> None:
             rows.append({"table": str(table), "row": named, "command": command, "differs": differs})
             print(f"{table}: {named}: {differs or 'the same'}", flush=True)
             write_csv(RESULTS / "again.csv", rows)
+
+
+def within(number: str | None, runs: str) -> bool:
+    """Return whether a number lies where 95 % of further runs do, by the runs of a row (numbers
+    parted by blanks): within t(n - 1) * s * sqrt(1 + 1 / n) of their mean.
+    """
+    measured = [float(x) for x in runs.split()]
+    if not number or len(measured) < 2:
+        return False
+    half = float(student.ppf(0.975, len(measured) - 1)) * statistics.stdev(measured)
+    return abs(float(number) - statistics.mean(measured)) <= half * math.sqrt(1 + 1 / len(measured))
 
 
 def note(name: str, minutes: float) -> None:

@@ -11,14 +11,16 @@ Instances are those of results/exact, results/benchmark and results/scaling, wit
 published optima (all proved, stage `optima` of study.py), and Llama graphs: Doppler's, and sharded
 for eight devices. A row that is there is skipped (`--help` says what else); `before` skips what
 this version ended within 0.01 % of its bound. Both write sixty.csv, whose `commit` is that of this
-version's side; `limit` are the seconds that it had. It is no grid: the earlier version runs in a
-process of its own.
+version's side; `limit` are the seconds that it had. What the clock ended, further from its bound
+than that, differs from run to run: it is run with three seeds, and `after values` and `after
+bounds` have one number per seed. It is no grid: the earlier version runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -30,7 +32,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "sixty.csv"
 CLOSED = 0.01
-"""Gap in per cent below which the earlier version is not run."""
+"""Gap in per cent below which neither the earlier version nor a further seed is run."""
 
 MEASURED = "value", "bound", "method", "seconds"
 HEADS = (
@@ -39,7 +41,12 @@ HEADS = (
     "before bound alone",
     "before seconds alone",
     "limit",
+    "after values",
+    "after bounds",
 )
+FURTHER = 1, 2
+"""Seeds beside 0 of what the clock ended."""
+
 
 Row = dict[str, Any]
 Source = tuple[Any, ...]
@@ -166,14 +173,14 @@ def bound(problem: Any, seconds: float) -> int:
     return int(prove(problem, seconds=seconds).value)
 
 
-def one(source: Source, seconds: float, side: str) -> None:
+def one(source: Source, seconds: float, side: str, seed: int) -> None:
     """Print value, bound and times of one instance; of the earlier version those of `bound` too."""
     import placeopt as po
 
     problem = load(source)
     warm_up(problem, 6 if side == "before" else 1)  # of the earlier version the clock compiles
     began = time.perf_counter()
-    result = po.solve(problem, seconds=seconds)
+    result = po.solve(problem, seconds=seconds, seed=seed)
     row: Row = {
         "value": result.objective,
         "bound": result.lower_bound,
@@ -191,10 +198,10 @@ def one(source: Source, seconds: float, side: str) -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def in_own_process(source: Source, given: argparse.Namespace) -> Row:
+def in_own_process(source: Source, given: argparse.Namespace, seed: int = 0) -> Row:
     """Run one instance with the version in the tree."""
     tree = given.tree.resolve()
-    words = [json.dumps(source), str(given.seconds), given.side]
+    words = [json.dumps(source), str(given.seconds), given.side, str(seed)]
     answer = subprocess.run(
         [sys.executable, __file__, "one", *words],
         capture_output=True,
@@ -230,32 +237,59 @@ def is_kept(row: Row, given: argparse.Namespace) -> bool:
     return (there and not given.again) or (narrow is not None and narrow < CLOSED)
 
 
+def lacks_seeds(row: Row) -> bool:
+    """Return whether the clock ended a row of this version, which no further seed has."""
+    wide = gap(row, "after")
+    clocked = float(row["after seconds"] or 0) >= float(row["limit"] or math.inf)
+    return clocked and wide is not None and wide >= CLOSED and not row["after values"]
+
+
+def by_seeds(row: Row, source: Source, given: argparse.Namespace) -> Row:
+    """Return the values and bounds of a row and of the further seeds, in a line each."""
+    runs = [in_own_process(source, given, seed) for seed in FURTHER]
+    return {
+        f"after {key}s": " ".join(
+            str(x) for x in (row[f"after {key}"], *(run[key] for run in runs))
+        )
+        for key in ("value", "bound")
+    }
+
+
 def measure(given: argparse.Namespace) -> None:
     """Measure the rows of one side that are missing, rewriting the table after each."""
+    from placeopt.experiments.runner import stays
     from placeopt.experiments.studies import read_csv, write_csv
 
-    rows: dict[str, Row] = {row["instance"]: row for row in read_csv(TABLE)}
+    empty = dict.fromkeys(HEADS, "")
+    rows: dict[str, Row] = {row["instance"]: empty | row for row in read_csv(TABLE)}
     for name, source in instances().items():
-        row = rows.get(name, dict.fromkeys(HEADS, "") | {"instance": name, "commit": ""})
-        if given.only not in name or is_kept(row, given):
+        row = rows.get(name, empty | {"instance": name, "commit": ""})
+        kept = is_kept(row, given)
+        further = given.side == "after" and lacks_seeds(row) and stays(row, "changed")
+        if given.only not in name or (kept and not further):
             continue
         if time.monotonic() > given.end:
             print(f"stopped before {name}; run it again to continue")
             return
-        found = in_own_process(source, given)
-        rows[name] = row | {f"{given.side} {key}": x for key, x in found.items()}
+        if not kept:
+            found = in_own_process(source, given)
+            row |= {f"{given.side} {key}": x for key, x in found.items()}
         if given.side == "after":
-            rows[name]["limit"] = given.seconds
-            del rows[name]["commit"]
+            if not kept:
+                row |= {"limit": given.seconds, "after values": "", "after bounds": ""}
+            if lacks_seeds(row):
+                row |= by_seeds(row, source, given)
+            del row["commit"]
+        rows[name] = row
         write_csv(TABLE, [rows[n] for n in instances() if n in rows])
-        print(name, found, flush=True)
+        print({key: x for key, x in row.items() if x not in ("", None)}, flush=True)
 
 
 def main() -> None:
     """Measure one side."""
     if sys.argv[1:2] == ["one"]:
-        source, seconds, side = sys.argv[2:]
-        one(tuple(json.loads(source)), float(seconds), side)
+        source, seconds, side, seed = sys.argv[2:]
+        one(tuple(json.loads(source)), float(seconds), side, int(seed))
         return
     from placeopt.experiments.studies import data_folder, row_options
 

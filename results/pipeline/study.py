@@ -99,7 +99,7 @@ def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
 
 def periods(devices: int) -> list[dict[str, Any]]:
     """Minimum period of every shape and capacity, K = 1; on 4 devices also K up to 4 where the load
-    bound is missed.
+    bound is missed, the best of up to three seeds.
     """
     rows = []
     for name in SHAPES if devices < CHAINS_ONLY else ("V", "X"):
@@ -113,7 +113,18 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     """Return one cell of the table."""
     row: dict[str, Any] = {"shape": name, "devices": devices, "capacity": capacity}
     empty = dict.fromkeys(
-        ("work", "period", "bound", "status", "cpu", "wall", "any_k", "any_k_bound", "any_k_size"),
+        (
+            "work",
+            "period",
+            "bound",
+            "status",
+            "cpu",
+            "wall",
+            "any_k",
+            "any_k_bound",
+            "any_k_size",
+            "any_k_runs",
+        ),
         "",
     )
     problem = po.load_pipeline(f"shape:{name}?devices={devices}", memory=capacity)
@@ -136,12 +147,20 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
         "wall": round(clock.wall, 2),
     }
     if devices == 4 and found.period > problem.work.max():
-        more = schedule(problem, size=0, seconds=20, num_workers=WORKERS, latency_seconds=0)
-        best = min(found, more, key=lambda x: x.period)
+        any_bound, runs = best_bound(problem)[0], []
+        for seed in range(3):  # a clock ends what is not proved, and runs differ
+            more = schedule(
+                problem, size=0, seconds=20, seed=seed, num_workers=WORKERS, latency_seconds=0
+            )
+            runs.append(min(found, more, key=lambda x: x.period))
+            if runs[-1].period <= any_bound:
+                break
+        best = min(runs, key=lambda x: x.period)
         row |= {
             "any_k": f"{float(best.period):.4g}",
-            "any_k_bound": f"{float(best_bound(problem)[0]):.4g}",
+            "any_k_bound": f"{float(any_bound):.4g}",
             "any_k_size": best.repetend.size,
+            "any_k_runs": " ".join(f"{float(x.period):.4g}" for x in runs),
         }
     return row
 

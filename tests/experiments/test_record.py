@@ -88,10 +88,13 @@ def test_no_study_begins_too_late(folder, capfd):
 def test_drawn_rows_are_measured_again_in_a_clone(folder, capfd):
     """What differs is written, seconds aside; a command that fails says so; this tree's tables stay."""
     (folder / "studies.toml").write_text(
-        '[first]\ntables = ["first/*.csv"]\nseconds = ["seconds"]\n'
-        'again = "python again.py {table} {name}"\n'
+        '[first]\ntables = ["first/*.csv"]\nseconds = ["seconds"]\ntimed = ["runs"]\n'
+        'spread = {value = "runs"}\nagain = "python again.py {table} {name}"\n'
     )
-    rows = [{"name": name, "value": 1, "seconds": 5} for name in ("same", "other", "broken")]
+    names = "same", "other", "broken", "near", "far"
+    rows: list[dict[str, object]] = [{"name": name, "value": 1, "seconds": 5} for name in names]
+    rows[3]["runs"] = "1 2 3"  # t(2) = 4.30, times 1.15: up to 4.97 from 2
+    rows[4]["runs"] = "1 1.5 2"
     write_csv(folder / "first" / "table.csv", rows)
     (folder.parent / "again.py").write_text(
         "import sys\n"
@@ -99,7 +102,7 @@ def test_drawn_rows_are_measured_again_in_a_clone(folder, capfd):
         "from pathlib import Path\n"
         'path = Path("results/first") / f"{sys.argv[1]}.csv"\n'
         "rows = read_csv(path)\n"
-        'value = {"same": 1, "other": 2}[sys.argv[2]]\n'
+        'value = {"same": 1, "other": 2, "near": 6.9, "far": 6.9}[sys.argv[2]]\n'
         "rows = [row if row['name'] != sys.argv[2] else"
         " {'name': row['name'], 'value': value, 'seconds': 9} for row in rows]\n"
         "write_csv(path, rows)\n"
@@ -112,6 +115,8 @@ def test_drawn_rows_are_measured_again_in_a_clone(folder, capfd):
     said = {row["row"].split(",")[0]: row["differs"] for row in read_csv(folder / "again.csv")}
     assert said["same"] == ""
     assert said["other"] == "value 1 -> 2"
+    assert said["near"] == ""
+    assert said["far"] == "value 1 -> 6.9"
     assert said["broken"].startswith("exit code 1")
     assert (folder / "first" / "table.csv").read_text() == before
     assert "first/table.csv: same, 1, 5: the same" in capfd.readouterr().out
