@@ -669,6 +669,81 @@ def execution(source: Source) -> list[str]:
     )
 
 
+def simple_placements(source: Source) -> list[str]:
+    """The best simulated placement of each workload beside the simple ones and the fastest."""
+    measured: dict[str, dict[str, float]] = {}
+    for row in source.rows("real_execution/comparison.csv"):
+        measured.setdefault(row["workload"], {})[row["placement"]] = float(row["measured [s]"])
+    named = ("single device", "round robin", "best simulated")
+    lines = []
+    for workload, taken in measured.items():
+        fastest = min(taken, key=taken.__getitem__)
+        shown = [taken[name] for name in named]
+        lines.append(
+            [
+                workload,
+                *(f"**{x:.3f}**" if x == min(shown) else f"{x:.3f}" for x in shown),
+                f"{taken[fastest]:.3f} ({fastest})",
+            ]
+        )
+    return table(["workload", *named, "fastest measured of all"], lines)
+
+
+def third_stage(source: Source) -> list[str]:
+    """What going on from the simulator on the real system kept."""
+    return table(
+        ["trained on", "search", "executions", "candidate / start", "pairs", "kept"],
+        [
+            [
+                row["trained on"],
+                row["stage III"],
+                row["executions"],
+                f"{float(row['ratio']):.3f} ({float(row['low']):.3f} to {float(row['high']):.3f})"
+                if int(row["pairs"])
+                else "none survived the race",
+                row["pairs"],
+                row["kept"],
+            ]
+            for row in source.rows("real_execution/stage3.csv")
+        ],
+    )
+
+
+def own_models(source: Source) -> list[str]:
+    """Errors, rank correlations and speed-ups of a user's own models."""
+
+    def told(row: dict[str, str], key: str, unit: float, form: str) -> str:
+        return form.format(float(row[key]) * unit) if row[key] else "-"
+
+    return table(
+        [
+            "model",
+            "placements",
+            "median error",
+            "tau",
+            "one device",
+            "best simulated",
+            "speed-up, measured / simulated",
+        ],
+        [
+            [
+                row["model"],
+                row["placements"],
+                percent(float(row["median error"])),
+                times(float(row["tau"])),
+                told(row, "one device [s]", 1e3, "{:.3g} ms"),
+                told(row, "best simulated [s]", 1e3, "{:.3g} ms"),
+                " / ".join(
+                    told(row, key, 1, "{:.2f}") for key in ("speed-up", "simulated speed-up")
+                )
+                if row["speed-up"]
+                else "-",
+            ]
+            for row in source.rows("real_execution/own_models_summary.csv")
+        ],
+    )
+
+
 def tuning(source: Source) -> list[str]:
     """What a simulator whose constants were learned on the real system gives, in turn with every
     other placement.
@@ -770,5 +845,8 @@ TABLES: dict[str, Callable[[Source], list[str]]] = {
     "benchmark-gaps": benchmark,
     "scaling-gaps": scaling,
     "execution-agreement": execution,
+    "execution-simple": simple_placements,
+    "execution-third": third_stage,
+    "execution-own": own_models,
     "execution-tuning": tuning,
 }

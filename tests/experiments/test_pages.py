@@ -386,13 +386,7 @@ def test_no_row_credits_a_policy_with_its_seed():
     assert all("from edge zeroing" in title for title in titles)
 
 
-MIXED = frozenset(
-    f"results/{name}README.md"
-    for name in (
-        "plans/",
-        "real_execution/",
-    )
-)
+MIXED = frozenset({"results/plans/README.md"})
 """Pages whose numbers are of several states of the package, or of rows that name no commit: never one
 more. A page that is recorded anew leaves the list."""
 
