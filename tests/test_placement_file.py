@@ -175,7 +175,7 @@ def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
     from placeopt.io import placement_file
 
     path, reads = tmp_path / "p.json", []
-    problem = po.load("gen:fork-join", cluster="uniform:2")
+    problem = po.load("gen:fork-join", cluster="uniform:1")
     write_placement(path, problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)))
     read_text = placement_file.read_text
     monkeypatch.setattr(
@@ -188,7 +188,7 @@ def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
                 "gen:fork-join",
                 str(path),
                 "-c",
-                "uniform:2",
+                "uniform:1",
                 "-t",
                 "0.1",
                 "--proof",

@@ -28,6 +28,7 @@ from placeopt.solving.registry import make_solver
 pytestmark = pytest.mark.interpreted
 
 
+@pytest.mark.jit
 def test_never_above_a_known_optimum(data):
     """On all 139 published optima no bound is above, and a good share of them is met."""
     met = 0
@@ -38,6 +39,7 @@ def test_never_above_a_known_optimum(data):
     assert met >= 60
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize(
     ("name", "expected"), [("llama_block", 141.39), ("chain_mm", 1200.07), ("ffnn", 56.70)]
 )
@@ -242,6 +244,7 @@ def test_unknown_method():
     assert "communication" in METHODS
 
 
+@pytest.mark.jit
 def test_front_sees_devices_wait():
     """After one source the other devices wait for a transfer; over several levels heads alone lose
     count of that.

@@ -62,6 +62,7 @@ def test_ops_that_cannot_be_apart_do_not_count():
     assert bounded == -(-(32 + 12) // 3)
 
 
+@pytest.mark.jit
 def test_below_brute_force():
     """On random fans the bound is at most the best of all placements and orders, and at times above
     cheaper ones.
@@ -89,6 +90,7 @@ def test_below_brute_force():
     assert met > 0
 
 
+@pytest.mark.jit
 @pytest.mark.parametrize(
     ("source", "before", "least", "known"),
     [

@@ -47,6 +47,7 @@ def test_a_worked_fork():
     assert known <= optimum == analysis.run("segments") == 11
 
 
+@pytest.mark.jit
 def test_below_brute_force_on_forks():
     """On random forks the bound is at most the best of all placements and orders, and sometimes
     above all cheaper ones.
