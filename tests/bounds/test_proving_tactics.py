@@ -34,7 +34,7 @@ def test_bound_is_the_optimum_of_small_problems(seed):
 def test_a_known_value_ends_the_bound():
     """No more is proved than that the known value is the best."""
     problem = po.load("gen:planted?seed=3", cluster="uniform:3")
-    best = po.solve(problem, seconds=5)
+    best = po.solve(problem, seconds=1)
     tracker = BoundTracker("cp-sat", problem, Budget(1000.0), best.lower_bound)
     tracker.raise_bound(best.lower_bound, "known")
     assert tracker.stop()
@@ -97,7 +97,7 @@ def test_bound_of_a_period_is_the_optimum_of_small_problems():
 
 def test_results_keep_their_tactics():
     """What each tactic did is written and read again; what is none is refused."""
-    result = po.solve(po.load("gen:fork-join", cluster="uniform:3"), "cp-sat", evaluations=60)
+    result = po.solve(po.load("gen:planted", cluster="uniform:3"), "cp-sat", evaluations=60)
     assert result.tactics
     data = to_dict(result)
     assert from_dict(data).tactics == result.tactics

@@ -386,11 +386,6 @@ def test_no_row_credits_a_policy_with_its_seed():
     assert all("from edge zeroing" in title for title in titles)
 
 
-MIXED = frozenset({"results/plans/README.md"})
-"""Pages whose numbers are of several states of the package, or of rows that name no commit: never one
-more. A page that is recorded anew leaves the list."""
-
-
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if RESULTS in page.parents], ids=lambda page: page.parent.name
 )
@@ -399,11 +394,11 @@ def test_numbers_of_a_page_are_of_one_state_of_the_package(page):
     text, source = page.read_text(encoding="utf-8"), Source()
     draw.redraw(text, source)
     commits = set(origins(source))
-    name = page.relative_to(ROOT).as_posix()
-    states = {state_of(commit) for commit in commits - {NOT_SAID}}
+    assert NOT_SAID not in commits
+    states = {state_of(commit) for commit in commits}
     if "" in states:
         pytest.skip("the history of this copy does not hold every commit")
-    assert (len(states) > 1 or NOT_SAID in commits) == (name in MIXED), commits
+    assert len(states) <= 1, commits
     assert not commits or "<!-- table: recorded -->" in text
 
 
