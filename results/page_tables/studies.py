@@ -689,6 +689,14 @@ def simple_placements(source: Source) -> list[str]:
     return table(["workload", *named, "fastest measured of all"], lines)
 
 
+def _three(row: dict[str, str], key: str) -> str:
+    return f"{float(row[key]):.3f}" if row[key] else "-"
+
+
+def _interval(row: dict[str, str]) -> str:
+    return f"{_three(row, 'low')} to {_three(row, 'high')}"
+
+
 def third_stage(source: Source) -> list[str]:
     """What going on from the simulator on the real system kept."""
     return table(
@@ -698,7 +706,7 @@ def third_stage(source: Source) -> list[str]:
                 row["trained on"],
                 row["stage III"],
                 row["executions"],
-                f"{float(row['ratio']):.3f} ({float(row['low']):.3f} to {float(row['high']):.3f})"
+                f"{_three(row, 'ratio')} ({_interval(row)})"
                 if int(row["pairs"])
                 else "none survived the race",
                 row["pairs"],
@@ -712,8 +720,8 @@ def third_stage(source: Source) -> list[str]:
 def own_models(source: Source) -> list[str]:
     """Errors, rank correlations and speed-ups of a user's own models."""
 
-    def told(row: dict[str, str], key: str, unit: float, form: str) -> str:
-        return form.format(float(row[key]) * unit) if row[key] else "-"
+    def milliseconds(row: dict[str, str], key: str) -> str:
+        return f"{1e3 * float(row[key]):.3g} ms" if row[key] else "-"
 
     return table(
         [
@@ -731,11 +739,9 @@ def own_models(source: Source) -> list[str]:
                 row["placements"],
                 percent(float(row["median error"])),
                 times(float(row["tau"])),
-                told(row, "one device [s]", 1e3, "{:.3g} ms"),
-                told(row, "best simulated [s]", 1e3, "{:.3g} ms"),
-                " / ".join(
-                    told(row, key, 1, "{:.2f}") for key in ("speed-up", "simulated speed-up")
-                )
+                milliseconds(row, "one device [s]"),
+                milliseconds(row, "best simulated [s]"),
+                f"{times(float(row['speed-up']))} / {times(float(row['simulated speed-up']))}"
                 if row["speed-up"]
                 else "-",
             ]
@@ -748,10 +754,6 @@ def tuning(source: Source) -> list[str]:
     """What a simulator whose constants were learned on the real system gives, in turn with every
     other placement.
     """
-
-    def three(row: dict[str, str], key: str) -> str:
-        return f"{float(row[key]):.3f}" if row[key] else "-"
-
     rows = sorted(
         source.rows("real_execution/tuning.csv"), key=lambda row: float(row["measured [s]"])
     )
@@ -767,10 +769,10 @@ def tuning(source: Source) -> list[str]:
         [
             [
                 row["placement"] if row["faster"] else f"**{row['placement']}**",
-                three(row, "measured [s]"),
-                three(row, "simulated [s]"),
-                three(row, "tuned / this"),
-                f"{three(row, 'low')} to {three(row, 'high')}" if row["faster"] else "-",
+                _three(row, "measured [s]"),
+                _three(row, "simulated [s]"),
+                _three(row, "tuned / this"),
+                _interval(row) if row["faster"] else "-",
                 row["faster"] or "-",
             ]
             for row in rows
