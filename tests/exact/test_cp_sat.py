@@ -115,17 +115,18 @@ def agree(seed):
     return lower == upper
 
 
-def test_second_model_agrees():
+@pytest.mark.parametrize("block", [0, 3])
+def test_second_model_agrees(block):
     """An independent model with a task per edge gives the same optima, contention and memory
     included.
     """
-    assert sum(map(agree, range(15))) >= 14
+    assert sum(agree(seed) for seed in range(15 * block, 15 * block + 15)) >= 14
 
 
 @pytest.mark.slow
 def test_second_model_agrees_on_many():
-    """The same on 245 further problems."""
-    assert sum(map(agree, [*range(15, 60), *range(1000, 1200)])) >= 239
+    """The same on 230 further problems."""
+    assert sum(agree(seed) for seed in [*range(15, 45), *range(1000, 1200)]) >= 225
 
 
 def test_infeasible_with_the_reason():

@@ -200,7 +200,7 @@ def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backe
     if backend == "dask":
         pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
     deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
-    study = study_of_deeds(tmp_path, deeds, hard_timeout=4)
+    study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
     summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
     rows = {
         row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()
@@ -379,7 +379,7 @@ assert store.unsaved == []
 
 
 @pytest.mark.jit
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_grid_resumes_to_the_same_results(tmp_path, kills):
     """400 cells, killed with SIGKILL at random moments and resumed: 400 distinct results, equal
     values.

@@ -63,7 +63,7 @@ def test_random_problems():
     """No value below the best of all placements, no bound above it, and a chain that ideal-dp
     proves is the best.
     """
-    for seed in range(250):
+    for seed in range(400):
         case = draw(random.Random(seed), "period")
         best = best_period(case)
         for solver in ("ideal-dp", "linear-dp"):

@@ -203,7 +203,6 @@ def test_empty_proposals_cost_nothing_and_walks_end():
     assert (found.value, found.evaluations <= 500) == (7, True)
 
 
-@pytest.mark.slow
 def test_few_slow_cycles_find_what_many_short_ones_do_not():
     """Three million steps on a sharded Llama layer on 8 devices: in cycles of 150 steps an op they
     end above 287 million ticks.
