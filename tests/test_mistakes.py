@@ -131,6 +131,7 @@ MISTAKES = [
     ("out-folder", "verify {g} ok.json -c uniform:2 -o folder", "received a folder", "name a file"),
     ("out-suffix", "plot {g} ok.json -c uniform:2 -o g.gif", "received 'g.gif'", ".png, .svg"),
     ("out-format", "convert {g} -o g.xyz", "suffix '.xyz'", "use one of .json"),
+    ("out-suffix", "solve {g} -c 4xA100 --out s.json", "the name of a file", "--out s"),
     ("out-none", "convert {g}", "the file to write", "--out GRAPH.json"),
     # the other commands
     ("shape", "schedule shape:Z", "shape 'Z' is not known", "known: V, X, M"),

@@ -129,6 +129,9 @@ Seed = Annotated[
         help="Random seed; the same seed and evaluation budget give the same answer.",
     ),
 ]
+FILE_SUFFIXES = {".json", ".csv", ".gz", ".png", ".svg", ".pdf", ".html", ".txt", ".toml"}
+"""Ends of names that files have and folders do not."""
+
 OutFolder = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder for the results and pictures.", show_default=False),
@@ -319,9 +322,17 @@ def percent(gap: float | None) -> str:
 
 
 def out_folder(out: Path | None) -> Path | None:
-    """Make the output folder now, so that a wrong path is known before the work is done."""
+    """Make the output folder now, so that a wrong path is known before the work is done.
+
+    A new name that ends like a file is refused: its writer means a file.
+    """
     if out is None:
         return None
+    if out.suffix.lower() in FILE_SUFFIXES and not out.exists():
+        raise InputError(
+            f"--out '{out}': expected a folder, received the name of a file; "
+            f"give a folder: --out {out.with_suffix('')}"
+        )
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".placeopt"
