@@ -87,18 +87,10 @@ def solve_rest(
     bound = max(0, math.ceil(proved - 1e-6 - 1e-12 * abs(proved)))  # it is reported as a float
     if status == cp_model.UNKNOWN:
         return Rest(None, min(bound, upper))
-    choice = np.array(
-        [
-            next(x - start for x in range(start, stop) if x in use and solver.value(use[x]))
-            for start, stop in zip(
-                compact.node_ptr[:-1].tolist(), compact.node_ptr[1:].tolist(), strict=True
-            )
-        ],
-        np.int64,
-    )
+    chosen = np.array([x for x, literal in use.items() if solver.value(literal)], np.int64)
     if status == cp_model.OPTIMAL:
         bound = sum(cost for literal, cost in terms if solver.value(literal))
-    return Rest(choice, bound)
+    return Rest(chosen - compact.node_ptr[:-1], bound)
 
 
 def _strategies(

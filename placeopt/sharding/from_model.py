@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -186,19 +187,23 @@ class _Builder:
         self.known: dict[tuple[int, Layout, Layout], float] = {}
         self.tables: dict[tuple[object, ...], Floats] = {}
         if calls is not None:
-            from placeopt.sharding.torch_rules import TorchRules
+            self._take_calls(calls, mesh)
 
-            self.reads = [list(row) for row in calls.reads]
-            self.place = np.arange(graph.num_ops)
-            self.free |= [
-                call is None or op in calls.folded for op, call in enumerate(calls.traced)
-            ]
-            self.whole |= calls.returned
-            self.rules = TorchRules(mesh)
-            self.equal: dict[tuple[object, ...], list[OpStrategy]] = {}
+    def _take_calls(self, calls: TorchCalls, mesh: tuple[int, ...]) -> None:
+        """Take note of what a torch program says of the ops, and of its rules."""
+        from placeopt.sharding.torch_rules import TorchRules
+
+        self.reads = [list(row) for row in calls.reads]
+        self.place = np.arange(self.graph.num_ops)
+        self.free |= [call is None or op in calls.folded for op, call in enumerate(calls.traced)]
+        self.whole |= calls.returned
+        self.rules = TorchRules(mesh)
+        self.equal: dict[tuple[object, ...], list[OpStrategy]] = {}
 
     def build(self, memory: int | None) -> ShardingModel:
         """Return the model."""
+        if memory is None:
+            memory = min(device.memory for device in self.cluster.devices)
         strategies = tuple(self._strategies(op) for op in range(self.graph.num_ops))
         layouts = tuple(self._weight_layouts(weight) for weight in self.weights)
         reads = tuple(tuple(row) for row in self.reads)
@@ -218,20 +223,17 @@ class _Builder:
         self,
         strategies: tuple[tuple[OpStrategy, ...], ...],
         layouts: tuple[tuple[Layout, ...], ...],
-        memory: int | None,
+        memory: int,
     ) -> ShardingProblem:
         """Return the choice of a strategy for every op and a layout for every weight, whose nodes
         follow those of the ops.
         """
         ops = [(op, s) for op, row in enumerate(strategies) for s in row]
         weights = [(w, x) for w, row in zip(self.weights, layouts, strict=True) for x in row]
-        cost = [self._op_seconds(*one) for one in ops]
-        cost += [self._weight_seconds(*one) for one in weights]
-        usage = [self._op_bytes(*one) for one in ops]
-        usage += [self._weight_bytes(*one) for one in weights]
+        cost = [*starmap(self._op_seconds, ops), *starmap(self._weight_seconds, weights)]
+        usage = [*starmap(self._op_bytes, ops), *starmap(self._weight_bytes, weights)]
         edges, tables = self._edges(strategies, layouts)
         sizes = [len(row) for row in (*strategies, *layouts)]
-        limit = min(device.memory for device in self.cluster.devices) if memory is None else memory
         shape = "x".join(str(axis.size) for axis in self.axes)
         names = self.graph.op_names
         return ShardingProblem(
@@ -242,7 +244,7 @@ class _Builder:
             interval=np.array(self._intervals(), np.int64),
             edge=np.array(edges, np.int64).reshape(-1, 2),
             edge_cost=_ticks(np.concatenate([np.zeros(0), *tables])),
-            usage_limit=limit,
+            usage_limit=memory,
             node_names=(*names, *(f"{names[w.op]} (weight)" for w in self.weights)),
             strategy_names=(*(s.name for _, s in ops), *(str(layout) for _, layout in weights)),
             tick_seconds=1e-9,
@@ -296,7 +298,7 @@ class _Builder:
             return False
         read = zip(self.reads[op], strategy.inputs, strict=True)
         pairs = [(self.graph.shapes[t], layout) for t, layout in (*read, *made)]
-        return all(itertools.starmap(self._allowed, (*pairs, (weight, strategy.weight))))
+        return all(starmap(self._allowed, (*pairs, (weight, strategy.weight))))
 
     def _allowed(self, shape: Shape, layout: Layout) -> bool:
         """Whether a tensor can have a layout: it divides the shape, in one kind of partial sum."""
@@ -306,20 +308,15 @@ class _Builder:
 
     def _torch_strategies(self, op: int, calls: TorchCalls) -> list[OpStrategy]:
         """Return the strategies of a call by DTensor's rules, and the layouts of what is stored."""
-        call, axes = calls.traced[op], self.axes
-        stored = [self.graph.producer[t] for t in self.reads[op]]
-        stored = [calls.traced[source] is None for source in stored]
+        call = calls.traced[op]
         if call is None:
-            shape = self.graph.shapes[self.made[op][0]]
-            places = range(len(shape) if self.graph.op_types[op] == "weight" else 0)
-            whole = Way("R", (), (REPLICATE,), REPLICATE, divided=False)
-            split = [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
-            return list(self._products(op, [[whole, *(split if a.size > 1 else ())] for a in axes]))
+            return list(self._products(op, self._stored_ways(op)))
+        stored = [calls.traced[self.graph.producer[t]] is None for t in self.reads[op]]
         key = id(call), tuple(stored), tuple(t in self.whole for t in self.made[op])
         if key not in self.equal:
             found = [
                 [way for way in self.rules.ways(call, axis.size) if _sums_something(way, stored)]
-                for axis in axes
+                for axis in self.axes
             ]
             self.equal[key] = [
                 strategy
@@ -327,6 +324,14 @@ class _Builder:
                 if self.rules.agrees(call, strategy.inputs, strategy.outputs)
             ]
         return self.equal[key]
+
+    def _stored_ways(self, op: int) -> list[list[Way]]:
+        """Return the ways of a stored tensor by axis: a weight is split along any dimension."""
+        shape = self.graph.shapes[self.made[op][0]]
+        places = range(len(shape) if self.graph.op_types[op] == "weight" else 0)
+        whole = Way("R", (), (REPLICATE,), REPLICATE, divided=False)
+        split = [Way(f"S{d}", (), (d,), REPLICATE, divided=True) for d in places]
+        return [[whole, *(split if axis.size > 1 else ())] for axis in self.axes]
 
     def _weight_shape(
         self, op: int, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
@@ -340,15 +345,11 @@ class _Builder:
         if "conv" in kind and len(outputs[0]) > 2:
             channels = outputs[0][1]
             return (channels, inputs[0][1] if inputs else 1)
-        if values < 2 * last or values <= last * 2:
+        if values <= 2 * last:
             return (last,)
-        if (
-            inputs
-            and inputs[0]
-            and values // inputs[0][-1] >= last
-            and kind not in ("embedding", "gather")
-        ):
-            return (inputs[0][-1], last)
+        inner = inputs[0][-1] if inputs and inputs[0] else values
+        if values // inner >= last and kind not in ("embedding", "gather"):
+            return (inner, last)
         return (values // last, last)
 
     def _weight_layouts(self, weight: Weight) -> tuple[Layout, ...]:

@@ -112,16 +112,20 @@ def _own_layout(kind: str, seen: Shape, layout: Layout, shape: Shape) -> Layout 
     """
     if len(seen) == 1:
         return layout if shape == seen else None
-    if len(shape) == 1:  # a bias, along the result
-        result = 0 if kind.lower().startswith("conv") else 1
-        if shape[0] != seen[result]:
-            return None
-        return tuple(0 if place == result else REPLICATE for place in layout)
+    if len(shape) == 1:
+        return _bias_layout(0 if kind.lower().startswith("conv") else 1, seen, layout, shape)
     if shape[:2] == seen:
         return layout
     if shape == seen[::-1]:
         return tuple(1 - place if place >= 0 else place for place in layout)
     return None
+
+
+def _bias_layout(result: int, seen: Shape, layout: Layout, shape: Shape) -> Layout | None:
+    """Return the layout of a bias, which lies along dimension `result` of the weight."""
+    if shape[0] != seen[result]:
+        return None
+    return tuple(0 if place == result else REPLICATE for place in layout)
 
 
 def _divides(shape: Shape, layout: Layout, model: ShardingModel) -> bool:
@@ -156,15 +160,19 @@ def summarised(rows: Sequence[Mapping[str, Any]], most: int) -> list[dict[str, A
     if len(found) <= most:
         return found
     kept = set(sorted(range(len(found)), key=lambda i: -found[i]["bytes"])[: most - 1])
-    left = [row for i, row in enumerate(found) if i not in kept]
-    rest = {
-        "name": f"... {len(left)} more (--out writes all)",
-        "count": sum(row["count"] for row in left),
+    shown_rows = [row for i, row in enumerate(found) if i in kept]
+    return [*shown_rows, _together([row for i, row in enumerate(found) if i not in kept])]
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last row of a summary: how much the rows are that it does not show."""
+    return {
+        "name": f"... {len(rows)} more (--out writes all)",
+        "count": sum(row["count"] for row in rows),
         "torch": "",
         "jax": "",
-        "bytes": sum(row["bytes"] for row in left),
+        "bytes": sum(row["bytes"] for row in rows),
     }
-    return [*(row for i, row in enumerate(found) if i in kept), rest]
 
 
 def pattern(name: str) -> str:
@@ -177,18 +185,16 @@ def input_layouts(model: ShardingModel, solution: ShardingSolution) -> Layout:
     which every op that reads an input, or (where inputs are no ops) no other op's result, does so.
     """
     chosen = solution.strategy.tolist()
+    strategies = [row[chosen[op]] for op, row in enumerate(model.strategies)]
     if model.calls is None:
-        layouts = [
-            model.strategies[op][chosen[op]].outputs[0]
-            for op in range(model.graph.num_ops)
-            if not model.reads[op] and model.strategies[op][chosen[op]].outputs
-        ]
+        firsts = (s for s, read in zip(strategies, model.reads, strict=True) if not read)
+        layouts = [strategy.outputs[0] for strategy in firsts if strategy.outputs]
     else:
         kinds = [model.graph.op_types[op] for op in model.graph.producer.tolist()]
         layouts = [
-            model.strategies[op][chosen[op]].inputs[at]
-            for op, tensors in enumerate(model.reads)
-            for at, tensor in enumerate(tensors)
+            layout
+            for strategy, tensors in zip(strategies, model.reads, strict=True)
+            for layout, tensor in zip(strategy.inputs, tensors, strict=True)
             if kinds[tensor] == "input"
         ]
     return tuple(

@@ -22,6 +22,7 @@ from placeopt.sharding.problem import ShardingSolution
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from placeopt.model.arrays import Ints
     from placeopt.sharding.from_model import OpStrategy, ShardingModel
     from placeopt.sharding.layouts import Layout
     from placeopt.sharding.op_rules import Way
@@ -125,17 +126,23 @@ def megatron_layout(model: ShardingModel) -> ShardingSolution:
     for number, weight in enumerate(model.weights):
         needed = model.strategies[weight.op][chosen[weight.op]].weight
         chosen[graph.num_ops + number] = model.layouts[number].index(needed)
-    for op in range(graph.num_ops):
-        if model.stores(op):
-            layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
-            tensor = made[op][0]
-            readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]]
-            needs = [
-                model.strategies[r][chosen[r]].inputs[model.reads[r].index(tensor)]
-                for r in readers.tolist()
-            ]
-            chosen[op] = next((layouts.index(x) for x in needs if x in layouts), 0)
+    for op in filter(model.stores, range(graph.num_ops)):
+        chosen[op] = _as_read(model, op, made[op][0], chosen)
     return ShardingSolution(chosen)
+
+
+def _as_read(model: ShardingModel, op: int, tensor: int, chosen: Ints) -> int:
+    """Return the strategy of a stored tensor whose layout its first reader needs that can have
+    it.
+    """
+    graph = model.graph
+    layouts = [strategy.outputs[0] for strategy in model.strategies[op]]
+    readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]]
+    needs = (
+        model.strategies[r][chosen[r]].inputs[model.reads[r].index(tensor)]
+        for r in readers.tolist()
+    )
+    return next((layouts.index(x) for x in needs if x in layouts), 0)
 
 
 def _made(model: ShardingModel) -> list[list[int]]:
@@ -167,11 +174,18 @@ def _distance(
     way = strategy.ways[-1]
     sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for _, b, a in given)
     split_alone = way.divided and not weighted and not any(b[-1] >= 0 for _, b, _ in given)
-    kept_whole = weighted and (not way.divided or own(way) == REPLICATE)
-    first = not given and weighted
-    if first and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
-        kept_whole = way.outputs[0] != PARTIAL  # an embedding is split by its vocabulary
+    kept_whole = weighted and _keeps_whole(model, op, way, first=not given)
     return batch, changes, sliced + split_alone, kept_whole, not way.divided
+
+
+def _keeps_whole(model: ShardingModel, op: int, way: Way, *, first: bool) -> bool:
+    """Whether a way keeps a weight whole that Megatron splits: an embedding, which reads nothing
+    that is computed, by its vocabulary.
+    """
+    if first and PARTIAL in {s.ways[-1].outputs[0] for s in model.strategies[op]}:
+        return way.outputs[0] != PARTIAL
+    own, _ = _own_weight(model, op)
+    return not way.divided or own(way) == REPLICATE
 
 
 def _own_weight(model: ShardingModel, op: int) -> tuple[Callable[[Way], int], bool]:

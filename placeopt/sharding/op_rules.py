@@ -99,10 +99,9 @@ def ways_of(form: Form) -> list[Way]:
     """Return the ways of an op, to replicate it first; each placement still has to divide its
     dimension.
     """
-    count = len(form.inputs)
     whole = Way(
         "replicate",
-        (REPLICATE,) * count,
+        (REPLICATE,) * len(form.inputs),
         (REPLICATE,) * len(form.outputs),
         REPLICATE,
         divided=False,
@@ -110,23 +109,28 @@ def ways_of(form: Form) -> list[Way]:
     if not form.outputs or not form.outputs[0]:
         return [whole]
     kind = form.kind.lower()
-    if kind in _CONVOLUTIONS and len(form.weight) == 2:
-        found = _convolution(form)
-    elif kind in _EMBEDDINGS and len(form.weight) == 2:
-        found = _embedding(form)
-    elif len(form.weight) == 2 and (kind in WEIGHT_TYPES or kind in ("matmul", "mm")):
-        found = _linear(form)
-    elif kind in ("matmul", "mm", "bmm", "baddbmm") and count == 2:
-        found = _product(form)
-    elif kind.startswith((_ATTENTION, "_" + _ATTENTION)) and count >= 3:
-        found = _attention(form)
-    elif kind in _SUMS or kind in _EXTREMES:
-        found = _reduction(form, sums=kind in _SUMS)
-    elif kind in _MOVES and count == 1:
-        found = _move(form)
-    else:
-        found = _elementwise(form, frozen_last=kind in _ALONG_LAST)
-    return [whole, *found]
+    if len(form.weight) == 2:
+        if kind in _CONVOLUTIONS:
+            return [whole, *_convolution(form)]
+        if kind in _EMBEDDINGS:
+            return [whole, *_embedding(form)]
+        if kind in WEIGHT_TYPES or kind in ("matmul", "mm"):
+            return [whole, *_linear(form)]
+    return [whole, *_without_table(kind, form)]
+
+
+def _without_table(kind: str, form: Form) -> list[Way]:
+    """Return the ways of an op that has no weight of two dimensions of its own."""
+    count = len(form.inputs)
+    if kind in ("matmul", "mm", "bmm", "baddbmm") and count == 2:
+        return _product(form)
+    if kind.startswith((_ATTENTION, "_" + _ATTENTION)) and count >= 3:
+        return _attention(form)
+    if kind in _SUMS or kind in _EXTREMES:
+        return _reduction(form, sums=kind in _SUMS)
+    if kind in _MOVES and count == 1:
+        return _move(form)
+    return _elementwise(form, frozen_last=kind in _ALONG_LAST)
 
 
 def _linear(form: Form) -> list[Way]:
@@ -203,10 +207,9 @@ def _product(form: Form) -> list[Way]:
         a, b = form.inputs[first], form.inputs[1 - first]
         if len(a) < 2 or len(b) < 2 or len(a) != rank or a[-2] != m:
             continue
-        k = a[-1]
-        if b[-2:] == (k, n):
+        if b[-2:] == (a[-1], n):
             b_k, b_n = len(b) - 2, len(b) - 1
-        elif b[-2:] == (n, k):
+        elif b[-2:] == (n, a[-1]):
             b_k, b_n = len(b) - 1, len(b) - 2
         else:
             continue
@@ -271,12 +274,14 @@ def matched_dimensions(given: Shape, made: Shape) -> list[tuple[int, int]]:
     pairs, used = [], set[int]()
     left = []
     for d, size in enumerate(given):
+        if size <= 1:
+            continue
         same = [j for j, other in enumerate(made) if other == size and j not in used]
-        if same and size > 1:
+        if same:
             j = d if d in same else same[0]
             used.add(j)
             pairs.append((d, j))
-        elif size > 1:
+        else:
             left.append(d)
     free = [j for j, size in enumerate(made) if j not in used and size > 1]
     if (
@@ -293,10 +298,7 @@ def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
     out = form.outputs[0]
     found = []
     for d in range(len(out) - int(frozen_last)):
-        inputs = []
-        for shape in form.inputs:
-            at = d - len(out) + len(shape)
-            inputs.append(at if at >= 0 and shape[at] == out[d] else REPLICATE)
+        inputs = tuple(_aligned(shape, out, d) for shape in form.inputs)
         outputs = tuple(
             d if len(s) == len(out) and s[d] == out[d] else REPLICATE for s in form.outputs
         )
@@ -305,5 +307,13 @@ def _elementwise(form: Form, *, frozen_last: bool) -> list[Way]:
             if len(form.weight) == 1 and form.weight[0] == out[d] and d == len(out) - 1
             else REPLICATE
         )
-        found.append(Way(f"split {d}", tuple(inputs), outputs, weight, divided=True))
+        found.append(Way(f"split {d}", inputs, outputs, weight, divided=True))
     return found
+
+
+def _aligned(shape: Shape, out: Shape, d: int) -> int:
+    """Return the dimension of an operand that dimension d of the result comes from, REPLICATE where
+    the operand is broadcast along it.
+    """
+    at = d - len(out) + len(shape)
+    return at if at >= 0 and shape[at] == out[d] else REPLICATE

@@ -296,10 +296,11 @@ def _replaces(c, alive, most, v, other, x):
             if alive[c.node_ptr[w] + z]:
                 old = c.table[at + x * step_x + z * step_z]
                 new = c.table[at + other * step_x + z * step_z]
-                if old < most:
-                    if new >= most:
-                        return False
-                    worst = max(worst, new - old)
+                if old >= most:
+                    continue
+                if new >= most:
+                    return False
+                worst = max(worst, new - old)
         total += worst
     return total <= 0
 

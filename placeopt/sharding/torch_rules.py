@@ -28,7 +28,7 @@ from placeopt.sharding.layouts import PARTIAL, PARTIAL_KINDS, REPLICATE
 from placeopt.sharding.op_rules import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from placeopt.sharding.layouts import Layout
 
@@ -116,6 +116,49 @@ def attention_placements(given: tuple[Any, ...], tensors: Sequence[Any]) -> tupl
     return tuple(given[0])
 
 
+class _Free(NamedTuple):
+    """The placements among which those of a call's inputs are chosen.
+
+    Attributes
+    ----------
+    choices : of every input, by identity. shapes : of the inputs that have to be placed alike where
+    their shapes are equal.
+    """
+
+    choices: dict[int, list[Any]]
+    shapes: dict[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, call: Traced, size: int, most: int = 4096) -> _Free:
+        """Return the placements of the inputs of a call over an axis.
+
+        Parameters
+        ----------
+        most : combinations that are tried. Where there are more (six tensors that are joined),
+        inputs of one shape are placed alike.
+        """
+        choices = {id(x): places(x, size) for x in call.inputs}
+        alike = math.prod(map(len, choices.values())) > most
+        used = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
+        used |= {id(x) for x in call.outputs}
+        for key in choices.keys() - used:  # only its shape or type is looked at
+            choices[key] = choices[key][:1]
+        return cls(choices, {id(x): tuple(x.shape) for x in call.inputs} if alike else {})
+
+    def extended(self, placed: dict[int, Any], keys: Iterable[int]) -> Iterator[dict[int, Any]]:
+        """Yield what is placed with every choice for those inputs among `keys` that are not."""
+        left = [key for key in keys if key in self.choices and key not in placed]
+        for chosen in itertools.product(*(self.choices[key] for key in left)):
+            now = placed | dict(zip(left, chosen, strict=True))
+            if self._alike(now):
+                yield now
+
+    def _alike(self, placed: dict[int, Any]) -> bool:
+        seen: dict[Any, Any] = {}
+        given = ((self.shapes[key], x) for key, x in placed.items() if key in self.shapes)
+        return all(seen.setdefault(shape, x) == x for shape, x in given)
+
+
 class TorchRules:
     """The rules of DTensor on a mesh of some sizes.
 
@@ -192,51 +235,30 @@ class TorchRules:
 
     def _found(self, call: Traced, size: int) -> Iterator[tuple[Layout, Layout]]:
         """Yield the placements of inputs and outputs with which nothing is communicated."""
-        free = [places(x, size) for x in call.inputs]
-        read = {id(x) for step in call.inner for x in tensors_of((step.args, step.kwargs))}
-        returned = {id(x) for x in call.outputs}
-        # Most combinations of placements tried for the inputs of one op. Where there are more (six
-        # tensors that are joined), inputs of one shape are placed alike
-        most_trials = 4096
-        alike = math.prod(map(len, free)) > most_trials
-        shape_of = {id(x): tuple(x.shape) for x in call.inputs}
-        choices = {id(x): found for x, found in zip(call.inputs, free, strict=True)}
-        for key in choices:
-            if key not in read | returned:  # only its shape or type is looked at
-                choices[key] = choices[key][:1]
-
-        def consistent(placed: dict[int, Any]) -> bool:
-            seen: dict[Any, Any] = {}
-            given = ((shape_of[key], x) for key, x in placed.items() if key in shape_of)
-            return not alike or all(seen.setdefault(shape, x) == x for shape, x in given)
-
-        def walk(number: int, placed: dict[int, Any]) -> Iterator[dict[int, Any]]:
-            if number == len(call.inner):
-                left = [key for key in choices if key not in placed]
-                for rest in itertools.product(*(choices[key] for key in left)):
-                    yield placed | dict(zip(left, rest, strict=True))
-                return
-            step = call.inner[number]
-            given = tensors_of((step.args, step.kwargs))
-            open_ = [id(x) for x in given if id(x) in choices and id(x) not in placed]
-            for chosen in itertools.product(*(choices[key] for key in open_)):
-                now = placed | dict(zip(open_, chosen, strict=True))
-                if not consistent(now):
-                    continue
-                needed = tuple((now.get(id(x), placement(REPLICATE)),) for x in given)
-                made = self._step(call, number, needed, (size,))
-                if made is not None:
-                    outputs = {
-                        id(x): p[0] for x, p in zip(tensors_of(step.result), made, strict=True)
-                    }
-                    yield from walk(number + 1, now | outputs)
-
-        for placed in walk(0, {}):
+        for placed in self._placed(call, size, _Free.of(call, size), 0, {}):
             inputs = tuple(code(placed[id(x)]) or 0 for x in call.inputs)
             made = [code(placed.get(id(x), placement(REPLICATE))) for x in call.outputs]
             outputs = tuple(place for place in made if place is not None)
             if len(outputs) == len(made) and _divisible(call.outputs, outputs, size):
                 yield inputs, outputs
+
+    def _placed(
+        self, call: Traced, size: int, free: _Free, number: int, placed: dict[int, Any]
+    ) -> Iterator[dict[int, Any]]:
+        """Yield the placements of all tensors, by identity, that go on from those of the tensors of
+        the ops before `number`.
+        """
+        if number == len(call.inner):
+            yield from free.extended(placed, free.choices)
+            return
+        step = call.inner[number]
+        given = tensors_of((step.args, step.kwargs))
+        for now in free.extended(placed, map(id, given)):
+            needed = tuple((now.get(id(x), placement(REPLICATE)),) for x in given)
+            made = self._step(call, number, needed, (size,))
+            if made is not None:
+                outputs = zip(map(id, tensors_of(step.result)), (p[0] for p in made), strict=True)
+                yield from self._placed(call, size, free, number + 1, now | dict(outputs))
 
     def _step(
         self, call: Traced, number: int, given: tuple[Any, ...], sizes: tuple[int, ...]
@@ -283,20 +305,13 @@ class TorchRules:
         from torch.utils._pytree import tree_leaves, tree_map
 
         results = tree_leaves(step.result)
-        count = len(tensors_of(step.result))
         if not given:
-            return [(placement(REPLICATE),) * len(sizes)] * count
+            return [(placement(REPLICATE),) * len(sizes)] * len(tensors_of(step.result))
         read = tensors_of((step.args, step.kwargs))
         if is_attention(step.op):
             found = attention_placements(given, read)
             return None if found is None else [found]
-        named = {id(x) for x in tensors_of(step.kwargs)}
-        by_name = [row for x, row in zip(read, given, strict=True) if id(x) in named]
-        if not self._taken(step.op, given) or not all(
-            p.is_replicate()
-            for row in by_name
-            for p in row  # torch redistributes no keyword
-        ):
+        if not self._taken(step, read, given):
             return None
         specs = {
             id(x): DTensorSpec(self.meshes[sizes], places, TensorMeta(x.shape, x.stride(), x.dtype))
@@ -319,16 +334,18 @@ class TorchRules:
         }
         return list(by_value.values())
 
-    def _taken(self, op: Any, given: tuple[Any, ...]) -> bool:
+    def _taken(self, step: Inner, read: list[Any], given: tuple[Any, ...]) -> bool:
         """Whether torch's rule holds and its handler does not communicate."""
         import torch
 
-        if op is torch.ops.aten.convolution.default:
-            batch = [p.is_shard(0) or p.is_replicate() for p in given[0]]
-            return all(batch) and all(p.is_replicate() for x in given[1:] for p in x)
-        if op in self.dispatcher._custom_op_handlers:
-            return all(p.is_replicate() for x in given for p in x)
-        return True
+        named = {id(x) for x in tensors_of(step.kwargs)}
+        by_name = [row for x, row in zip(read, given, strict=True) if id(x) in named]
+        if not _replicated(by_name):  # torch redistributes no keyword
+            return False
+        if step.op is torch.ops.aten.convolution.default:
+            batch = (p.is_shard(0) or p.is_replicate() for p in given[0])
+            return all(batch) and _replicated(given[1:])
+        return step.op not in self.dispatcher._custom_op_handlers or _replicated(given)
 
 
 def placement(place: int) -> Any:
@@ -374,6 +391,11 @@ def _same_placements(schema: Any, wanted: Any) -> bool:
         for x, y in zip(schema.args_spec, wanted.args_spec, strict=True)
         for a, b in zip(x.placements, y.placements, strict=True)
     )
+
+
+def _replicated(rows: Iterable[Any]) -> bool:
+    """Whether all placements are to replicate."""
+    return all(place.is_replicate() for row in rows for place in row)
 
 
 def _masked(place: Any) -> bool:

@@ -34,15 +34,11 @@ if TYPE_CHECKING:
     from placeopt.sharding.problem import ShardingProblem
 
     Tables = dict[tuple[int, int], NDArray[Any]]
+    # by (u, v), u < v: to the strategies of u and of v
+    Messages = dict[tuple[int, int], tuple[list[int], list[int]]]
 
 NEVER = 2**62
 """What a strategy that does not fit is asked for along every edge."""
-
-PATIENCE = 500
-"""Steps without a better bound after which the search for prices ends."""
-
-LOOK = 20
-"""Steps without a better bound after which stars are looked for."""
 
 
 class Sums(NamedTuple):
@@ -54,9 +50,7 @@ class Sums(NamedTuple):
     price_bits: int
     prices: list[tuple[int, int]]  # (time, price)
     stars: list[tuple[int, ...]]  # (node, strategy, time, price)
-    messages: dict[
-        tuple[int, int], tuple[list[int], list[int]]
-    ]  # (u, v), u < v: to the strategies of u and of v
+    messages: Messages
 
 
 def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
@@ -85,17 +79,25 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
     )
 
 
-def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
-    """Return prices and messages once they prove the bound or the time is over."""
+def _improved(
+    condensed: Condensed, bound: int, end: float, patience: int = 500, look: int = 20
+) -> Integers:
+    """Return prices and messages once they prove the bound or the time is over.
+
+    Parameters
+    ----------
+    patience : steps without a better bound after which the search ends. look : after which stars
+    are looked for.
+    """
     dual = Dual(condensed.compact)
     goal = max(1, bound - condensed.offset)
     dual.aim(goal + max(1, goal // 50))
-    best, patience = dual.bound, PATIENCE
-    while dual.bound < goal and patience and time.perf_counter() < end:
+    best, left = dual.bound, patience
+    while dual.bound < goal and left and time.perf_counter() < end:
         dual.step()
-        if patience % LOOK == 0:
+        if left % look == 0:
             dual.look_for_stars()
-        best, patience = (dual.bound, PATIENCE) if dual.bound > best else (best, patience - 1)
+        best, left = (dual.bound, patience) if dual.bound > best else (best, left - 1)
     return dual.certify()[1]
 
 
@@ -108,32 +110,10 @@ def _carried_over(
 ) -> Sums:
     """Return the witness of the condensed problem as one of the problem."""
     bits = integers.cost_bits if integers else 0
-    starts, fixed = problem.node_ptr, condensed.fixed.tolist()
-    allowed = [np.flatnonzero(fits[a:b]) for a, b in pairwise(starts)]
-    messages = {}
-    for (u, v), table in tables.items():
-        to_u, to_v = ([-NEVER] * size for size in table.shape)
-        for x in allowed[u]:
-            to_u[x] = (
-                0 if fixed[v] < 0 or fixed[u] >= 0 else min(int(table[x, fixed[v]]) << bits, NEVER)
-            )
-        for y in allowed[v]:
-            to_v[y] = 0 if fixed[u] < 0 else min(int(table[fixed[u], y]) << bits, NEVER)
-        messages[u, v] = to_u, to_v
+    messages = _sent_by_fixed(problem, condensed, fits, tables, bits)
     if integers is None:
         return Sums(0, 0, [], [], messages)
-    compact, sent = condensed.compact, (integers.to_low, integers.to_high)
-    for e, (low, high) in enumerate(compact.edge.tolist()):
-        ends = int(condensed.node[low]), int(condensed.node[high])
-        turned = ends[0] > ends[1]
-        both_ways = messages[ends[::-1] if turned else ends]
-        for side, (new, pointer) in enumerate(((low, integers.low_ptr), (high, integers.high_ptr))):
-            strategies = condensed.strategy[
-                compact.node_ptr[new] : compact.node_ptr[new + 1]
-            ].tolist()
-            values = sent[side][pointer[e] : pointer[e + 1]].tolist()
-            for x, value in zip(strategies, values, strict=True):
-                both_ways[side ^ turned][x] = value
+    _send_on(condensed, integers, messages)
     moments, rows = times_of(problem)[condensed.time], integers.stars
     stars = (
         condensed.node[rows.node],
@@ -148,6 +128,41 @@ def _carried_over(
         [row for row in zip(*(x.tolist() for x in stars), strict=True) if row[-1]],
         messages,
     )
+
+
+def _sent_by_fixed(
+    problem: ShardingProblem, condensed: Condensed, fits: Flags, tables: Tables, bits: int
+) -> Messages:
+    """Return the messages of edges to nodes with one strategy: what it costs; 0 along others."""
+    fixed = condensed.fixed.tolist()
+    allowed = [np.flatnonzero(fits[a:b]) for a, b in pairwise(problem.node_ptr)]
+    messages = {}
+    for (u, v), table in tables.items():
+        to_u, to_v = ([-NEVER] * size for size in table.shape)
+        for x in allowed[u]:
+            to_u[x] = (
+                0 if fixed[v] < 0 or fixed[u] >= 0 else min(int(table[x, fixed[v]]) << bits, NEVER)
+            )
+        for y in allowed[v]:
+            to_v[y] = 0 if fixed[u] < 0 else min(int(table[fixed[u], y]) << bits, NEVER)
+        messages[u, v] = to_u, to_v
+    return messages
+
+
+def _send_on(condensed: Condensed, integers: Integers, messages: Messages) -> None:
+    """Write the messages of the condensed problem to the edges of the problem."""
+    compact, sent = condensed.compact, (integers.to_low, integers.to_high)
+    for e, (low, high) in enumerate(compact.edge.tolist()):
+        ends = int(condensed.node[low]), int(condensed.node[high])
+        turned = ends[0] > ends[1]
+        both_ways = messages[ends[::-1] if turned else ends]
+        for side, (new, pointer) in enumerate(((low, integers.low_ptr), (high, integers.high_ptr))):
+            strategies = condensed.strategy[
+                compact.node_ptr[new] : compact.node_ptr[new + 1]
+            ].tolist()
+            values = sent[side][pointer[e] : pointer[e + 1]].tolist()
+            for x, value in zip(strategies, values, strict=True):
+                both_ways[side ^ turned][x] = value
 
 
 def merged_tables(problem: ShardingProblem) -> Tables:

@@ -65,26 +65,30 @@ class ShardingPortfolio(SearchSolver):
         work(problem, tracker, tracker.upper)
 
 
-GUESS = 4
-"""The best cost is guessed to be at most this multiple of a choice's costs that are not all but
-forbidden."""
+@dataclass(frozen=True)
+class Pieces:
+    """How long the pieces of work are, and what counts as one.
 
-SLICE = 2.0
-"""Most seconds until the sides tell each other what they have."""
+    Attributes
+    ----------
+    guess : the best cost is guessed to be at most this multiple of a choice's costs that are not
+    all but forbidden.
+    most_seconds : until the sides tell each other what they have.
+    noticed : part of the gap by which a bound has to rise to be reported before the end: steps that
+    gain next to nothing are not to look like the fastest way to close it.
+    steps, moves : of the bound, of the search: where evaluations are the limit, so many steps count
+    as so many moves, for they take about as long.
+    effort : CP-SAT's deterministic seconds that count as one evaluation.
+    build_seconds : per pair of strategies that building the model for CP-SAT takes, about.
+    """
 
-NOTICED = 1e-3
-"""Part of the gap by which a bound has to rise to be reported before the end: steps that gain next
-to nothing are not to look like the fastest way to close it."""
-
-TURN_STEPS, TURN_MOVES = 10, 500
-"""Steps of the bound that count as so many moves where evaluations are the limit: they take about
-as long."""
-
-EFFORT = 1e-3
-"""CP-SAT's deterministic seconds that count as one evaluation."""
-
-BUILD_SECONDS = 2.5e-5
-"""Seconds per pair of strategies that building the model for CP-SAT takes, about."""
+    guess: int = 4
+    most_seconds: float = 2.0
+    noticed: float = 1e-3
+    steps: int = 10
+    moves: int = 500
+    effort: float = 1e-3
+    build_seconds: float = 2.5e-5
 
 
 class Sides:
@@ -96,6 +100,8 @@ class Sides:
     step_seconds : that a step of the bound takes. reduce_seconds : that the first reductions took,
     about the most that later ones take.
     """
+
+    pieces = Pieces()
 
     def __init__(
         self, problem: ShardingProblem, tracker: Tracker[ShardingSolution], upper: int | None = None
@@ -138,7 +144,7 @@ class Sides:
         choice = condensed.contract(solution.strategy) if cost >= bounding.forbidden else None
         if choice is not None:
             costs = np.concatenate(costs_of(condensed.compact, choice))
-            guess = GUESS * int(costs[costs < bounding.forbidden].sum()) + 1
+            guess = self.pieces.guess * int(costs[costs < bounding.forbidden].sum()) + 1
         bounding.aim(cost, guess)
 
     def tell(self, state: State) -> None:
@@ -181,12 +187,7 @@ def _prices(state: State) -> Iterator[None]:
     pause, certified = 0.0, -math.inf  # seconds of the last exact pass, and when it ended
     while not bounding.settled and not state.stop():
         sides.aim(state)
-        if state.by_evaluations:
-            _take_steps(sides, TURN_STEPS)
-            tracker.count(min(TURN_MOVES, tracker.evaluations_left))
-        else:
-            left = max(0.0, tracker.seconds_left - 2 * pause)
-            _take_steps(sides, LEAST_STEPS, min(SLICE, PROOF_PART * pause), left)
+        _take_turn(state, pause)
         sides.tell(state)
         now = time.perf_counter()
         last = tracker.seconds_left <= 2 * pause + 0.01
@@ -198,12 +199,29 @@ def _prices(state: State) -> Iterator[None]:
             certified = time.perf_counter()
             pause = certified - now
             rise = bounding.bound - state.lower_bound
-            if last or rise > NOTICED * (state.value - state.lower_bound):
+            if last or rise > sides.pieces.noticed * (state.value - state.lower_bound):
                 sides.report(state, "lagrangian")
         if last and not state.by_evaluations:
             return
         yield
     sides.report(state, "lagrangian")
+
+
+def _take_turn(state: State, pause: float) -> None:
+    """Take the steps of one turn.
+
+    Parameters
+    ----------
+    pause : seconds of an exact pass; steps take a multiple of them.
+    """
+    sides, tracker = state.facts, state.tracker
+    if state.by_evaluations:
+        _take_steps(sides, sides.pieces.steps)
+        tracker.count(min(sides.pieces.moves, tracker.evaluations_left))
+    else:
+        left = max(0.0, tracker.seconds_left - 2 * pause)
+        length = min(sides.pieces.most_seconds, PROOF_PART * pause)
+        _take_steps(sides, LEAST_STEPS, length, left)
 
 
 def _take_steps(sides: Sides, least: int, length: float = 0.0, left: float = math.inf) -> None:
@@ -235,20 +253,26 @@ def _branches(state: State) -> Iterator[str | None]:
         compact, whole = bounding.compact, bounding.bound - bounding.condensed.offset
         if branches is None or branches.compact is not compact or branches.bound < whole:
             branches = Branches(bounding)
-        branches.close(bounding.upper)
         late = not state.by_evaluations and state.tracker.seconds_left < _part_seconds(sides)
-        if not (branches.over or late):
-            branches.step(state.stop)
-        if state.by_evaluations:
-            spent = 2 * STEPS * TURN_MOVES // TURN_STEPS
-            state.tracker.count(min(spent, state.tracker.evaluations_left))
-        if branches.choice is not None:
-            bounding.found, branches.choice = branches.choice, None
-        bounding.prove(branches.bound)
-        sides.report(state, "branches")
+        _take_branch(state, branches, bounding.upper, late=late)
         if branches.full or late:
             return
         yield None
+    sides.report(state, "branches")
+
+
+def _take_branch(state: State, branches: Branches, upper: int, *, late: bool) -> None:
+    """Close parts by a known cost, part one more unless it is too late, and report the bound."""
+    sides: Sides = state.facts
+    branches.close(upper)
+    if not (branches.over or late):
+        branches.step(state.stop)
+    if state.by_evaluations:
+        spent = 2 * STEPS * sides.pieces.moves // sides.pieces.steps
+        state.tracker.count(min(spent, state.tracker.evaluations_left))
+    if branches.choice is not None:
+        sides.bounding.found, branches.choice = branches.choice, None
+    sides.bounding.prove(branches.bound)
     sides.report(state, "branches")
 
 
@@ -271,7 +295,7 @@ def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
     if not bounding.settled:
         if state.by_evaluations:
             spent = part.evaluations_left
-            bounding.finish(EFFORT * spent, deterministic=True)
+            bounding.finish(sides.pieces.effort * spent, deterministic=True)
             part.count(spent)
         else:
             ending = None if part.exchange is None else part.exchange.ending
@@ -283,7 +307,7 @@ def _cp_sat(state: State, part: Tracker[ShardingSolution]) -> bool:
 def _model_seconds(sides: Sides) -> float:
     """Return about how long building the model takes, infinity while too much is left."""
     left = sides.bounding.left()
-    return math.inf if left > CP_SAT_PAIRS else BUILD_SECONDS * left
+    return math.inf if left > CP_SAT_PAIRS else sides.pieces.build_seconds * left
 
 
 def _moves(state: State) -> Iterator[None]:
@@ -295,9 +319,7 @@ def _moves(state: State) -> Iterator[None]:
             condensed = sides.bounding.condensed
             if condensed.compact.num_nodes == 0:
                 return
-            choice = condensed.contract(state.solution.strategy)
-            start = least_usage(condensed.compact) if choice is None else choice
-            search = TreeSearch(condensed.compact, start, state.rng)
+            search = _search_from(state, condensed)
         guide = sides.guide
         if guide is not None and guide is not told and guide[0] is condensed:
             search.guide(guide[1])
@@ -313,12 +335,19 @@ def _moves(state: State) -> Iterator[None]:
         yield
 
 
+def _search_from(state: State, condensed: Condensed) -> TreeSearch:
+    """Return a search that begins with the best choice, where what is condensed has it."""
+    choice = condensed.contract(state.solution.strategy)
+    start = least_usage(condensed.compact) if choice is None else choice
+    return TreeSearch(condensed.compact, start, state.rng)
+
+
 def _make_moves(state: State, search: TreeSearch) -> None:
     """Work for a piece of time, or of evaluations, or until a better choice is found."""
-    tracker, known = state.tracker, search.best_cost
-    end = time.perf_counter() + min(SLICE, state.piece)
+    tracker, known, pieces = state.tracker, search.best_cost, state.facts.pieces
+    end = time.perf_counter() + min(pieces.most_seconds, state.piece)
     while not state.stop():
-        made = search.round(min(TURN_MOVES, tracker.evaluations_left))
+        made = search.round(min(pieces.moves, tracker.evaluations_left))
         tracker.count(min(made, tracker.evaluations_left))
         if search.best_cost < known or state.by_evaluations or time.perf_counter() >= end:
             return

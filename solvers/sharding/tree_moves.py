@@ -195,14 +195,12 @@ def _believe(f, c, board, cores, count, price):
         v = board.order[i]
         start = f.node_ptr[v]
         b = board.belief[start : f.node_ptr[v + 1]]
-        free = True
+        room = NO_LIMIT
         if board.most_usage[v] > 0:
             room = least_room(board.least, board.added, c.first[v], c.last[v])
-            if board.most_usage[v] > room:
-                free = False
-                for x in range(len(b)):
-                    if c.usage[start + x] > room:
-                        b[x] = np.inf
+        free = board.most_usage[v] <= room
+        if not free:
+            _leave_out(b, c.usage, start, room)
         if i == 0:
             break
         w = board.order[board.parent[i]]
@@ -214,6 +212,14 @@ def _believe(f, c, board, cores, count, price):
         else:
             at = f.edge_ptr[board.link[i]]
             _pass_on(b, f.table if w < v else f.turned, at, target)
+
+
+@inner
+def _leave_out(b, usage, start, room):
+    """Let strategies that have no room cost infinity."""
+    for x in range(len(b)):
+        if usage[start + x] > room:
+            b[x] = np.inf
 
 
 @inner

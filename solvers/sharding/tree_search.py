@@ -42,6 +42,7 @@ IEEE TPAMI 32(8), 2010.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,32 +73,34 @@ if TYPE_CHECKING:
     from placeopt.sharding.bounds.message_passing import Factors
     from placeopt.sharding.compact import Compact, Condensed
 
-SCALES = (1.0, 1.0, 0.5, 0.0)
-"""Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain
-most."""
 
-URGENT_SCALE = 2.0
-"""Of the prices while the best choice still uses what is all but forbidden: room has to be made for
-what it lacks."""
+@dataclass(frozen=True)
+class Manners:
+    """How attempts are made.
 
-JITTER = 0.2
-"""Most part by which the prices of a turn are more or less: at prices a little off others gain and
-lose."""
+    Attributes
+    ----------
+    scales : of the prices of usage within the capacity, by turns: a high price frees room that a
+    low one gives to those who gain most. urgent_scale : of the prices while the best choice still
+    uses what is all but forbidden: room has to be made for what it lacks.
+    jitter : most part by which the prices of a turn are more or less: at prices a little off others
+    gain and lose.
+    inner_size : turns of trees of at most so many nodes begin at nodes of hanging trees, too.
+    skip : chance that a tree leaves out a node it could take.
+    sweep : nodes that the trees of one turn have together, as a multiple of those of the core.
+    piece : nodes that the trees of one piece of work have together at most: some tens of
+    milliseconds.
+    doublings : a price that has doubled so often passes the cost of every choice.
+    """
 
-INNER_SIZE = 30
-"""Turns of trees of at most so many nodes begin at nodes of hanging trees, too."""
-
-SKIP = 0.05
-"""Chance that a tree leaves out a node it could take."""
-
-SWEEP = 3.0
-"""Nodes that the trees of one turn have together, as a multiple of all nodes."""
-
-PIECE = 20_000
-"""Nodes that the trees of one piece of work have together at most: some tens of milliseconds."""
-
-DOUBLINGS = 64
-"""A price that has doubled so often passes the cost of every choice."""
+    scales: tuple[float, ...] = (1.0, 1.0, 0.5, 0.0)
+    urgent_scale: float = 2.0
+    jitter: float = 0.2
+    inner_size: int = 30
+    skip: float = 0.05
+    sweep: float = 3.0
+    piece: int = 20_000
+    doublings: int = 64
 
 
 class Start(Enum):
@@ -138,6 +141,8 @@ class TreeSearch:
     attempts : begun so far. urgent : whether the best choice uses what is all but forbidden.
     """
 
+    manners = Manners()
+
     def __init__(self, compact: Compact, choice: Ints, rng: np.random.Generator) -> None:
         self.compact, self.rng = compact, rng
         self.factors = factors_of(compact)
@@ -152,7 +157,7 @@ class TreeSearch:
         core = np.arange(compact.core, compact.num_nodes)
         roots = np.concatenate([inner, core])
         self.following = [
-            Trees(most, self.factors, roots if most <= INNER_SIZE else core)
+            Trees(most, self.factors, roots if most <= self.manners.inner_size else core)
             for most in tree_sizes(max(3, len(core)))
         ]
         nodes, whole = np.arange(compact.num_nodes), flat(self.factors)
@@ -192,7 +197,7 @@ class TreeSearch:
         """Make a move at each root, usage priced by time point."""
         price = prices_of_nodes(compact, prices)
         lift_trees(trees.factors, price)
-        manner = Manner(trees.most, SKIP)
+        manner = Manner(trees.most, self.manners.skip)
         improve(trees.factors, compact, self.board, roots, price, manner, self.state)
         self._made += len(roots)
 
@@ -200,7 +205,7 @@ class TreeSearch:
         """Make attempts without end; first descend from the choice on the board, as long as nothing
         is decoded.
         """
-        first = self._strict(DOUBLINGS * len(SCALES))
+        first = self._strict(self.manners.doublings * len(self.manners.scales))
         while self._guide is None and next(first, first) is None:
             yield
         ways, turns = itertools.cycle(Start), 1
@@ -216,7 +221,7 @@ class TreeSearch:
             elif way not in (Start.FITTED, Start.POLISHED):
                 yield from self._free(turns)
                 yield from self._squeeze()
-            yield from self._strict(turns * len(SCALES))
+            yield from self._strict(turns * len(self.manners.scales))
             yield from self._merge(self.board.choice.copy())
             turns *= 2
             if self.best_cost >= known:
@@ -270,7 +275,7 @@ class TreeSearch:
         """Make moves within the capacity."""
         self.board = board_of(self.compact, self.board.choice)
         self._keep_best()
-        yield from self._phase(self.compact, None, SCALES, turns)
+        yield from self._phase(self.compact, None, self.manners.scales, turns)
 
     def _phase(
         self, compact: Compact, prices: Floats | None, scales: tuple[float, ...], turns: int
@@ -286,11 +291,7 @@ class TreeSearch:
         cycle = [(scale, trees) for scale in scales for trees in kinds]
         for turn in range(turns):
             scale, trees = cycle[turn % len(cycle)]
-            if prices is None:
-                urgent = self.urgent and scale == 1.0
-                now = self._prices * (self._jitter() * (URGENT_SCALE if urgent else scale))
-            else:
-                now = scale * prices
+            now = self._prices_now(scale) if prices is None else scale * prices
             for roots in self._turn(trees):
                 self.moves(roots, trees, now, compact)
                 if prices is None:
@@ -303,6 +304,11 @@ class TreeSearch:
                 if gain <= 0 or (prices is None and after - gain * cycles > known):
                     return
                 before = after
+
+    def _prices_now(self, scale: float) -> Floats:
+        """Return the bound's prices for a turn, a little off."""
+        urgent = self.urgent and scale == 1.0
+        return self._prices * (self._jitter() * (self.manners.urgent_scale if urgent else scale))
 
     def _priced(self, prices: Floats | None) -> float:
         """Return what the choice on the board costs, its usage as well if there are prices."""
@@ -319,19 +325,19 @@ class TreeSearch:
         """Yield the roots of a turn's moves, piece by piece."""
         left = self._most_roots(trees)
         while left > 0:
-            count = min(left, self._limit, max(1, PIECE // trees.most))
+            count = min(left, self._limit, max(1, self.manners.piece // trees.most))
             yield trees.roots[self.rng.integers(len(trees.roots), size=count)]
             left -= count
 
     def _most_roots(self, trees: Trees) -> int:
         core = self.compact.num_nodes - trees.factors.core
-        return max(1, int(SWEEP * core) // trees.most)
+        return max(1, int(self.manners.sweep * core) // trees.most)
 
     def _squeeze(self) -> Iterator[None]:
         """Lower the usage where it passes the capacity until it does so nowhere."""
         c = self.compact
         prices, extra = self._prices.copy(), 0.0
-        for turn in range(DOUBLINGS):
+        for turn in range(self.manners.doublings):
             usage = self._usage()
             over = usage > c.capacity
             if not over.any():
@@ -347,7 +353,7 @@ class TreeSearch:
             roots = self.rng.permutation(roots_at(self.factors, c, over))
             roots = roots[: self._most_roots(trees)]
             while len(roots):
-                count = min(self._limit, max(1, PIECE // trees.most))
+                count = min(self._limit, max(1, self.manners.piece // trees.most))
                 self.moves(roots[:count], trees, prices, within)
                 roots = roots[count:]
                 yield
@@ -360,7 +366,7 @@ class TreeSearch:
         return bool(over[self.compact.first[v] : self.compact.last[v]].any())
 
     def _jitter(self) -> float:
-        return 1.0 + JITTER * (2.0 * float(self.rng.random()) - 1.0)
+        return 1.0 + self.manners.jitter * (2.0 * float(self.rng.random()) - 1.0)
 
     def _keep_best(self) -> None:
         cost = self.cost_of(self.board.choice)
@@ -375,25 +381,29 @@ def tree_sizes(most: float) -> list[int]:
     )
 
 
-FIRST_PAIRS = 2000
-"""Open pairs of the first window."""
-
-SECONDS = 0.1
-"""CP-SAT's deterministic seconds per window: the length of one step of a search, after which others
-get their turn."""
-
-
 class Windows:
     """Windows on one problem.
 
     Attributes
     ----------
     pairs : about how many pairs of strategies the next window leaves open.
+
+    Parameters
+    ----------
+    first_pairs : of the first window. seconds : deterministic ones of CP-SAT per window: the length
+    of one step of a search, after which others get their turn.
     """
 
-    def __init__(self, compact: Compact, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        compact: Compact,
+        rng: np.random.Generator,
+        first_pairs: int = 2000,
+        seconds: float = 0.1,
+    ) -> None:
         self.compact, self.rng = compact, rng
-        self.pairs = FIRST_PAIRS
+        self.pairs = self.first_pairs = first_pairs
+        self.seconds = seconds
 
     def improve(self, choice: Ints, cost: int, other: Ints | None = None) -> Ints | None:
         """Return a choice of less than `cost`, that of `choice`, which differs in a window, and has
@@ -417,7 +427,7 @@ class Windows:
         found = solve_rest(
             rest,
             below,
-            seconds=SECONDS,
+            seconds=self.seconds,
             deterministic=True,
             seed=int(self.rng.integers(2**31)),
         )
@@ -429,7 +439,7 @@ class Windows:
         return None if found.choice is None else inner.expand(found.choice)
 
     def _shrink(self) -> None:
-        self.pairs = max(FIRST_PAIRS // 8, self.pairs // 2)
+        self.pairs = max(self.first_pairs // 8, self.pairs // 2)
 
     def _window(self, choice: Ints, sizes: Ints) -> Flags:
         """Return which nodes are free, if they have so many strategies there: more than one."""

@@ -317,6 +317,17 @@ def chain_choices(f, width):
 
 
 @inner
+def _cheapest(f, start, at, size):
+    """Return the cheapest of `size` strategies from `start` with the row of a table at `at`."""
+    best, least = 0, np.inf
+    for x in range(size):
+        value = f.base[start + x] + f.turned[at + x]
+        if value < least:
+            best, least = x, value
+    return best
+
+
+@inner
 def _followed(f, weight):
     """Return usages by weights of strategies; write those of trees, by the weights of their
     parents' strategies.
@@ -328,13 +339,7 @@ def _followed(f, weight):
         for y in range(f.node_ptr[w + 1] - f.node_ptr[w]):
             share = weight[f.node_ptr[w] + y]
             if share > 0.0:
-                best, least = 0, np.inf
-                at = f.edge_ptr[e] + y * size
-                for x in range(size):
-                    value = f.base[start + x] + f.turned[at + x]
-                    if value < least:
-                        best, least = x, value
-                weight[start + best] += share
+                weight[start + _cheapest(f, start, f.edge_ptr[e] + y * size, size)] += share
     expected = np.zeros(len(f.node_ptr) - 1)
     for v in range(len(expected)):
         for x in range(f.node_ptr[v], f.node_ptr[v + 1]):
