@@ -60,6 +60,38 @@ def gpt(
     return Gpt().eval(), (torch.randint(0, WORDS, (batch, tokens)),)
 
 
+def masked(layers: int = 2, width: int = WIDTH) -> tuple[Any, tuple[Any, ...]]:
+    """Return a decoder that makes its positions and its mask itself, from the number of tokens."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(width, width)
+
+        def forward(self, x, mask):
+            return x + mask @ self.mix(x)
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.position = nn.Embedding(WORDS, width), nn.Embedding(TOKENS, width)
+            self.layers = nn.ModuleList(Block() for _ in range(layers))
+
+        def forward(self, ids):
+            rows = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            x = self.embed(ids) + self.position(rows)
+            mask = (columns[:, None] >= rows).to(x.dtype)
+            for layer in self.layers:
+                x = layer(x, mask)
+            return x
+
+    torch.manual_seed(5)
+    return Decoder().eval(), (torch.randint(0, WORDS, (2, TOKENS)),)
+
+
 def resnet(batch: int = 2, width: int = 8, size: int = 16) -> tuple[Any, tuple[Any, ...]]:
     """Return a ResNet-like classifier with batch norms, and images."""
     import torch

@@ -5,7 +5,8 @@ A module whose ops all share a device is named as a whole, so the map has the sh
 framework with a map moves the inputs of every named module to its device; what a module around the
 named ones computes itself, it computes where the tensors are. So a placement can be told as a map
 only where such an op finds its inputs on one device, and a module without modules inside lies on
-one device. `--group block` finds placements that can be told so.
+one device; positions and masks that it makes itself from nothing that is placed are made where they
+are read. `--group block` finds placements that can be told so.
 
 An ONNX exporter folds away what it can compute, and the name of a parameter with it. A map without
 it is refused by the framework, so such names come beside the file (`parameters`): each goes to the
@@ -22,7 +23,7 @@ from placeopt.exports.job import Exported, text_file
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from placeopt.exports.job import Job
     from placeopt.programs.calls import Program
@@ -33,7 +34,7 @@ SHOWN = 4
 
 def export(job: Job) -> Exported:
     """Return the map from module path to device: "cuda:1" as 1, anything else by its name."""
-    table = ModuleDevices(job.program, job.home.tolist(), job.parameters)
+    table = ModuleDevices(job.program, job.home.tolist(), job.parameters, job.constants)
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
     moved = table.moved
@@ -60,6 +61,7 @@ class ModuleDevices:
     program: Program
     home: Sequence[int]  # (num_calls,) device
     parameters: Sequence[str] = ()  # names that the program may not hold
+    constants: Collection[int] = ()  # calls that are made wherever they are read
 
     def __post_init__(self) -> None:
         self.moved = 0
@@ -169,9 +171,8 @@ class ModuleDevices:
         actual: list[int] = []
         for i, call in enumerate(self.program.calls):
             named = _named(call.module, found)
-            sources = {actual[j] for j in call.inputs} | {
-                found[name] for name in call.weights if name in found
-            }
+            sources = {actual[j] for j in call.inputs if j not in self.constants}
+            sources |= {found[name] for name in call.weights if name in found}
             if named is not None:
                 actual.append(named)
             elif len(sources) > 1:

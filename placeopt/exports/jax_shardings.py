@@ -76,7 +76,8 @@ def _modules(job: Job) -> dict[str, int]:
     modules.
     """
     if is_torch_program(job.model) or is_onnx_program(job.model):
-        return ModuleDevices(job.program, job.home.tolist(), job.parameters).shortest()
+        home = job.home.tolist()
+        return ModuleDevices(job.program, home, job.parameters, job.constants).shortest()
     problem = job.problem
     calls = [Call(name, "", name.replace("/", "."), ()) for name in problem.op_names]
     return ModuleDevices(

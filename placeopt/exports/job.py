@@ -12,7 +12,7 @@ from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
 from placeopt.model.files import MAX_BYTES, parse_json, read_text, regular_file, write_text
 from placeopt.model.shown import Shown
-from placeopt.programs.calls import homes
+from placeopt.programs.calls import constants, homes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_torch_program, torch_program
 
@@ -135,10 +135,18 @@ class Job:
     @cached_property
     def home(self) -> Ints:
         """Device of every call of the program, shape (num_calls,)."""
+        return homes(self.program, self._placed_calls)
+
+    @cached_property
+    def constants(self) -> set[int]:
+        """Calls of the program that are constants, made wherever they are read."""
+        return constants(self.program, self._placed_calls)
+
+    @cached_property
+    def _placed_calls(self) -> dict[str, int]:
+        """Device of every op by the name of its call."""
         alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
-        return homes(
-            self.program, {alias.get(name, name): device for name, device in self.placed.items()}
-        )
+        return {alias.get(name, name): device for name, device in self.placed.items()}
 
 
 def parameter_names(path: str | Path) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from placeopt.model.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from placeopt.model.arrays import Ints
 
@@ -99,6 +99,21 @@ def homes(program: Program, placed: Mapping[str, int]) -> Ints:
         )
         raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
     return spread(program, device)
+
+
+def constants(program: Program, placed: Collection[str]) -> set[int]:
+    """Return the calls that are folded away and read nothing that is not, no stored tensor either:
+    positions and masks, which a module makes wherever it reads them.
+
+    Parameters
+    ----------
+    placed : names of the ops of a placement.
+    """
+    found: set[int] = set()
+    for i, call in enumerate(program.calls):
+        if call.name not in placed and not call.weights and found.issuperset(call.inputs):
+            found.add(i)
+    return found
 
 
 def spread(program: Program, device: Ints) -> Ints:

@@ -241,6 +241,25 @@ def test_the_device_map_is_short_and_true(case):
         assert len({found[p] for p in found if p.startswith(f"{path}.")}) > 1
 
 
+def test_what_a_module_makes_itself_is_made_where_it_is_read():
+    """Positions and a mask of the decoder's own, read by embeddings on one device and layers on
+    another, keep no placement by block from being told as a map.
+    """
+    pytest.importorskip("torch")
+    case = Case(*user_models.masked())
+    seen = set()
+    for seed in range(8):
+        found = case.export(case.by_block(seed), "device-map", devices=("0", "1"))
+        seen.add(tuple(sorted(found.items())))
+    assert len(seen) > 3
+    assert any(
+        len({device for path, device in row if path.startswith("layers.")} | {dict(row)["embed"]})
+        > 1
+        for row in seen
+        if "embed" in dict(row)
+    )
+
+
 def test_everything_on_one_device_is_one_entry(small):
     """The map of a placement on one device names the model itself; CUDA devices are numbers."""
     assert small.export(
