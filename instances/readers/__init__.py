@@ -181,9 +181,7 @@ def locate(
     """Return the file of a source and its format; `?name=value&...` and `#NAME` go into
     `options`.
     """
-    format = "placeopt" if format == "json" else format
-    if format is not None and format not in FORMATS:
-        raise InputError(f"format '{format}' is not known; {did_you_mean(format, FORMATS)}")
+    format = _known_format(format)
     text, found = str(source), {} if options is None else options
     if "?" in text and not _exists(text):
         text, _, query = text.partition("?")
@@ -199,15 +197,26 @@ def locate(
     if "#" in text and not _exists(text):
         text, _, found["graph"] = text.partition("#")
     path = regular_file(text)
-    if format is None:
-        from placeopt.instances.readers.detect import detect
+    return path, FORMATS[format or _detected(path)]
 
-        try:
-            format = detect(path)
-        except InputError as error:
-            known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
-            raise InputError(f"{path}: {error}{known}") from error
-    return path, FORMATS[format]
+
+def _known_format(format: str | None) -> str | None:
+    """Return the name in FORMATS of a format that was asked for."""
+    format = "placeopt" if format == "json" else format
+    if format is not None and format not in FORMATS:
+        raise InputError(f"format '{format}' is not known; {did_you_mean(format, FORMATS)}")
+    return format
+
+
+def _detected(path: Path) -> str:
+    """Recognise the format of a file; where it is none of them, say which there are."""
+    from placeopt.instances.readers.detect import detect
+
+    try:
+        return detect(path)
+    except InputError as error:
+        known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
+        raise InputError(f"{path}: {error}{known}") from error
 
 
 def _parse_query(query: str, given: dict[str, Any]) -> dict[str, str]:

@@ -70,30 +70,24 @@ class OpColumns:
     """
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
-        if len(keys) > MAX_ATTRIBUTES:
-            raise InputError(
-                f"expected at most {MAX_ATTRIBUTES} attributes of an op, received {len(keys)}"
-            )
-        words = [str(key).strip() for key in keys]
-        table = {word.lower(): at for at, word in enumerate(words)}
+        table = _positions(keys, "an op")
         self.keys = keys
         self.fields = [(table[column], column) for column in DEFAULTS if column in table]
-        self.fields += [
-            (table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"
-        ]
-        split = [(at, word.partition(":")) for at, word in enumerate(words)]
+        self.fields += [(table[alias], "type") for alias in TYPE_ALIASES[1:] if alias in table]
+        parts = [str(key).strip().partition(":") for key in keys]
         self.kinds = [
-            (at, kind) for at, (head, colon, kind) in split if colon and head.lower() == "time"
+            (at, kind)
+            for at, (head, colon, kind) in enumerate(parts)
+            if colon and head.lower() == "time"
         ]
-        times = [names.node_time.lower()] if names.node_time else TIME_ALIASES
-        self.plain = [table[name] for name in times if name in table]
+        self.plain = _columns_of(table, names.node_time, TIME_ALIASES)
 
     def add(self, draft: Draft, key: Any, values: Sequence[Any], where: Place) -> None:
         """Add an op; `values` are in the order of the keys, empty ones count as absent."""
         fields: dict[str, Any] = {}
         for at, column in self.fields:
             value = values[at]
-            if value is None or value == "" or column in fields:
+            if not _given(value) or column in fields:
                 continue
             default = DEFAULTS[column]
             if column in LABEL_COLUMNS:
@@ -107,10 +101,9 @@ class OpColumns:
             for at, kind in self.kinds
             if _given(values[at])
         }
-        if not times:
-            at = next((at for at in self.plain if _given(values[at])), -1)
-            if at >= 0:
-                times["*"] = _measured(values[at], where, str(self.keys[at]))
+        at = -1 if times else _first_given(self.plain, values)
+        if at >= 0:
+            times["*"] = _measured(values[at], where, str(self.keys[at]))
         draft.op(key, where, times=times, **fields)
 
     def add_all(
@@ -128,8 +121,7 @@ class OpColumns:
             if column in fields or isinstance(DEFAULTS[column], bool):
                 return False
             if column in LABEL_COLUMNS:
-                label = {value: one_line(value, 200) for value in set(columns[at])}
-                fields[column] = [label[value] for value in columns[at]]
+                fields[column] = _labels(columns[at])
             else:
                 fields[column] = all_ticks(columns[at])
         kinds = self.kinds or [(at, "*") for at in self.plain[:1]]
@@ -146,21 +138,12 @@ class EdgeColumns:
     """
 
     def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
-        if len(keys) > MAX_ATTRIBUTES:
-            raise InputError(
-                f"expected at most {MAX_ATTRIBUTES} attributes of an edge, received {len(keys)}"
-            )
-        table = {str(key).strip().lower(): at for at, key in enumerate(keys)}
+        table = _positions(keys, "an edge")
         self.keys = keys
         size = names.edge_bytes.lower()
-        sizes = [size] if size else BYTES_ALIASES
-        times = (
-            [names.edge_time.lower()]
-            if names.edge_time
-            else [x for x in TRANSFER_ALIASES if x != size]
-        )
-        self.sizes = [table[name] for name in sizes if name in table]
-        self.times = [table[name] for name in times if name in table]
+        times = [alias for alias in TRANSFER_ALIASES if alias != size]
+        self.sizes = _columns_of(table, size, BYTES_ALIASES)
+        self.times = _columns_of(table, names.edge_time, times)
         self.shape, self.tensor = table.get("shape"), table.get("tensor")
 
     def add(
@@ -168,10 +151,10 @@ class EdgeColumns:
     ) -> None:
         """Add an edge; without `tensor` it is a tensor of its own."""
         size, time, shape, tensor = 0, UNKNOWN, None, None
-        at = next((at for at in self.sizes if _given(values[at])), -1)
+        at = _first_given(self.sizes, values)
         if at >= 0:
             size = ticks(values[at], where, str(self.keys[at]))
-        at = next((at for at in self.times if _given(values[at])), -1)
+        at = _first_given(self.times, values)
         if at >= 0 and str(values[at]).strip() != str(UNKNOWN):
             time = ticks(values[at], where, str(self.keys[at]))
         if self.shape is not None and _given(values[self.shape]):
@@ -186,16 +169,35 @@ class EdgeColumns:
         """
         if self.tensor is not None or self.shape is not None:
             return False
-        sizes = all_ticks(columns[2 + self.sizes[0]]) if self.sizes else None
-        times = all_ticks(columns[2 + self.times[0]]) if self.times else None
-        if (
-            (self.sizes and sizes is None)
-            or (self.times and times is None)
-            or not (all(columns[0]) and all(columns[1]))
-        ):
+        numbers = {
+            what: all_ticks(columns[2 + places[0]])
+            for what, places in (("sizes", self.sizes), ("ticks", self.times))
+            if places
+        }
+        if None in numbers.values() or not (all(columns[0]) and all(columns[1])):
             return False
-        draft.edges(columns[0], columns[1], lines, sizes=sizes, ticks=times)
+        draft.edges(columns[0], columns[1], lines, **numbers)
         return True
+
+
+def _positions(keys: tuple[Any, ...], what: str) -> dict[str, int]:
+    """Return where each attribute stands, by its name in small letters."""
+    if len(keys) > MAX_ATTRIBUTES:
+        raise InputError(
+            f"expected at most {MAX_ATTRIBUTES} attributes of {what}, received {len(keys)}"
+        )
+    return {str(key).strip().lower(): at for at, key in enumerate(keys)}
+
+
+def _columns_of(table: dict[str, int], name: str, aliases: Iterable[str]) -> list[int]:
+    """Return where an attribute stands, or without its name all of its aliases that are there."""
+    return [table[alias] for alias in ([name.lower()] if name else aliases) if alias in table]
+
+
+def _labels(values: Sequence[str]) -> list[str]:
+    """Make one short line of each label; few are distinct."""
+    label = {value: one_line(value, 200) for value in set(values)}
+    return [label[value] for value in values]
 
 
 op_columns = lru_cache(maxsize=512)(OpColumns)
@@ -230,6 +232,11 @@ class AttributeDraft(Draft):
 
 def _given(value: Any) -> bool:
     return value is not None and value != ""
+
+
+def _first_given(places: list[int], values: Sequence[Any]) -> int:
+    """Return the first of the places that holds a value, -1 if none does."""
+    return next((at for at in places if _given(values[at])), -1)
 
 
 def op_attributes(graph: OpGraph) -> Iterator[dict[str, str | int | bool]]:

@@ -65,12 +65,7 @@ def read(
     tick_seconds : length of a tick of the times in the tables.
     """
     tables = _tables(read_text(path, max_bytes=max_bytes))
-    ops = next((t for t in tables if is_op_header(t[0][1])), None)
-    links = next((t for t in tables if is_edge_header(t[0][1])), None)
-    stray = next((t for t in tables if t is not ops and t is not links), None)
-    if stray is not None or not tables:
-        header = ",".join(stray[0][1])[:60] if stray else "an empty file"
-        raise InputError(f"expected the header op,... or source,target,..., received {header}")
+    ops, links = _ops_and_edges(tables)
     stem = path.name.removesuffix(".csv").removesuffix(".ops")
     other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
     if links is None and (edges or other.exists()):
@@ -82,6 +77,17 @@ def read(
     if links is not None:
         _add_edges(draft, links, names, known=ops is not None)
     return draft.build()
+
+
+def _ops_and_edges(tables: list[Table]) -> tuple[Table | None, Table | None]:
+    """Tell the op table from the edge table; refuse a third one, and a file without any."""
+    ops = next((t for t in tables if is_op_header(t[0][1])), None)
+    links = next((t for t in tables if is_edge_header(t[0][1])), None)
+    stray = next((t for t in tables if t is not ops and t is not links), None)
+    if stray is not None or not tables:
+        header = ",".join(stray[0][1])[:60] if stray else "an empty file"
+        raise InputError(f"expected the header op,... or source,target,..., received {header}")
+    return ops, links
 
 
 def _edge_table(path: Path, max_bytes: int) -> Table:
@@ -180,19 +186,22 @@ def _plain_tables(text: str) -> list[Table] | None:
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error:
         return None
-    unusual = [number for number, row in enumerate(rows) if not row or not row[0]]
+    gaps = [number for number, row in enumerate(rows) if not row]
     tables: list[Table] = []
-    for begin, end in itertools.pairwise([-1, *unusual, len(rows)]):
+    for begin, end in itertools.pairwise([-1, *gaps, len(rows)]):
         table = rows[begin + 1 : end]
-        if end < len(rows) and rows[end]:
-            return None  # cells, but not the first
+        if table and not _is_plain(table):
+            return None
         if table:
-            if len(set(map(len, table))) > 1 or len({cell.lower() for cell in table[0]}) < len(
-                table[0]
-            ):
-                return None
             tables.append(list(zip(range(begin + 2, end + 1), table, strict=True)))
     return tables
+
+
+def _is_plain(table: list[list[str]]) -> bool:
+    """Whether every row begins with a cell and is as wide as the header, whose cells differ."""
+    distinct = {cell.lower() for cell in table[0]}
+    even = set(map(len, table)) == {len(distinct)}
+    return even and all(row[0] for row in table)
 
 
 def write(graph: OpGraph) -> str:

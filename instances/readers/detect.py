@@ -162,27 +162,33 @@ def _json(text: str, _: Path) -> str:
             return "placeopt"
         raise InputError(f"holds placeopt/{found[1]}, expected a graph (placeopt/opgraph)")
     keys = set(re.findall(r'"([A-Za-z_]{1,40})"\s*:', text))
-    if keys & {"maxFPGAs", "maxSizePerFPGA", "fpgaLatency", "supportedOnFpga"}:
-        return "dnn-partitioning"
-    if keys & {"schemaVersion", "workflow"}:
-        return "wfcommons"
-    if {"fpgas", "cpus"} <= keys:
+    known = {"", *keys}
+    kinds = (kind for key, some, kind in _JSON_KEYS if key in known and keys & set(some.split()))
+    kind = next(kinds, None)
+    if kind == "split":
         raise InputError(
             "this is a split of a dnn-partitioning graph, not a graph: "
             "placeopt verify GRAPH.json SPLIT.json"
         )
-    if {"directed", "multigraph"} & keys and "nodes" in keys:
-        return "node-link"
-    if {"work", "edges"} <= keys:
-        return "graphs-json"
-    if "nodes" in keys and {"links", "edges", "source"} & keys:
-        return "node-link"
+    if kind:
+        return kind
     if "device" in keys:
         raise InputError("this is a placement file, not a graph")
     if not keys:
         raise InputError("not valid JSON, or an object without keys; write the file again")
     shown = ", ".join(sorted(keys)[:6])
     raise InputError(f"JSON of no known graph format (its first keys: {shown})")
+
+
+# What JSON is, by a key that it has (if any) and keys of which it has one; the first that holds.
+_JSON_KEYS = (
+    ("", "maxFPGAs maxSizePerFPGA fpgaLatency supportedOnFpga", "dnn-partitioning"),
+    ("", "schemaVersion workflow", "wfcommons"),
+    ("fpgas", "cpus", "split"),
+    ("nodes", "directed multigraph", "node-link"),
+    ("work", "edges", "graphs-json"),
+    ("nodes", "links edges source", "node-link"),
+)
 
 
 def _xml(text: str, _: Path) -> str:

@@ -43,6 +43,8 @@ from placeopt.model.files import read_json
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
 
@@ -222,28 +224,34 @@ def read_split(
         )
     device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data
-    holders = [
-        (key, kind, index, holder)
-        for key, kind in HOLDERS
-        for index, holder in enumerate(rows(data, key, where))
-    ]
-    for key, kind, index, holder in holders:
-        own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
-        ops = _ops(holder, op_of, f"{where}: {key}[{index}]")
-        if ops and index >= len(own):
-            raise InputError(
-                f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes in "
-                f"problem '{problem.name}'"
-            )
+    for holder, ops in _holders(data, op_of, problem, where):
         for op in ops:
             if device[op] >= 0:
                 raise InputError(f"{where}: op '{problem.op_names[op]}' is placed twice; keep one")
-            device[op] = own[index]
+            device[op] = holder
     if (device < 0).any():
         raise InputError(
             f"{where}: op '{problem.op_names[int((device < 0).argmax())]}' has no device"
         )
     return Placement(device)
+
+
+def _holders(
+    data: dict[str, Any], op_of: dict[int, int], problem: PlacementProblem, where: str
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield each device of a split that holds ops, and them."""
+    listed = [(key, kind, rows(data, key, where)) for key, kind in HOLDERS]
+    for key, kind, holders in listed:
+        own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
+        for index, holder in enumerate(holders):
+            ops = _ops(holder, op_of, f"{where}: {key}[{index}]")
+            if ops and index >= len(own):
+                raise InputError(
+                    f"{where}: {key}[{index}]: expected at most {len(own)} {key} with nodes in "
+                    f"problem '{problem.name}'"
+                )
+            if ops:
+                yield own[index], ops
 
 
 def _ops(holder: dict[str, Any], op_of: dict[int, int], where: str) -> list[int]:

@@ -59,19 +59,21 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
     comm: list[int] = []
     for op, (position, line) in enumerate(rows):
         where = f"line {position}"
-        cells = [cell.strip() for cell in line.strip().rstrip(",").split(",")]
-        if len(cells) not in (2, 3):
-            raise InputError(
-                f"{where}: expected comp,comm[,optype], received {line.strip()[:60]!r}"
-            )
+        cells = _cells(line, where)
         comm.append(ticks(cells[1], where, "comm"))
         time = ticks(cells[0], where, "comp")
-        draft.op(
-            op, where, name=f"op{op}", type=cells[2] if len(cells) == 3 else "", times={"*": time}
-        )
+        draft.op(op, where, name=f"op{op}", type="".join(cells[2:]), times={"*": time})
     for u, v in zip(sources, targets, strict=True):
         draft.edge(u, v, "line 4", tensor="output", ticks=comm[u])
     return draft.build()
+
+
+def _cells(line: str, where: str) -> list[str]:
+    """Return the cells of a row comp,comm[,optype]; a trailing comma is allowed."""
+    cells = [cell.strip() for cell in line.strip().rstrip(",").split(",")]
+    if len(cells) not in (2, 3):
+        raise InputError(f"{where}: expected comp,comm[,optype], received {line.strip()[:60]!r}")
+    return cells
 
 
 def _ids(line: str, where: str, total: int) -> list[int]:
@@ -80,6 +82,6 @@ def _ids(line: str, where: str, total: int) -> list[int]:
     if not text:
         return []
     ids = [whole(part.strip(), where, "node id") for part in text.split(",")]
-    if ids and max(ids) >= total:
+    if max(ids) >= total:
         raise InputError(f"{where}: expected node ids in 0..{total - 1}, received {max(ids)}")
     return ids

@@ -208,37 +208,37 @@ class _Parser:
         self, node: dict[str, str], edge: dict[str, str], members: dict[str, None], top: bool
     ) -> None:
         start = self.now.offset
-        plain = self.now.kind in ("id", "word") and not self.keyword("subgraph")
         group, name = self.end_point(node, edge)
-        if plain and self.now.kind == "=":
+        if name is not None and self.now.kind == "=":
             self.advance()
             value = self.identifier()
             if top:
                 self.attributes[name] = value
             return
-        groups = [group]
-        if plain:
+        if name is not None:
             self.add_node(name, node, start)
-        while self.now.kind in ("->", "--"):
-            if self.now.kind == "--":
-                raise self.fail("'->' (the graph is directed)")
-            self.advance()
-            at = self.now.offset
-            plain = self.now.kind in ("id", "word") and not self.keyword("subgraph")
-            group, name = self.end_point(node, edge)
-            if plain:
-                self.add_node(name, node, at)
-            groups.append(group)
+        groups = [group, *self.further_groups(node, edge)]
         found = self.attribute_lists()
-        for one in groups:
-            members.update(dict.fromkeys(one))
+        members.update(dict.fromkeys(itertools.chain(*groups)))
         if len(groups) == 1:
-            if plain:
+            if name is not None:
                 self.nodes[name][1].update(found)
             return
         attributes, line = {**edge, **found}, self.line(start)
         for sources, targets in itertools.pairwise(groups):
             self.connect(sources, targets, attributes, line)
+
+    def further_groups(self, node: dict[str, str], edge: dict[str, str]) -> Iterator[list[str]]:
+        """Parse `-> end point` as often as it comes; yield the nodes of each."""
+        while self.now.kind in ("->", "--"):
+            if self.now.kind == "--":
+                raise self.fail("'->' (the graph is directed)")
+            self.advance()
+            at = self.now.offset
+            group, name = self.end_point(node, edge)
+            if name is not None:
+                self.add_node(name, node, at)
+            yield group
 
     def connect(
         self, sources: list[str], targets: list[str], attributes: dict[str, str], line: int
@@ -253,14 +253,15 @@ class _Parser:
             )
         self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
-    def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
-        """Parse a node (its port is dropped) or a subgraph; return its nodes and the name."""
+    def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str | None]:
+        """Parse a node (its port is dropped) or a subgraph; return its nodes and a node's name."""
         if self.keyword("subgraph"):
             self.advance()
-            name = self.identifier() if self.now.kind in ("id", "word") else ""
-            return self.block(node, edge), name
+            if self.now.kind in ("id", "word"):
+                self.identifier()
+            return self.block(node, edge), None
         if self.now.kind == "{":
-            return self.block(node, edge), ""
+            return self.block(node, edge), None
         name = self.identifier()
         while self.now.kind == ":":
             self.advance()

@@ -61,7 +61,7 @@ def _read_lines(draft: Draft, text: str, weight: str, default: int) -> None:
     """Read a text line by line, whatever forms its lines have."""
     times: dict[str, int] = {}
     names: dict[str, None] = {}
-    unweighted = weighted = 0  # the last lines with an edge of each kind
+    last: dict[int, int] = {}  # the last line with an edge of so many cells
     for line, row in enumerate(text.splitlines(), start=1):
         cells = parse_line(row, line)
         if not cells:
@@ -73,16 +73,15 @@ def _read_lines(draft: Draft, text: str, weight: str, default: int) -> None:
             times[cells[0]] = ticks(cells[1][1:], line, "time")
             continue
         names[cells[1]] = None
+        last[len(cells)] = line
         if len(cells) == 2:
-            unweighted = line
             draft.edge(cells[0], cells[1], line, ticks=0)
             continue
-        weighted = line
         amount = ticks(cells[2], line, "weight")
         size, time = (amount, UNKNOWN) if weight == "bytes" else (0, amount)
         draft.edge(cells[0], cells[1], line, size=size, ticks=time)
-    if unweighted and weighted:
-        raise InputError(f"line {unweighted}: the edge has no weight, but others have one")
+    if len(last) > 1:
+        raise InputError(f"line {last[2]}: the edge has no weight, but others have one")
     for name in names:
         draft.op(name, name, times={"*": times.get(name, default)})
 
@@ -145,19 +144,14 @@ def parse_line(line: str, number: int) -> list[str]:
     """
     line = line.partition("#")[0]
     cells = line.split()
-    if len(cells) in (2, 3) and not any(mark in line for mark in (":", ",", "{", "->")):
+    if len(cells) in (0, 2, 3) and not _MARK.search(line):
         return cells  # nearly every line of a large file
     line = line.strip()
-    if not line:
-        return []
     text, brace, data = line.partition("{")
     name, colon, time = text.rpartition(":")
     if colon and not brace and len(name.split()) == len(time.split()) == 1:
         return [name.strip(), f":{time.strip()}"]
-    source, arrow, rest = text.partition("->")
-    cells = [source, *rest.strip().split(",")] if arrow else text.rstrip().split(",")
-    empty = any(not cell.strip() for cell in cells)
-    cells = [part for cell in cells for part in cell.split()]
+    cells = _separated(text)
     if brace:
         weights = _WEIGHT.findall(" ".join(data.split()))
         if len(weights) > 1 or not data.endswith("}"):
@@ -165,8 +159,15 @@ def parse_line(line: str, number: int) -> list[str]:
                 f"line {number}: expected one 'weight' in {{...}}, received {line[:60]!r}"
             )
         cells += map(str.strip, weights)
-    if empty or len(cells) not in (2, 3):
+    if len(cells) not in (2, 3):
         raise InputError(
             f"line {number}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}"
         )
     return cells
+
+
+def _separated(text: str) -> list[str]:
+    """Split at an arrow, commas and spaces; no cells where there is nothing between two of them."""
+    source, arrow, rest = text.partition("->")
+    cells = [source, *rest.strip().split(",")] if arrow else text.rstrip().split(",")
+    return " ".join(cells).split() if all(map(str.strip, cells)) else []

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,11 @@ from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from placeopt.instances.readers.model_ir import Model, Node, Shape, Value
+
+    Check = Callable[[Node, list[Shape | None], Shape], bool]
 
 
 DEFAULT_BYTES = 2**20
@@ -84,16 +87,12 @@ def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False
     resident, parameters, colocation = _weights(
         model, _sources(model, views), tie=shared == "colocate"
     )
-    triples, sizes, shapes = _tensors(model)
-    _refuse_overflow(model, costs, resident, parameters, triples, sizes)
-    names = _distinct([node.name for node in model.nodes])
+    tensors, shapes = _tensors(model)
+    _refuse_overflow(model, costs, resident, parameters, tensors)
     return OpGraph.from_tensors(
         model.name,
-        names,
-        [
-            (producer, size, consumers)
-            for (producer, consumers), size in zip(triples, sizes, strict=True)
-        ],
+        _distinct([node.name for node in model.nodes]),
+        tensors,
         op_types=tuple(node.type for node in model.nodes),
         layer=tuple(node.layer for node in model.nodes),
         flops=np.array([cost.flops for cost in costs], np.int64),
@@ -103,7 +102,7 @@ def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False
         colocation=np.array(colocation, np.int64),
         unshaped=np.array(unshaped, np.bool_),
         **_no_time(views),
-        shapes=tuple(shapes) if len(shapes) == len(triples) else (),
+        shapes=shapes,
     )
 
 
@@ -132,15 +131,14 @@ def _refuse_overflow(
     costs: list[Cost],
     resident: list[int],
     parameters: list[int],
-    tensors: list[tuple[int, list[int]]],
-    sizes: list[int],
+    tensors: list[tuple[int, int, list[int]]],
 ) -> None:
     """Refuse sizes beyond 2^62, which only a damaged file has, and name the op."""
     numbers = [
         max(c.flops, c.bytes_moved, r, p)
         for c, r, p in zip(costs, resident, parameters, strict=True)
     ]
-    for (producer, _), size in zip(tensors, sizes, strict=True):
+    for producer, size, _ in tensors:
         numbers[producer] = max(numbers[producer], size)
     for node, number in zip(model.nodes, numbers, strict=True):
         if number >= MAX_SUM:
@@ -154,9 +152,7 @@ def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
     """Return the cost of every node, and whether it rests on an unknown shape."""
     read = {name for node in model.nodes for name in node.inputs} | set(model.outputs)
     found = [_cost(model, node, read) for node in model.nodes]
-    sound = [cost for cost, sure in found if cost is not None and sure]
-    sound = sound or [cost for cost, _ in found if cost is not None]
-    typical = _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
+    typical = _typical_bytes(found)
     alike: dict[str, list[int]] = {}
     for node, (cost, sure) in zip(model.nodes, found, strict=True):
         if cost is not None and sure:
@@ -165,6 +161,13 @@ def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
         cost or Cost(0, _median(alike.get(node.type, []), typical))
         for node, (cost, _) in zip(model.nodes, found, strict=True)
     ], [not sure for _, sure in found]
+
+
+def _typical_bytes(found: list[tuple[Cost | None, bool]]) -> int:
+    """Return the median of the bytes that ops move, of those without a doubt if there are any."""
+    sound = [cost for cost, sure in found if cost is not None and sure]
+    sound = sound or [cost for cost, _ in found if cost is not None]
+    return _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
 
 
 def _cost(model: Model, node: Node, read: set[str]) -> tuple[Cost | None, bool]:
@@ -191,8 +194,9 @@ def _weights(
 
     `together` are pairs of ops that share a device anyway.
     """
-    n = len(model.nodes)
-    resident, parameters = [0] * n, [0] * n
+    resident, parameters = map(
+        list, zip(*(_merged(model, node) for node in model.nodes), strict=True)
+    )
     users, learned = _users(model)
     together = list(together)
     for root, by in users.items():
@@ -205,17 +209,20 @@ def _weights(
         else:
             for i in ops:
                 resident[i] += value.bytes
-    for i, node in enumerate(model.nodes):
-        learned_values = max(0, node.scale) + max(0, node.shift)
-        parameters[i] += learned_values
-        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
-            resident[i] += 4 * learned_values
-        elif node.shift > 0 and not _has_bias(model, node):
-            resident[i] += 4 * node.shift
-        if node.extra is not None:
-            resident[i] += node.extra.resident
-            parameters[i] += node.extra.parameters
-    return resident, parameters, _groups(n, together)
+    return resident, parameters, _groups(len(model.nodes), together)
+
+
+def _merged(model: Model, node: Node) -> tuple[int, int]:
+    """Return bytes and parameters of what an op holds besides constants: scales and shifts that
+    were fused into it, and a nested graph.
+    """
+    resident, parameters = 0, max(0, node.scale) + max(0, node.shift)
+    if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
+        resident = 4 * parameters
+    elif node.shift > 0 and not _has_bias(model, node):
+        resident = 4 * node.shift
+    nested = node.extra or Cost(0, 0)
+    return resident + nested.resident, parameters + nested.parameters
 
 
 def _groups(count: int, together: list[tuple[int, int]]) -> list[int]:
@@ -246,17 +253,22 @@ def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
     learned: dict[str, bool] = {}
     for i, node in enumerate(model.nodes):
         weighty = node.rule in op_costs.WEIGHT_RULES
-        for position, name in enumerate(node.inputs):
-            value = model.values[name] if name else None
-            if value is None or not value.constant:
-                continue
-            root = value.root or name
-            stored = model.values[root]
-            is_weight = weighty and len(value.shape or ()) >= 2 and _is_parameter(stored, weighty)
-            users.setdefault(root, {})[i] = users.get(root, {}).get(i, False) or is_weight
+        for position, root, value in _constants(model, node):
+            holds = _is_parameter(model.values[root], weighty)
+            is_weight = weighty and len(value.shape or ()) >= 2 and holds
+            by = users.setdefault(root, {})
+            by[i] = by.get(i, False) or is_weight
             counts = value.learned and position not in node.attrs.get("buffers", ())
-            learned[root] = learned.get(root, False) or (counts and _is_parameter(stored, weighty))
+            learned[root] = learned.get(root, False) or (counts and holds)
     return users, learned
+
+
+def _constants(model: Model, node: Node) -> Iterator[tuple[int, str, Value]]:
+    """Yield (position, stored constant that it is a view of, value) of the constant inputs."""
+    for position, name in enumerate(node.inputs):
+        if name and model.values[name].constant:
+            value = model.values[name]
+            yield position, value.root or name, value
 
 
 def _has_bias(model: Model, node: Node) -> bool:
@@ -278,23 +290,37 @@ def _is_parameter(value: Value, weighty: bool) -> bool:
     )
 
 
-def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list[tuple[int, ...]]]:
-    """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes
-    and shapes.
+def _tensors(
+    model: Model,
+) -> tuple[list[tuple[int, int, list[int]]], tuple[Shape | None, ...]]:
+    """Return (producer, bytes, consumers) of every tensor that somebody reads or that is a result,
+    and their shapes, none unless all are known.
     """
+    consumers = _consumers(model)
+    made = [
+        (i, name)
+        for i, node in enumerate(model.nodes)
+        for name in node.outputs
+        if name in consumers
+    ]
+    values = [model.values[name] for _, name in made]
+    typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
+    tensors = [
+        (i, typical if value.shape is None else value.bytes, consumers[name])
+        for (i, name), value in zip(made, values, strict=True)
+    ]
+    known = all(value.known for value in values)
+    return tensors, tuple(value.shape for value in values) if known else ()
+
+
+def _consumers(model: Model) -> dict[str, list[int]]:
+    """Return the ops that read each tensor; a result of the model may have none."""
     consumers: dict[str, list[int]] = {name: [] for name in model.outputs}
     for i, node in enumerate(model.nodes):
         for name in node.inputs:
             if name and not model.values[name].constant:
                 consumers.setdefault(name, []).append(i)
-    names = ((i, name) for i, node in enumerate(model.nodes) for name in node.outputs)
-    made = [(i, name) for i, name in names if name in consumers]
-    values = [model.values[name] for _, name in made]
-    known = [value for value in values if value.known]
-    typical = _median([value.bytes for value in known], DEFAULT_BYTES)
-    sizes = [typical if value.shape is None else value.bytes for value in values]
-    shapes = [tuple(d for d in value.shape or () if d is not None) for value in known]
-    return [(i, consumers[name]) for i, name in made], sizes, shapes
+    return consumers
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -312,27 +338,23 @@ def _distinct(names: list[str]) -> list[str]:
     return result
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_SAME_ELEMENTS = _words(
+_SAME_ELEMENTS = (
     "Reshape Flatten Squeeze Unsqueeze Transpose view _unsafe_view reshape flatten unflatten "
     "squeeze unsqueeze permute "
     "transpose t contiguous clone"
 )
-_SAME_SHAPE = _words(
+_SAME_SHAPE = (
     "Relu ReLU relu Sigmoid sigmoid Tanh tanh Softmax SoftMax softmax _softmax Gelu gelu silu Erf "
     "erf Exp exp Sqrt sqrt "
     "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh "
     "BatchNormalization batch_norm "
     "BatchNormInference LRN Dropout dropout layer_norm LayerNormalization"
 )
-_BROADCAST = _words(
+_BROADCAST = (
     "Add Sub Mul Div Sum Max Min Mean add sub mul div Multiply Subtract Divide Maximum Minimum"
 )
-_JOIN = _words("Concat cat concat stack")
-_OTHER_PRODUCTS = _words("MatMulNBits FusedMatMul _scaled_mm _int_mm FullyConnected")
+_JOIN = "Concat cat concat stack"
+_OTHER_PRODUCTS = ("MatMulNBits", "FusedMatMul", "_scaled_mm", "_int_mm", "FullyConnected")
 
 
 def check_shapes(model: Model) -> None:
@@ -344,17 +366,30 @@ def check_shapes(model: Model) -> None:
         With the op and the shapes.
     """
     for node in model.nodes:
-        check = next((check for holds, check in _CHECKS if holds(node)), None)
+        check = _check_of(node)
         if check is None:
             continue
-        inputs = [model.values[name].shape if name else None for name in node.inputs]
-        output = model.values[node.outputs[0]].shape if node.outputs and node.outputs[0] else None
+        inputs = [_shape(model, name) for name in node.inputs]
+        output = _shape(model, node.outputs[0]) if node.outputs else None
         if output is not None and inputs and not check(node, inputs, output):
             shapes = ", ".join("?" if shape is None else str(list(shape)) for shape in inputs)
             raise InputError(
                 f"op '{one_line(node.name)}' ({node.type}): its shapes contradict each other: "
                 f"{shapes} give {list(output)}"
             )
+
+
+def _check_of(node: Node) -> Check | None:
+    """Return what must hold of the shapes around an op of this kind, None if nothing is known."""
+    if node.type in _CHECKS:
+        return _CHECKS[node.type]
+    if node.rule == "conv":
+        return _conv
+    return _product if node.rule == "matmul" and node.type not in _OTHER_PRODUCTS else None
+
+
+def _shape(model: Model, name: str) -> Shape | None:
+    return model.values[name].shape if name else None
 
 
 def _same_elements(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -367,17 +402,13 @@ def _same_shape(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
 
 def _broadcast(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
     """Whether the output is what the inputs broadcast to."""
-    if None in inputs:
+    shapes = [shape for shape in inputs if shape is not None]
+    if len(shapes) < len(inputs):
         return True
-    if max(len(shape or ()) for shape in inputs) > len(output):
+    if max(map(len, shapes)) > len(output):
         return False
-    for axis in range(1, len(output) + 1):
-        sizes = {shape[-axis] for shape in inputs if shape is not None and len(shape) >= axis} | {
-            output[-axis]
-        }
-        if None not in sizes and (len(sizes - {1}) > 1 or (output[-axis] == 1 and sizes != {1})):
-            return False
-    return True
+    axes = zip_longest(output[::-1], *(shape[::-1] for shape in shapes), fillvalue=1)
+    return all(None in sizes or set(sizes) <= {1, sizes[0]} for sizes in axes)
 
 
 def _join(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -445,13 +476,13 @@ def _agree(a: Shape, b: Shape) -> bool:
     )
 
 
-_CHECKS: tuple[
-    tuple[Callable[[Node], bool], Callable[[Node, list[Shape | None], Shape], bool]], ...
-] = (
-    (lambda node: node.type in _SAME_ELEMENTS, _same_elements),
-    (lambda node: node.type in _SAME_SHAPE, _same_shape),
-    (lambda node: node.type in _BROADCAST, _broadcast),
-    (lambda node: node.type in _JOIN, _join),
-    (lambda node: node.rule == "conv", _conv),
-    (lambda node: node.rule == "matmul" and node.type not in _OTHER_PRODUCTS, _product),
-)
+_CHECKS: dict[str, Check] = {
+    kind: check
+    for kinds, check in (
+        (_SAME_ELEMENTS, _same_elements),
+        (_SAME_SHAPE, _same_shape),
+        (_BROADCAST, _broadcast),
+        (_JOIN, _join),
+    )
+    for kind in kinds.split()
+}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,38 +25,47 @@ def propagate_constants(model: Model) -> None:
     A view of a constant (reshaped, transposed, dequantised) stays the same stored constant;
     anything else makes a new one.
     """
-    model.nodes = [node for node in model.nodes if not _made_constant(node, model.values)]
+    kept = []
+    for node in model.nodes:
+        if _is_constant(node, model.values):
+            _mark_constant(node, model.values)
+        else:
+            kept.append(node)
+    model.nodes = kept
 
 
-def _made_constant(node: Node, values: dict[str, Value]) -> bool:
-    """Whether the outputs of a node are constants; they are marked as such."""
+def _is_constant(node: Node, values: dict[str, Value]) -> bool:
+    """Whether the outputs of a node are known, or follow from constants alone."""
     outputs = [values[name] for name in node.outputs if name]
+    if outputs and all(value.constant for value in outputs):
+        return True
     inputs = [name for name in node.inputs if name]
-    known = bool(outputs) and all(value.constant for value in outputs)
-    foldable = bool(inputs) and node.extra is None and all(values[x].constant for x in inputs)
-    if not known and not foldable:
-        return False
-    view = len(outputs) == 1 and not outputs[0].constant
-    name = _stored(node, inputs, values) if view else ""
-    if name:
-        outputs[0].root = values[name].root or name
-        outputs[0].learned = values[name].learned
+    return bool(inputs) and node.extra is None and all(values[x].constant for x in inputs)
+
+
+def _mark_constant(node: Node, values: dict[str, Value]) -> None:
+    """Mark the outputs of a node as constants, with what is stored of them."""
+    outputs = [values[name] for name in node.outputs if name]
+    if len(outputs) == 1 and not outputs[0].constant:
+        name = _stored(node, values, outputs[0])
+        if name:
+            outputs[0].root = values[name].root or name
+            outputs[0].learned = values[name].learned
     for value in outputs:
         value.constant = True
-    return True
 
 
-def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
+def _stored(node: Node, values: dict[str, Value], made: Value) -> str:
     """Return the input whose stored content a computed constant is a view of, "" if it is a new
     constant.
     """
-    if node.rule in VIEWS and node.inputs and node.inputs[0]:
-        return node.inputs[0]
-    if node.rule == "gather" and len(values[node.inputs[0]].shape or ()) > 1:
-        return node.inputs[0]  # rows of a table (positions): the table is what the model stores
-    if node.rule in POINTWISE and inputs:
-        largest = max(inputs, key=lambda name: values[name].elements)
-        made = next(values[name] for name in node.outputs if name)
+    first = node.inputs[0]
+    if node.rule in VIEWS:
+        return first
+    if node.rule == "gather" and len(values[first].shape or ()) > 1:
+        return first  # rows of a table (positions): the table is what the model stores
+    if node.rule in POINTWISE:
+        largest = max(filter(None, node.inputs), key=lambda name: values[name].elements)
         if values[largest].elements == made.elements and made.elements > 1:
             return largest
     return ""
@@ -98,28 +109,23 @@ def fuse_affine(model: Model) -> None:
     as parameters it counts one scale and one shift per channel, whatever number of remnants there
     was.
     """
-    consumers: dict[str, int] = {}
-    for node in model.nodes:
-        for name in node.inputs:
-            consumers[name] = consumers.get(name, 0) + 1
-    for name in model.outputs:
-        consumers[name] = consumers.get(name, 0) + 1
+    read = chain(*(node.inputs for node in model.nodes), model.outputs)
+    consumers = Counter(filter(None, read))
     maker: dict[str, Node] = {}
-    gone: set[int] = set()
-    for i, node in enumerate(model.nodes):
+    kept = []
+    for node in model.nodes:
         target = _fusable(node, model.values, maker, consumers)
         if target is None:
-            for name in node.outputs:
-                maker[name] = node
+            maker |= dict.fromkeys(node.outputs, node)
             if node.rule == "batch_norm":
                 _own_affine(node, model.values)
+            kept.append(node)
             continue
         scale, shift = _affine_parts(node, model.values)
         target.scale, target.shift = max(target.scale, scale), max(target.shift, shift)
         target.outputs[0] = node.outputs[0]
         maker[node.outputs[0]] = target
-        gone.add(i)
-    model.nodes = [node for i, node in enumerate(model.nodes) if i not in gone]
+    model.nodes = kept
 
 
 def _own_affine(node: Node, values: dict[str, Value]) -> None:
@@ -130,36 +136,45 @@ def _own_affine(node: Node, values: dict[str, Value]) -> None:
 
 
 def _fusable(
-    node: Node, values: dict[str, Value], maker: dict[str, Node], consumers: dict[str, int]
+    node: Node, values: dict[str, Value], maker: dict[str, Node], consumers: Counter[str]
 ) -> Node | None:
     """Return the op that `node` can be fused into, None if there is none."""
-    dynamic = [name for name in node.inputs if name and not values[name].constant]
-    if len(dynamic) != 1 or len([x for x in node.outputs if x and consumers.get(x)]) != 1:
+    dynamic = _inputs(node, values, constant=False)
+    if len(dynamic) != 1 or len([name for name in node.outputs if consumers[name]]) != 1:
         return None
     before = maker.get(dynamic[0])
-    if before is None or consumers.get(dynamic[0]) != 1 or before.outputs[0] != dynamic[0]:
+    if before is None or consumers[dynamic[0]] != 1 or before.outputs[0] != dynamic[0]:
         return None
-    if not _has_weights(before, values):
-        return None
-    first = node.inputs[0] == dynamic[0]
-    if node.rule == "batch_norm":
-        return before if first else None
-    ordered = node.attrs.get("ordered") and not first  # c - x and c / x are no affine remnants
-    affine = node.attrs.get("affine") in ("scale", "shift") and not ordered
-    return before if affine and _is_per_channel(node, before, values) else None
+    return before if _has_weights(before, values) and _is_affine(node, before, values) else None
+
+
+def _inputs(node: Node, values: dict[str, Value], *, constant: bool = True) -> list[str]:
+    """Return the inputs of a node that are constants, or those that are not."""
+    return [name for name in node.inputs if name and values[name].constant == constant]
 
 
 def _has_weights(node: Node, values: dict[str, Value]) -> bool:
     """Whether an op has weights of its own that another affine op can be merged into."""
     if node.rule == "matmul":
-        return any(values[x].constant for x in node.inputs if x)
+        return bool(_inputs(node, values))
     return node.rule in ("conv", "conv_transpose", "batch_norm")
+
+
+def _is_affine(node: Node, before: Node, values: dict[str, Value]) -> bool:
+    """Whether `node` scales or shifts the channels that `before` makes."""
+    first = node.inputs[0] == before.outputs[0]
+    if node.rule == "batch_norm":
+        return first
+    if node.attrs.get("ordered") and not first:  # c - x and c / x are no affine remnants
+        return False
+    affine = node.attrs.get("affine") in ("scale", "shift")
+    return affine and _is_per_channel(node, before, values)
 
 
 def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
     """Whether the constant that `node` adds or multiplies has one entry per channel of `before`."""
     shape = values[before.outputs[0]].shape
-    constant = next((values[x].shape for x in node.inputs if x and values[x].constant), None)
+    constant = next((values[name].shape for name in _inputs(node, values)), None)
     if shape is None or constant is None or shape != values[node.outputs[0]].shape:
         return False
     # axes are counted from the end, where broadcasting aligns them
@@ -169,12 +184,8 @@ def _is_per_channel(node: Node, before: Node, values: dict[str, Value]) -> bool:
 
 def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:
     """Return how many scales and shifts a remnant has."""
-    constants = [values[x] for x in node.inputs if x and values[x].constant]
-    learned = [
-        value
-        for value in constants
-        if value.learned and value.dtype.startswith(("float", "bfloat"))
-    ]
+    constants = (values[name] for name in _inputs(node, values))
+    learned = [v for v in constants if v.learned and v.dtype.startswith(("float", "bfloat"))]
     count = max((value.elements for value in learned), default=0)
     if node.rule == "batch_norm":
         return count, count
