@@ -98,24 +98,28 @@ def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
             "use a number of groups instead"
         )
     label = list(paths) if word == "layer" else [block_of(path) for path in paths]
-    inner = {
-        "/".join(path.split("/")[:depth])
-        for path in set(label)
-        if path
-        for depth in range(path.count("/") + 1)
-    }
+    around = {""} | (_prefixes(label) if word == "block" else set())
     pairs = _same_pass(graph)
     first: dict[str, int] = {}
-    loose = []
+    loose = set()
     for op, path in enumerate(label):
-        if path == "" or (word == "block" and path in inner):
-            loose.append(op)
+        if path in around:
+            loose.add(op)
         else:
             pairs.append((first.setdefault(path, op), op))
     if word == "block":
-        outside = set(loose)
-        pairs += [(u, v) for u, v in graph.edges.tolist() if v in outside and not graph.backward[v]]
+        pairs += [(u, v) for u, v in graph.edges.tolist() if v in loose and not graph.backward[v]]
     return pairs
+
+
+def _prefixes(paths: Sequence[str]) -> set[str]:
+    """Return the modules that other modules of the paths lie in."""
+    return {
+        "/".join(path.split("/")[:depth])
+        for path in set(paths)
+        if path
+        for depth in range(path.count("/") + 1)
+    }
 
 
 def block_of(path: str) -> str:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "placeopt/costs", 1
 
+_FITTED = ("peak_flops", "memory_bandwidth", "launch_overhead")
+"""Constants of a device that a cost file keeps."""
+
 
 @dataclass(frozen=True, eq=False)
 class OpCosts:
@@ -70,25 +73,34 @@ def costs_of(
     """Return the costs of all ops of a graph: those that were found, and fitted ones for the
     rest.
     """
-    index = {name: op for op, name in enumerate(graph.op_names)}
     seconds = {name: max(time, 1e-9) for name, (time, _) in found.items()}
     how = {name: word for name, (_, word) in found.items()}
-    ops = [index[name] for name in found if found[name][1] == MEASURED]
-    ops = [op for op in ops if graph.flops[op] + graph.bytes_moved[op] > 0]
-    device = None
-    # Fewest measured ops of different work that a device is fitted to
-    least = 4
-    if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) >= least:
-        times = [seconds[graph.op_names[op]] for op in ops]
-        device = fit_device(
-            graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind
-        ).device
+    measured = {name: seconds[name] for name, word in how.items() if word == MEASURED}
+    device = _fitted_device(graph, measured, kind, family)
     rest = [name for name in graph.op_names if name not in seconds]
     if device is not None and rest:
-        roofline = rooflines(graph, device)
-        seconds |= {name: float(device.launch_overhead + roofline[index[name]]) for name in rest}
+        times = device.launch_overhead + rooflines(graph, device)
+        of = dict(zip(graph.op_names, times.tolist(), strict=True))
+        seconds |= {name: of[name] for name in rest}
         how |= dict.fromkeys(rest, FITTED)
     return OpCosts(graph.name, kind, family, device, seconds, how)
+
+
+def _fitted_device(
+    graph: OpGraph, measured: dict[str, float], kind: str, family: str
+) -> Device | None:
+    """Fit a device to the seconds of measured ops; None where they are too few."""
+    index = {name: op for op, name in enumerate(graph.op_names)}
+    ops = [index[name] for name in measured]
+    ops = [op for op in ops if graph.flops[op] + graph.bytes_moved[op] > 0]
+    # Fewest measured ops of different work that a device is fitted to
+    least = 4
+    if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) < least:
+        return None
+    times = [measured[graph.op_names[op]] for op in ops]
+    return fit_device(
+        graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind
+    ).device
 
 
 def rooflines(graph: OpGraph, device: Device) -> Floats:
@@ -151,11 +163,7 @@ def write_costs(path: str | Path, costs: OpCosts) -> Path:
     """Write a cost file; it is replaced at once."""
     device: dict[str, Any] = {"kind": costs.kind, "family": costs.family}
     if costs.device is not None:
-        device |= {
-            key: value
-            for key, value in asdict(costs.device).items()
-            if key in ("peak_flops", "memory_bandwidth", "launch_overhead")
-        }
+        device |= {key: value for key, value in asdict(costs.device).items() if key in _FITTED}
     ops = {
         name: {"seconds": seconds, "how": costs.how[name]}
         for name, seconds in costs.seconds.items()
@@ -199,11 +207,7 @@ def _parse(data: Any, where: str) -> OpCosts:
     kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
     fitted = None
     if "peak_flops" in device:
-        numbers = [
-            _number(device.get(key), f'{where}: "device": "{key}"')
-            for key in ("peak_flops", "memory_bandwidth", "launch_overhead")
-        ]
-        fitted = Device(kind, kind, family, numbers[0], numbers[1], launch_overhead=numbers[2])
+        fitted = Device(kind, kind, family, **_constants(device, f'{where}: "device"'))
     seconds, how = {}, {}
     for name, row in ops.items():
         if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
@@ -216,6 +220,10 @@ def _parse(data: Any, where: str) -> OpCosts:
             str(row["how"]),
         )
     return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
+
+
+def _constants(device: dict[str, Any], where: str) -> dict[str, float]:
+    return {key: _number(device.get(key), f'{where}: "{key}"') for key in _FITTED}
 
 
 def _number(value: Any, where: str) -> float:

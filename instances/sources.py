@@ -141,11 +141,7 @@ def load(
         "slots": slots,
     }
     fields: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
-    if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
-        from placeopt.io.serialize import load as load_json
-
-        if says_format(source, "placeopt/problem", within=4096):
-            source = load_json(source, "problem")
+    source = _saved_problem(source)
     if isinstance(source, PlacementProblem):
         if cluster is not None:
             raise InputError(
@@ -169,6 +165,16 @@ def load(
 
     problem = lower(graph, devices, **fields)
     return problem if memory_limit is None or memory else _counting_peak(problem)
+
+
+def _saved_problem(source: Any) -> Any:
+    """Return the problem of a file that holds one, and every other source as it is."""
+    if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
+        from placeopt.io.serialize import load as load_json
+
+        if says_format(source, "placeopt/problem", within=4096):
+            return load_json(source, "problem")
+    return source
 
 
 def _counting_peak(problem: PlacementProblem) -> PlacementProblem:

@@ -58,26 +58,26 @@ def torch_model(
         import torch
     except ImportError:
         raise MissingExtraError("torch", "torch", "reading torch modules") from None
-    shown = source if isinstance(source, str) else type(source).__name__
-    made = _made(source) if isinstance(source, str) else source
+    if isinstance(source, str):
+        shown, made = source, _made(source)
+    else:
+        shown, made = type(source).__name__, source
     parts = tuple(made) if isinstance(made, tuple | list) else (made,)
-    module = parts[0] if parts else None
-    if not isinstance(module, torch.nn.Module) or len(parts) > 3:
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], torch.nn.Module):
         raise InputError(
             f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword "
             "inputs), "
             f"received {type(made).__name__}"
         )
-    if inputs is None and len(parts) > 1:
-        inputs = parts[1]
+    module, own_inputs, own_kwargs = parts + (None, {})[len(parts) - 1 :]
+    inputs = own_inputs if inputs is None else inputs
     if inputs is None:
         raise InputError(
             f"{shown}: the module's example inputs are missing; return (module, inputs), or pass "
             "inputs=(...)"
         )
-    named = kwargs or (parts[2] if len(parts) > 2 else {})
     given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return TorchModel(module, given, dict(named))
+    return TorchModel(module, given, dict(kwargs or own_kwargs))
 
 
 def _made(source: str) -> Any:
@@ -92,7 +92,7 @@ def _made(source: str) -> Any:
             f"{did_you_mean(name, [x for x in vars(home) if x[:1] != '_'])}"
         )
     found = getattr(home, name)
-    if isinstance(found, type) or (callable(found) and not is_module(found)):
+    if callable(found) and not is_module(found):
         try:
             return found()
         except Exception as error:

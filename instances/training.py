@@ -140,7 +140,6 @@ class _Derivation:
         self.taken = set(graph.op_names)
         n, m = graph.num_ops, graph.num_tensors
         self.weights = self._weight_counts()
-        known = any(self.weights)
         self.producer = graph.producer.tolist()
         pointer, flat = graph.consumer_ptr.tolist(), graph.consumer.tolist()
         self.consumers: list[list[int]] = [flat[pointer[t] : pointer[t + 1]] for t in range(m)]
@@ -154,21 +153,21 @@ class _Derivation:
             self.outputs[self.producer[t]].append(t)
             for v in self.forward_consumers[t]:
                 self.inputs[v].append(t)
-        # differentiable[v]: v's output depends on weights, so a gradient must reach v
-        self.differentiable = [False] * n
-        for v in graph.topological_order.tolist():
-            self.differentiable[v] = (
-                not known
-                or self.weights[v] > 0
-                or any(self.differentiable[self.producer[t]] for t in self.inputs[v])
-            )
-        self.known = known
+        self.known = any(self.weights)
+        self.differentiable = self._depend_on_weights()
         self.has_flops = bool(graph.flops.any())
 
     def _weight_counts(self) -> list[int]:
         """Weights of every op; where only bytes are known, 4 of them count as one weight."""
         parameters, resident = self.graph.parameters, self.graph.resident
         return np.where(parameters > 0, parameters, -(-resident // 4)).tolist()  # type: ignore[no-any-return]
+
+    def _depend_on_weights(self) -> list[bool]:
+        """Whether each op's output depends on weights, so that a gradient must reach the op."""
+        found = [not self.known or count > 0 for count in self.weights]
+        for v in self.graph.topological_order.tolist():
+            found[v] = found[v] or any(found[self.producer[t]] for t in self.inputs[v])
+        return found
 
     def run(self) -> OpGraph:
         """Differentiate every op, last first, and return the graph."""
@@ -182,32 +181,41 @@ class _Derivation:
 
     def _differentiate(self, v: int, gradients: list[list[int]]) -> None:
         """Add the backward ops of v; the gradients of its outputs are complete."""
-        graph = self.graph
-        kind = graph.op_types[v].lower()
-        weights = self.weights[v]
         wanted = [t for t in self.inputs[v] if self.differentiable[self.producer[t]]]
         incoming = self._incoming(v, gradients)
-        lone = not self.known  # nothing is known about weights: one backward op takes all the time
-        tied = bool(weights) or self.tie_all
-        flops = int(graph.flops[v])
-        # at most 4 bytes a weight: the rest are buffers (running statistics) without gradients
-        weight_bytes = min(int(graph.resident[v]), 4 * weights)
-        if wanted or lone:
-            operands = 2 if kind in _PRODUCTS and not weights and len(wanted) > 1 else 1
-            share = self.backward / 2 if weights and not lone else self.backward
-            op = self._op(v, "igrad", flops * operands, weight_bytes, 0, share, tied)
-            self._consume(incoming + self._saved_by_igrad(v, kind), op)
-            for t in wanted:
-                gradients[t].append(
-                    self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])
-                )
-        if weights:
-            share = self.backward / 2 if wanted else self.backward
-            op = self._op(v, "wgrad", flops, 0, weight_bytes, share, True)
-            saved = [] if kind in ("bias_add", "embedding") else self.inputs[v]
-            self._consume(incoming + saved, op)
-            gradient = self._tensor(op, weight_bytes, (), 0)
-            self._consume([gradient], self._add_update(v, weights, weight_bytes))
+        # nothing is known about weights: one backward op takes all the time
+        if wanted or not self.known:
+            self._add_igrad(v, wanted, incoming, gradients)
+        if self.weights[v]:
+            self._add_wgrad(v, self.backward / 2 if wanted else self.backward, incoming)
+
+    def _add_igrad(
+        self, v: int, wanted: list[int], incoming: list[int], gradients: list[list[int]]
+    ) -> None:
+        """Add the op that makes the gradients of the inputs that want one."""
+        kind, weights = self.graph.op_types[v].lower(), self.weights[v]
+        operands = 2 if kind in _PRODUCTS and not weights and len(wanted) > 1 else 1
+        share = self.backward / 2 if weights and self.known else self.backward
+        flops, tied = int(self.graph.flops[v]) * operands, bool(weights) or self.tie_all
+        op = self._op(v, "igrad", flops, self._weight_bytes(v), 0, share, tied)
+        self._consume(incoming + self._saved_by_igrad(v, kind), op)
+        for t in wanted:
+            gradients[t].append(
+                self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])
+            )
+
+    def _add_wgrad(self, v: int, share: float, incoming: list[int]) -> None:
+        """Add the op that makes the gradient of the weights, and the update that takes it."""
+        weight_bytes = self._weight_bytes(v)
+        op = self._op(v, "wgrad", int(self.graph.flops[v]), 0, weight_bytes, share, True)
+        plain = self.graph.op_types[v].lower() in ("bias_add", "embedding")
+        self._consume(incoming if plain else incoming + self.inputs[v], op)
+        gradient = self._tensor(op, weight_bytes, (), 0)
+        self._consume([gradient], self._add_update(v, self.weights[v], weight_bytes))
+
+    def _weight_bytes(self, v: int) -> int:
+        """At most 4 bytes a weight: the rest are buffers (running statistics) without gradients."""
+        return min(int(self.graph.resident[v]), 4 * self.weights[v])
 
     def _add_update(self, v: int, weights: int, weight_bytes: int) -> int:
         flops, state = OPTIMIZERS[self.optimizer]

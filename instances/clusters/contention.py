@@ -36,14 +36,18 @@ def channels(cluster: Cluster, contention: str, where: str) -> Ints:
     return contention_matrix(cluster.num_devices, contention)
 
 
+def _hosts(cluster: Cluster) -> Ints:
+    """Return the host of every device, in order of their first devices; shape (num_devices,)."""
+    hosts: dict[str, int] = {}
+    names = (device.name.rpartition("/")[0] for device in cluster.devices)
+    return np.array([hosts.setdefault(name, len(hosts)) for name in names])
+
+
 def host_channels(cluster: Cluster) -> Ints:
     """One channel per host for everything it sends to other hosts (its network card); none inside a
     host.
     """
-    hosts: dict[str, int] = {}
-    host = np.array(
-        [hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices]
-    )
+    host = _hosts(cluster)
     outside = host[:, None] != host[None, :]
     return np.where(outside, host[:, None], -1).astype(np.int64)
 
@@ -59,14 +63,9 @@ def hardware_channels(cluster: Cluster) -> Ints:
     crosses PCI Express or USB shares the root of its host; what leaves a host shares its network
     card.
     """
-    k = cluster.num_devices
-    outside = host_channels(cluster)
-    hosts = {
-        name: i
-        for i, name in enumerate(dict.fromkeys(d.name.rpartition("/")[0] for d in cluster.devices))
-    }
-    host = np.array([hosts[d.name.rpartition("/")[0]] for d in cluster.devices])
+    outside, host = host_channels(cluster), _hosts(cluster)
+    hosts = int(host.max()) + 1
     shared = np.array([link.name.startswith(SHARED) for link in cluster.links])[cluster.link_class]
-    port = np.arange(k)[:, None] + 2 * len(hosts)
-    inside = np.where(shared, host[:, None] + len(hosts), port)
+    port = np.arange(cluster.num_devices)[:, None] + 2 * hosts
+    inside = np.where(shared, host[:, None] + hosts, port)
     return np.where(outside >= 0, outside, inside).astype(np.int64)

@@ -111,16 +111,14 @@ def find_gpu(text: str, memory_gb: float | None = None) -> tuple[Gpu, str]:
     known, plain = known_gpus(), re.sub(r"[^a-z0-9]", "", text.lower())
     plain = re.sub(r"^(nvidia|amd|intel|google|dgx|hgx|tesla|instinct)+", "", plain)
     names = [alias for alias in _aliases() if alias in plain]
-    said = ""
     if not names:
-        gpu, said = known[BASE], f"gpu '{text}' is not known: taken as {BASE}"
-    else:
-        gpu = known[_aliases()[max(names, key=len)]]
+        return known[BASE], f"gpu '{text}' is not known: taken as {BASE}"
+    gpu = known[_aliases()[max(names, key=len)]]
     if memory_gb is None:
         size = re.search(r"(?:^|\D)(16|24|32|40|48|80|96|141|192)\s*(?:gb)?$", text.lower())
-        memory_gb = float(size.group(1)) if size and names else None
-    if memory_gb and memory_gb > 0 and not said:
+        memory_gb = float(size.group(1)) if size else None
+    if memory_gb and memory_gb > 0:
         if gpu.name == "A100" and memory_gb > 60:
             gpu = known["A100-80"]
         gpu = replace(gpu, memory=memory_gb * 2**30)
-    return gpu, said
+    return gpu, ""

@@ -28,7 +28,7 @@ from placeopt.instances.clusters.presets import (
     TENSOR_CORE_PEAKS,
 )
 from placeopt.instances.clusters.toml_file import read_cluster
-from placeopt.model.cluster import Cluster, Device, contention_matrix
+from placeopt.model.cluster import Cluster, Device
 from placeopt.model.errors import InputError, did_you_mean, nearest
 from placeopt.model.files import is_file
 
@@ -40,6 +40,12 @@ _HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
 PCI Express."""
 
 OPTIONS = ("contention", "precision", "memory", "efficiency")
+
+_PAIRS = {
+    "cpu+gpu": ({"cpu": "cpu", "gpu": "V100"}, "pcie3"),
+    "edge": ({"cpu": "edge-cpu", "accelerator": "edge-accelerator"}, "usb3"),
+}
+"""Hosts of two unlike devices: the kind of each by its name, and the link."""
 
 
 def cluster_names() -> dict[str, str]:
@@ -80,19 +86,10 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
 
 def _by_name(name: str) -> Cluster:
     if match := re.fullmatch(r"uniform:([0-9]+)", name):
-        count = _count(match[1], name)
-        return _one_host(
-            [replace(DEVICES["uniform"], name=f"device{i}") for i in range(count)], "uniform"
-        )
-    if name in ("cpu+gpu", "edge"):
-        pair = (
-            ("cpu", "V100", "pcie3")
-            if name == "cpu+gpu"
-            else ("edge-cpu", "edge-accelerator", "usb3")
-        )
-        first, second = DEVICES[pair[0]], DEVICES[pair[1]]
-        names = ("cpu", "gpu") if name == "cpu+gpu" else ("cpu", "accelerator")
-        return _one_host([replace(first, name=names[0]), replace(second, name=names[1])], pair[2])
+        return _one_host(_numbered("uniform", _count(match[1], name), "device"), "uniform")
+    if name in _PAIRS:
+        kinds, link = _PAIRS[name]
+        return _one_host([replace(DEVICES[kinds[own]], name=own) for own in kinds], link)
     if match := _HOSTS.fullmatch(name):
         return _hosts(*_part(match, name))
     if match := re.fullmatch(r"cpu\+(?:([0-9]+)x)?([A-Za-z]\w*)", name):
@@ -102,6 +99,11 @@ def _by_name(name: str) -> Cluster:
     if 1 < len(parts) == len(matches):
         return _mixed([_part(match, name) for match in matches], name)
     raise _unknown(name)
+
+
+def _numbered(kind: str, count: int, stem: str) -> list[Device]:
+    """Return devices of a kind: STEM0, STEM1, ..."""
+    return [replace(DEVICES[kind], name=f"{stem}{i}") for i in range(count)]
 
 
 def _part(match: re.Match[str], name: str) -> tuple[int, int, str, str]:
@@ -143,13 +145,7 @@ def _count(text: str, name: str) -> int:
 
 def _one_host(devices: list[Device], link: str) -> Cluster:
     k = len(devices)
-    return Cluster(
-        "",
-        tuple(devices),
-        (LINKS[link],),
-        np.zeros((k, k), np.int64),
-        contention_matrix(k, "none"),
-    )
+    return Cluster("", tuple(devices), (LINKS[link],), np.zeros((k, k), np.int64))
 
 
 def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
@@ -157,21 +153,11 @@ def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
     if k > MAX_DEVICES:
         raise InputError(f"cluster: expected at most {MAX_DEVICES} devices, received {k}")
     if hosts == 1:
-        return _one_host([replace(DEVICES[kind], name=f"gpu{i}") for i in range(k)], link)
-    devices = [
-        replace(DEVICES[kind], name=f"host{h}/gpu{i}")
-        for h in range(hosts)
-        for i in range(per_host)
-    ]
+        return _one_host(_numbered(kind, k, "gpu"), link)
+    devices = [device for h in range(hosts) for device in _numbered(kind, per_host, f"host{h}/gpu")]
     host = np.repeat(np.arange(hosts), per_host)
     link_class = (host[:, None] != host[None, :]).astype(np.int64)
-    return Cluster(
-        "",
-        tuple(devices),
-        (LINKS[link], LINKS["ethernet"]),
-        link_class,
-        contention_matrix(k, "none"),
-    )
+    return Cluster("", tuple(devices), (LINKS[link], LINKS["ethernet"]), link_class)
 
 
 def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
@@ -187,28 +173,22 @@ def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
             links.append(LINKS[link])
         for _ in range(hosts):
             host = host_of[-1] + 1 if host_of else 0
-            devices += [replace(DEVICES[kind], name=f"host{host}/gpu{i}") for i in range(per_host)]
+            devices += _numbered(kind, per_host, f"host{host}/gpu")
             host_of += [host] * per_host
             link_of += [links.index(LINKS[link])] * per_host
     host_at = np.array(host_of)
     link_class = np.where(
         host_at[:, None] == host_at[None, :], np.array(link_of)[:, None], 0
     ).astype(np.int64)
-    return Cluster(
-        "", tuple(devices), tuple(links), link_class, contention_matrix(len(devices), "none")
-    )
+    return Cluster("", tuple(devices), tuple(links), link_class)
 
 
 def _cpu_and_gpus(count: int, kind: str) -> Cluster:
-    devices = [
-        replace(DEVICES["cpu"], name="cpu"),
-        *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count)),
-    ]
+    devices = (replace(DEVICES["cpu"], name="cpu"), *_numbered(kind, count, "gpu"))
     k = len(devices)
     link_class = np.ones((k, k), np.int64)
     link_class[0, :] = link_class[:, 0] = 0
-    links = (LINKS[PCIE_OF[kind]], LINKS[LINK_OF[kind]])
-    return Cluster("", tuple(devices), links, link_class, contention_matrix(k, "none"))
+    return Cluster("", devices, (LINKS[PCIE_OF[kind]], LINKS[LINK_OF[kind]]), link_class)
 
 
 def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Cluster:

@@ -15,7 +15,7 @@ import numpy as np
 from placeopt.instances.clusters.contention import channels
 from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, MAX_DEVICES
 from placeopt.io.body import Body
-from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_toml
 
@@ -78,6 +78,7 @@ _DEVICE_KEYS = (
     "memory_gib",
     "launch_overhead",
 )
+_SPEEDS = ("peak_flops", "memory_bandwidth", "launch_overhead")
 _LINK_KEYS = ("name", "latency", "bandwidth")
 _CONNECTION_KEYS = ("between", "link", "one_way")
 
@@ -114,13 +115,7 @@ def read_cluster(path: str | Path) -> Cluster:
     link_class = _connect(connections, devices, links, where)
     links = links or {"uniform": LINKS["uniform"]}  # one device: nothing is ever sent
     name = table.text("name", "") or Path(path).stem
-    cluster = Cluster(
-        name,
-        tuple(devices),
-        tuple(links.values()),
-        link_class,
-        contention_matrix(len(devices), "none"),
-    )
+    cluster = Cluster(name, tuple(devices), tuple(links.values()), link_class)
     return replace(cluster, channel=channels(cluster, table.text("contention", "none"), where))
 
 
@@ -156,13 +151,17 @@ def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], wh
         if not row.flag("one_way"):
             link_class[np.ix_(second, first)] = number
     np.fill_diagonal(link_class, 0)
+    _check_connected(link_class, names, where)
+    return link_class
+
+
+def _check_connected(link_class: Ints, names: list[str], where: str) -> None:
     if (link_class < 0).any():
-        i, j = (int(x) for x in np.argwhere(link_class < 0)[0])
+        i, j = np.argwhere(link_class < 0)[0]
         raise InputError(
             f"{where}: '{names[i]}' and '{names[j]}' are not connected; "
             "add a [[connections]] entry that matches them"
         )
-    return link_class
 
 
 def _link_number(row: Body, links: dict[str, Link]) -> int:
@@ -183,31 +182,33 @@ def _devices(row: Body) -> list[Device]:
     kind, count = row.text("kind"), row.integer("count", 1)
     if not 1 <= count <= MAX_DEVICES:
         raise row.wrong("count", f"a whole number in 1..{MAX_DEVICES}", count)
-    changes: dict[str, Any] = {
-        key: row.number(key)
-        for key in ("peak_flops", "memory_bandwidth", "launch_overhead")
-        if row.has(key)
-    }
-    if row.has("family"):
-        changes["family"] = row.text("family")
-    if row.has("memory_gib"):
-        changes["memory"] = round(min(max(row.number("memory_gib"), -1.0), 2.0**33) * GIB)
-    base = DEVICES.get(kind)
-    if base is None:
-        missing = [
-            key for key in ("family", "peak_flops", "memory_bandwidth") if key not in changes
-        ]
-        if missing:
-            raise InputError(
-                f"{row.where}: device kind '{kind}' is not ready-made, so it needs "
-                f"{', '.join(missing)}; "
-                f"ready-made: {', '.join(DEVICES)}"
-            )
-        base = Device(
-            kind, kind, changes["family"], changes["peak_flops"], changes["memory_bandwidth"]
-        )
-    if {"peak_flops", "memory_bandwidth", "launch_overhead"} & set(changes):
+    changes = _changes(row)
+    base = DEVICES.get(kind) or _own_kind(row, kind, changes)
+    if set(_SPEEDS) & set(changes):
         base = base.plain()  # its own numbers hold for all kernels
     stem = row.text("name", "") or kind
     names = [stem] if count == 1 and row.has("name") else [f"{stem}-{i}" for i in range(count)]
     return [replace(base, kind=kind, name=name, **changes) for name in names]
+
+
+def _changes(row: Body) -> dict[str, Any]:
+    """Return the fields of a device that an entry gives."""
+    changes: dict[str, Any] = {key: row.number(key) for key in _SPEEDS if row.has(key)}
+    if row.has("family"):
+        changes["family"] = row.text("family")
+    if row.has("memory_gib"):
+        changes["memory"] = round(min(max(row.number("memory_gib"), -1.0), 2.0**33) * GIB)
+    return changes
+
+
+def _own_kind(row: Body, kind: str, changes: dict[str, Any]) -> Device:
+    """Return a device of a kind that is not ready-made."""
+    needed = ("family", "peak_flops", "memory_bandwidth")
+    missing = [key for key in needed if key not in changes]
+    if missing:
+        raise InputError(
+            f"{row.where}: device kind '{kind}' is not ready-made, so it needs "
+            f"{', '.join(missing)}; "
+            f"ready-made: {', '.join(DEVICES)}"
+        )
+    return Device(kind, kind, *(changes[key] for key in needed))

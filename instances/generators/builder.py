@@ -114,7 +114,8 @@ class GraphBuilder:
         parameters, buffers : learned values and other values kept with the op (running statistics).
         moved : bytes read and written, default all inputs, parameters and outputs.
         """
-        path = f"{self._path}/{name or kind}" if self._path else (name or kind)
+        title = name or kind
+        path = f"{self._path}/{title}" if self._path else title
         seen = self._names.get(path, 0)
         self._names[path] = seen + 1
         op = len(self._op_names)

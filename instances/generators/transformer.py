@@ -615,11 +615,13 @@ class TransformerBuilder(GraphBuilder):
             scores = self.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
             if scaled:
                 scores = self.unary("mul_constant", scores, name="scale")
-            if position_bias is not None:
-                scores = self.add(scores, position_bias, name="position_bias")
-            elif masked:
-                scores = self.unary("mask", scores, name="mask")
-            return self._mix(scores, v, hidden, bias)
+            return self._mix(self._biased(scores, position_bias, masked), v, hidden, bias)
+
+    def _biased(self, scores: Tensor, position_bias: Tensor | None, masked: bool) -> Tensor:
+        """Add what is given of positions to the scores, else a mask if there is one."""
+        if position_bias is not None:
+            return self.add(scores, position_bias, name="position_bias")
+        return self.unary("mask", scores, name="mask") if masked else scores
 
     def _mix(self, scores: Tensor, v: Tensor, hidden: int, bias: bool) -> Tensor:
         """Weigh the values by the softmax of the scores, merge the heads and project."""

@@ -80,7 +80,7 @@ class OpColumns:
             for at, (head, colon, kind) in enumerate(parts)
             if colon and head.lower() == "time"
         ]
-        self.plain = _columns_of(table, names.node_time, TIME_ALIASES)
+        self.plain = _places(table, names.node_time, TIME_ALIASES)
 
     def add(self, draft: Draft, key: Any, values: Sequence[Any], where: Place) -> None:
         """Add an op; `values` are in the order of the keys, empty ones count as absent."""
@@ -142,8 +142,8 @@ class EdgeColumns:
         self.keys = keys
         size = names.edge_bytes.lower()
         times = [alias for alias in TRANSFER_ALIASES if alias != size]
-        self.sizes = _columns_of(table, size, BYTES_ALIASES)
-        self.times = _columns_of(table, names.edge_time, times)
+        self.sizes = _places(table, size, BYTES_ALIASES)
+        self.times = _places(table, names.edge_time, times)
         self.shape, self.tensor = table.get("shape"), table.get("tensor")
 
     def add(
@@ -189,7 +189,7 @@ def _positions(keys: tuple[Any, ...], what: str) -> dict[str, int]:
     return {str(key).strip().lower(): at for at, key in enumerate(keys)}
 
 
-def _columns_of(table: dict[str, int], name: str, aliases: Iterable[str]) -> list[int]:
+def _places(table: dict[str, int], name: str, aliases: Iterable[str]) -> list[int]:
     """Return where an attribute stands, or without its name all of its aliases that are there."""
     return [table[alias] for alias in ([name.lower()] if name else aliases) if alias in table]
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from placeopt.instances.readers.draft import UNSUPPORTED, Draft, entry, number, rows, ticks, whole
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 from placeopt.model.placement import Placement
@@ -160,9 +160,7 @@ def _devices(data: dict[str, Any], name: str) -> Cluster:
     ] + [Device(f"cpu{i}", "cpu", "cpu", 1e11, 1e10) for i in range(cpus)]
     k = len(devices)
     link_class = np.zeros((k, k), np.int64)
-    return Cluster(
-        name, tuple(devices), (Link("host", 0.0, 1e10),), link_class, contention_matrix(k, "none")
-    )
+    return Cluster(name, tuple(devices), (Link("host", 0.0, 1e10),), link_class)
 
 
 def _kind(name: str) -> str:

@@ -38,14 +38,7 @@ def read(
 ) -> OpGraph:
     """Read a GraphML file with one directed graph; options as in `from_networkx`."""
     root = parse_xml(path, max_bytes=max_bytes)
-    if root.tag != "graphml":
-        raise InputError(f"expected the root element <graphml>, received <{root.tag[:40]}>")
-    graphs = root.findall("graph")
-    if len(graphs) != 1:
-        raise InputError(f"expected one <graph>, received {len(graphs)}")
-    graph = graphs[0]
-    if graph.get("edgedefault", "directed") != "directed":
-        raise InputError('expected edgedefault="directed", received an undirected graph')
+    graph = _only_graph(root)
     keys, defaults = _keys(root)
     own = _data(graph, keys, "graph", defaults["graph"])
     draft = AttributeDraft(
@@ -68,6 +61,18 @@ def read(
         source, target = _attribute(edge, "source", where), _attribute(edge, "target", where)
         draft.add_edge(source, target, _data(edge, keys, where, defaults["edge"]), where)
     return draft.build()
+
+
+def _only_graph(root: ET.Element) -> ET.Element:
+    """Return the one graph of a file, which has to be directed."""
+    if root.tag != "graphml":
+        raise InputError(f"expected the root element <graphml>, received <{root.tag[:40]}>")
+    graphs = root.findall("graph")
+    if len(graphs) != 1:
+        raise InputError(f"expected one <graph>, received {len(graphs)}")
+    if graphs[0].get("edgedefault", "directed") != "directed":
+        raise InputError('expected edgedefault="directed", received an undirected graph')
+    return graphs[0]
 
 
 def _keys(root: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

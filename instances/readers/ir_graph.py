@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.readers import ir_passes, op_costs
-from placeopt.instances.readers.model_ir import Cost
+from placeopt.instances.readers.model_ir import Cost, agree
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -397,7 +397,7 @@ def _same_elements(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
 
 
 def _same_shape(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
-    return inputs[0] is None or _agree(inputs[0], output)
+    return inputs[0] is None or agree(inputs[0], output)
 
 
 def _broadcast(_: Node, inputs: list[Shape | None], output: Shape) -> bool:
@@ -468,12 +468,6 @@ def _elements(shape: Shape | None) -> int:
 
 def _known(*shapes: Shape | None) -> bool:
     return all(shape is not None and None not in shape for shape in shapes)
-
-
-def _agree(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(
-        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
-    )
 
 
 _CHECKS: dict[str, Check] = {

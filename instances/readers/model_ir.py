@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,8 @@ from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 BITS = {
@@ -56,6 +59,10 @@ class Cost(NamedTuple):
     resident: int = 0
     parameters: int = 0
 
+    def plus(self, other: Cost) -> Cost:
+        """Return the sum of both."""
+        return Cost(*map(operator.add, self, other))
+
 
 @dataclass
 class Value:
@@ -92,6 +99,20 @@ class Value:
     def bytes(self) -> int:
         """Size in bytes."""
         return -(-self.elements * BITS.get(self.dtype, 32) // 8)
+
+
+def agree(a: Shape, b: Shape) -> bool:
+    """Whether two shapes can be the same."""
+    return len(a) == len(b) and all(
+        x is None or y is None or x == y for x, y in zip(a, b, strict=True)
+    )
+
+
+def stored_cost(constants: Iterable[Value]) -> Cost:
+    """Return what the constants of a nested graph take in memory, and their learned values."""
+    weights = list(constants)
+    learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
+    return Cost(0, 0, sum(v.bytes for v in weights), sum(v.elements for v in learned))
 
 
 @dataclass
@@ -154,9 +175,10 @@ class Model:
             If a node reads a value nobody produces, or there is a cycle.
         """
         made = self.producers()
+        there = {"", *made, *self.values}
         for node in self.nodes:
             for name in node.inputs:
-                if name and name not in made and name not in self.values:
+                if name not in there:
                     raise InputError(
                         f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an "
                         "input, "

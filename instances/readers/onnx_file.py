@@ -15,10 +15,13 @@ import contextlib
 import importlib.util
 import mmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, MissingExtraError, nearest
 from placeopt.model.files import one_line, regular_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_STRUCTURE = 512 * 2**20
 """Most bytes of a model without its large tensors."""
@@ -77,13 +80,16 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
         raise InputError(f"truncated or damaged ONNX model: {one_line(str(error))}") from error
     if not model.graph.node:
         raise InputError("no ONNX model, or one without any op")
-    for node in model.graph.node:
-        if not all(
-            isinstance(text, str)
-            for text in (node.name, node.op_type, node.domain, *node.input, *node.output)
-        ):
-            raise InputError("damaged ONNX model: a name is no UTF-8 text")
+    _check_names(model.graph.node)
     return model
+
+
+def _check_names(nodes: Any) -> None:
+    """Refuse names that are bytes: what is no UTF-8 text is left as such."""
+    for node in nodes:
+        names = (node.name, node.op_type, node.domain, *node.input, *node.output)
+        if not all(isinstance(name, str) for name in names):
+            raise InputError("damaged ONNX model: a name is no UTF-8 text")
 
 
 class _Stripper:
@@ -98,36 +104,18 @@ class _Stripper:
         if depth > MAX_DEPTH:
             raise InputError(f"ONNX graphs nested more than {MAX_DEPTH} deep")
         nested = _NESTED.get(kind, {})
-        drop = kind == "tensor"
+        drop = _CONTENT if kind == "tensor" else frozenset()
         parts: list[bytes] = []
         # Tensors up to this size keep their content: shapes and axes are computed from small ones
         keep_bytes = 65536
         while at < end:
             start = at
-            tag, at = self.varint(at, end)
-            number, wire = tag >> 3, tag & 7
-            if number == 0 or wire not in (0, 1, 2, 5):
-                raise InputError(f"truncated or damaged ONNX model: no valid field at byte {start}")
-            if wire == 0:
-                _, at = self.varint(at, end)
-            elif wire == 2:
-                length, at = self.varint(at, end)
-                if at + length > end:
-                    raise InputError(
-                        f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
-                        f"{end - at} are left"
-                    )
-                if length > keep_bytes and number in nested:
-                    body = self.strip(at, at + length, nested[number], depth + 1)
-                    parts += [_varint(tag), _varint(len(body)), body]
-                    at += length
-                    continue
-                at += length
-            else:
-                at += 8 if wire == 1 else 4
-            if at > end:
-                raise InputError(f"truncated ONNX model: a field at byte {start} is cut")
-            if drop and number in _CONTENT:
+            number, content, at = self.field(start, end)
+            if at - content > keep_bytes and number in nested:
+                body = self.strip(content, at, nested[number], depth + 1)
+                parts += [_varint(number << 3 | 2), _varint(len(body)), body]
+                continue
+            if number in drop:
                 continue
             self.kept += at - start
             if self.kept > MAX_STRUCTURE:
@@ -136,6 +124,27 @@ class _Stripper:
                 )
             parts.append(self.data[start:at])
         return b"".join(parts)
+
+    def field(self, start: int, end: int) -> tuple[int, int, int]:
+        """Return the number of the field at `start`, where its content begins and where it ends."""
+        tag, at = self.varint(start, end)
+        number, wire = tag >> 3, tag & 7
+        if number == 0 or wire not in (0, 1, 2, 5):
+            raise InputError(f"truncated or damaged ONNX model: no valid field at byte {start}")
+        if wire == 0:
+            return number, at, self.varint(at, end)[1]
+        if wire == 2:
+            length, at = self.varint(at, end)
+            if at + length > end:
+                raise InputError(
+                    f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
+                    f"{end - at} are left"
+                )
+            return number, at, at + length
+        stop = at + (8 if wire == 1 else 4)
+        if stop > end:
+            raise InputError(f"truncated ONNX model: a field at byte {start} is cut")
+        return number, at, stop
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         value = shift = 0
@@ -156,6 +165,14 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def nested_graphs(node: Any) -> Iterator[Any]:
+    """Yield the graphs among the attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def scope_of(node: Any) -> str:

@@ -37,8 +37,6 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
             bool(attrs.get("transA", 0)),
             bool(attrs.get("transB", 0)),
         )
-        if op_type == "QLinearMatMul":
-            found["right"] = 3
     elif rule == "pool":
         found["kernel"] = tuple(int(k) for k in attrs.get("kernel_shape", ()))
     elif rule == "einsum":

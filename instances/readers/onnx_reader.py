@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
-from placeopt.instances.readers.model_ir import Cost, Model, Node, Value
-from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, scope_of
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Value, stored_cost
+from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, nested_graphs, scope_of
 from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
 from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
 from placeopt.model.errors import InputError, did_you_mean
@@ -184,11 +184,8 @@ def _refuse_expansion(proto: Any) -> None:
 def _all_nodes(nodes: Any) -> Iterator[Any]:
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(
-                attribute.graphs
-            ):
-                yield from _all_nodes(graph.node)
+        for graph in nested_graphs(node):
+            yield from _all_nodes(graph.node)
 
 
 def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
@@ -197,20 +194,25 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     values = {value.name: _value(value.name, found) for value in graph.input} | _stored(graph)
     nodes = []
     for proto_node in graph.node:
-        for key in proto_node.output:
-            if key and key not in values:
-                values[key] = _value(key, found)
+        fresh = (key for key in proto_node.output if key and key not in values)
+        values |= {key: _value(key, found) for key in fresh}
         if proto_node.op_type != "Constant":
             nodes.append(_node(proto_node, values, found))
         else:
             for key in proto_node.output:
                 values[key].constant = True
-    for key, array in found.data.items() if fold else ():
-        if key in values and not values[key].constant:
-            values[key].constant, values[key].learned, values[key].data = True, False, array
+    if fold:
+        _keep_computed(values, found)
     model = Model(name, nodes, values, [value.name for value in graph.output])
     model.sort()
     return model
+
+
+def _keep_computed(values: dict[str, Value], found: Inferred) -> None:
+    """Make constants of the values that shape arithmetic computed."""
+    for key, array in found.data.items():
+        if key in values and not values[key].constant:
+            values[key].constant, values[key].learned, values[key].data = True, False, array
 
 
 def _stored(graph: Any) -> dict[str, Value]:
@@ -273,11 +275,8 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
     length of the sequence. Where these are unknown the user's trip count is taken, else one turn
     (and the op is flagged).
     """
-    bodies = [
-        g for a in proto_node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)
-    ]
     costs = []
-    for body in bodies:
+    for body in nested_graphs(proto_node):
         cost, captured = _body_cost(body, found)
         costs.append(cost)
         node.inputs += [name for name in captured if name in values and name not in node.inputs]
@@ -316,20 +315,10 @@ def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
         node = _node(proto_node, scope, found)
         _capture(node.inputs, inside, scope, captured, found)  # what is nested deeper captures
         if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
-            cost = op_costs.cost(node, scope)
-            nested = node.extra or Cost(0, 0)
-            total = Cost(
-                total.flops + cost.flops,
-                total.bytes_moved + cost.bytes_moved,
-                total.resident + nested.resident,
-                total.parameters + nested.parameters,
-            )
+            total = total.plus(op_costs.cost(node, scope))
     captured |= dict.fromkeys(item.name for item in body.output if item.name not in inside)
-    weights = [value for value in inside.values() if value.constant]
-    learned = [x for x in weights if x.elements > 1 and x.dtype.startswith(("float", "bfloat"))]
-    resident = total.resident + sum(value.bytes for value in weights)
-    parameters = total.parameters + sum(value.elements for value in learned)
-    return Cost(total.flops, total.bytes_moved, resident, parameters), list(captured)
+    weights = (value for value in inside.values() if value.constant)
+    return total.plus(stored_cost(weights)), list(captured)
 
 
 def _capture(

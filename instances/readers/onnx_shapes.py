@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.instances.readers.onnx_file import nested_graphs
 from placeopt.instances.readers.onnx_ops import DTYPES, SAME_SHAPE
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -110,6 +111,19 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
     import onnx
 
     graph = work.graph
+    _store_constants(graph)
+    declared = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if not has_content(tensor) and tensor.name not in declared:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
+    return {tensor.name: _content(tensor) for tensor in graph.initializer if _is_kept(tensor)}
+
+
+def _store_constants(graph: Any) -> None:
+    """Turn Constant nodes into initialisers."""
     nodes = []
     for node in graph.node:
         tensor = constant_tensor(node) if node.op_type == "Constant" and node.output else None
@@ -119,14 +133,6 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
             tensor.name = node.output[0]
             graph.initializer.append(tensor)
     _replace(graph.node, nodes)
-    declared = {value.name for value in graph.input}
-    for tensor in graph.initializer:
-        if not has_content(tensor) and tensor.name not in declared:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            )
-    _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
-    return {tensor.name: _content(tensor) for tensor in graph.initializer if _is_kept(tensor)}
 
 
 def _is_kept(tensor: Any) -> bool:
@@ -213,11 +219,8 @@ def _collect(graph: Any) -> Iterator[tuple[str, tuple[Shape | None, str]]]:
         if value.type.HasField("tensor_type"):
             yield value.name, tensor_type(value.type.tensor_type)
     for node in graph.node:
-        for attribute in node.attribute:
-            for nested in ([attribute.g] if attribute.HasField("g") else []) + list(
-                attribute.graphs
-            ):
-                yield from _collect(nested)
+        for nested in nested_graphs(node):
+            yield from _collect(nested)
 
 
 def tensor_type(kind: Any) -> tuple[Shape | None, str]:
@@ -288,16 +291,21 @@ def _outputs(
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type in ("Shape", "Size"):
-        shape = found.shapes.get(node.input[0] if node.input else "", (None, ""))[0]
-        if shape is None or None in shape:
-            return None
-        if node.op_type == "Size":
-            return [np.array(math.prod(d or 0 for d in shape), np.int64)]
-        attrs = plain_attributes(node)
-        return [np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)]
+        return _measure(node, found)
     if not node.input or any(name and name not in known for name in node.input):
         return None
     return _evaluate_node(node, {name: known[name] for name in node.input if name}, version)
+
+
+def _measure(node: Any, found: Inferred) -> list[NDArray[Any]] | None:
+    """Return the output of a Shape or Size op, None where a dimension is unknown."""
+    shape = found.shapes.get(node.input[0] if node.input else "", (None, ""))[0]
+    if shape is None or None in shape:
+        return None
+    if node.op_type == "Size":
+        return [np.array(math.prod(d or 0 for d in shape), np.int64)]
+    attrs = plain_attributes(node)
+    return [np.array(shape[attrs.get("start", 0) : attrs.get("end")], np.int64)]
 
 
 def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
@@ -309,14 +317,18 @@ def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
         shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
         open_ones = [name for name, shape in shapes.items() if shape is None or None in shape[:1]]
         told = _told_shapes(node, shapes, found) if open_ones else {}
-        for name in (name for name in open_ones if name in told and told[name] != shapes[name]):
-            known = name if name in found.shapes else node.input[0]
-            dtype = found.shapes[known][1]
+        for name in (name for name in open_ones if told.get(name, shapes[name]) != shapes[name]):
+            dtype = found.shapes[name if name in found.shapes else node.input[0]][1]
             element = next(code for code, text in DTYPES.items() if text == dtype)
-            dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(told[name])]
-            work.graph.value_info.append(onnx.helper.make_tensor_value_info(name, element, dims))
+            work.graph.value_info.append(_declaration(onnx, name, element, told[name]))
             fresh = True
     return fresh
+
+
+def _declaration(onnx: Any, name: str, element: int, shape: Shape) -> Any:
+    """Return the ValueInfoProto of a tensor; unknown dimensions get a symbol each."""
+    dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(shape)]
+    return onnx.helper.make_tensor_value_info(name, element, dims)
 
 
 def _told_shapes(node: Any, shapes: dict[str, Shape | None], found: Inferred) -> dict[str, Shape]:
@@ -338,17 +350,21 @@ def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
         return {}
     carried = list(node.input)[2:]
     told: dict[str, Shape] = {}
-    turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
-    length = None if turns is None or not turns.size else max(0, int(turns.reshape(-1)[0]))
     for i, (name, inner) in enumerate(zip(node.output, list(body.output)[1:], strict=False)):
         shape = found.shapes.get(inner.name, (None, ""))[0]
         if shape is None:
             continue
         if i >= len(carried):
-            told[name] = (length, *shape)
+            told[name] = (_num_turns(node, found), *shape)
         elif shape == found.shapes.get(carried[i], (None, ""))[0]:
             told[name] = shape
     return told
+
+
+def _num_turns(node: Any, found: Inferred) -> int | None:
+    """Return the trip count of a Loop, None where it is unknown."""
+    turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
+    return None if turns is None or not turns.size else max(0, int(turns.reshape(-1)[0]))
 
 
 MAX_ELEMENTS = 4096

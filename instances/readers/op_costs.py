@@ -126,9 +126,7 @@ def cost(node: Node, values: Mapping[str, Value]) -> Cost:
         moved = 0
     elif rule in ("gather", "pick"):
         moved = 2 * written
-    if node.extra is not None:
-        return Cost(flops + node.extra.flops, moved + node.extra.bytes_moved)
-    return Cost(flops, moved)
+    return Cost(flops, moved).plus(node.extra or Cost(0, 0))
 
 
 def _conv(s: Shapes) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import ir_passes, op_costs
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.ir_graph import finish
-from placeopt.instances.readers.model_ir import Cost, Model, Node, Value
+from placeopt.instances.readers.model_ir import Model, Node, Value, agree, stored_cost
 from placeopt.instances.readers.op_costs import vocabulary
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
@@ -66,34 +66,54 @@ def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
         raise InputError("expected <layers> and <edges>: the file is truncated or no OpenVINO IR")
     by_id = _by_id(layers)
     source = _edges(edges, by_id)
-    values: dict[str, Value] = {}
-    for key, layer in by_id.items():
-        for port, element in _ports(layer, "output"):
-            values[f"{key}:{port}"] = Value(
-                _shape(element), DTYPES.get(element.get("precision", ""), "float32")
-            )
+    values = _declared(by_id)
     nodes: list[Node] = []
     results: list[str] = []
     for key, layer in by_id.items():
-        kind, data = layer.get("type", ""), layer.find("data")
-        attributes = {} if data is None else dict(data.attrib)
+        kind = layer.get("type", "")
         inputs = _inputs(key, layer, source, values)
         outputs = [f"{key}:{port}" for port, _ in _ports(layer, "output")]
         if kind in ("Const", "Constant"):
             for value in map(values.__getitem__, outputs):
                 value.constant = True
-                value.dtype = DTYPES.get(attributes.get("element_type", ""), value.dtype)
+                value.dtype = DTYPES.get(_data(layer).get("element_type", ""), value.dtype)
         elif kind in ("Result", "Assign"):
             results += inputs
         elif kind not in ("Parameter", "Input"):
-            title = _label(layer)
-            rule, attrs = rule_of(kind, attributes, f"layer '{title}'")
-            module = "/".join(title.strip("/").split("/")[:-1])
-            node = Node(title, kind, rule, inputs, outputs, attrs, module)
-            if rule == "control":
-                _add_bodies(node, layer, values, turns)
-            nodes.append(node)
+            nodes.append(_node(layer, inputs, outputs, values, turns))
     return Model(name, nodes, values, results)
+
+
+def _node(
+    layer: ET.Element,
+    inputs: list[str],
+    outputs: list[str],
+    values: dict[str, Value],
+    turns: int | None,
+) -> Node:
+    """Translate a layer that computes something, and the bodies of a loop."""
+    title, kind = _label(layer), layer.get("type", "")
+    rule, attrs = rule_of(kind, _data(layer), f"layer '{title}'")
+    module = "/".join(title.strip("/").split("/")[:-1])
+    node = Node(title, kind, rule, inputs, outputs, attrs, module)
+    if rule == "control":
+        _add_bodies(node, layer, values, turns)
+    return node
+
+
+def _data(layer: ET.Element) -> dict[str, str]:
+    """Return the attributes of an op that a layer declares."""
+    data = layer.find("data")
+    return {} if data is None else data.attrib
+
+
+def _declared(by_id: dict[int, ET.Element]) -> dict[str, Value]:
+    """Return the values of all output ports, as LAYER:PORT, with the shapes that they declare."""
+    return {
+        f"{key}:{port}": Value(_shape(element), DTYPES.get(element.get("precision", ""), "float32"))
+        for key, layer in by_id.items()
+        for port, element in _ports(layer, "output")
+    }
 
 
 def _by_id(layers: ET.Element) -> dict[int, ET.Element]:
@@ -123,14 +143,7 @@ def _inputs(
         if name not in values:
             raise InputError(f"{where}: an edge comes from port {name}, which is not there")
         declared, made = _shape(element), values[name].shape or ()
-        if (
-            declared
-            and made
-            and (
-                len(declared) != len(made)
-                or any(None not in (a, b) and a != b for a, b in zip(declared, made, strict=True))
-            )
-        ):
+        if declared and made and not agree(declared, made):
             raise InputError(
                 f"{where}: input port {port} expects the shape {list(declared)}, receives "
                 f"{list(made)}"
@@ -191,14 +204,14 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
     for body in bodies:
         inner = _translate(body, node.name, turns)
         ir_passes.propagate_constants(inner)
-        flops = moved = 0
-        for item in inner.nodes:
-            cost = op_costs.cost(item, inner.values)
-            flops, moved = flops + cost.flops, moved + cost.bytes_moved
-        weights = [v for v in inner.values.values() if v.constant and not v.root]
-        learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
-        resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
-        costs.append(Cost(flops, moved, resident, parameters))
+        run = [op_costs.cost(item, inner.values) for item in inner.nodes]
+        held = stored_cost(v for v in inner.values.values() if v.constant and not v.root)
+        costs.append(
+            held._replace(
+                flops=sum(cost.flops for cost in run),
+                bytes_moved=sum(cost.bytes_moved for cost in run),
+            )
+        )
     op_costs.charge_bodies(
         node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns)
     )
@@ -238,10 +251,8 @@ def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, 
     found = dict(_OPS["attributes"].get(kind, {}))
     if rule == "matmul":
         for key in ("a", "b"):
-            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "false").lower() in (
-                "true",
-                "1",
-            )
+            text = attributes.get(f"transpose_{key}", "false")
+            found[f"trans_{key}"] = text.lower() in ("true", "1")
     elif rule == "pool" and "kernel" in attributes:
         found["kernel"] = tuple(
             whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(",")

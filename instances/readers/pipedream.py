@@ -54,13 +54,8 @@ def read(
     tick_seconds : length of a tick.
     """
     profile = parse_pipedream(read_text(path, max_bytes=max_bytes), path.stem)
-    last = len(profile.nodes)
-    ids = [node.node_id for node in profile.nodes]
-    if training and ids != list(range(1, last + 1)):
-        raise InputError(
-            f"training=True mirrors node i to 2V+1-i and needs the ids 1..{last}, received "
-            f"{ids[:8]}"
-        )
+    if training:
+        _check_ids([node.node_id for node in profile.nodes])
     unit = 1e-3 / tick_seconds
     draft = Draft(profile.name, tick_seconds=tick_seconds)
     for at, node in enumerate(profile.nodes):
@@ -87,6 +82,16 @@ def read(
     if training:
         _mirror(draft, profile, size_of, unit)
     return draft.build()
+
+
+def _check_ids(ids: list[int]) -> None:
+    """Refuse ids with gaps, which cannot be mirrored."""
+    last = len(ids)
+    if ids != list(range(1, last + 1)):
+        raise InputError(
+            f"training=True mirrors node i to 2V+1-i and needs the ids 1..{last}, received "
+            f"{ids[:8]}"
+        )
 
 
 def _mirror(draft: Draft, profile: PipedreamProfile, size_of: dict[int, int], unit: float) -> None:
@@ -194,6 +199,17 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
         raise InputError(
             f"{name}: expected lines like 'node1 -- Input0 -- forward_compute_time=...', found none"
         )
+    _check_edges(name, nodes, edges)
+    ordered = tuple(nodes[key] for key in sorted(nodes))
+    return PipedreamProfile(
+        name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes)
+    )
+
+
+def _check_edges(
+    name: str, nodes: dict[int, PipedreamNode], edges: list[tuple[int, int, int]]
+) -> None:
+    """Refuse edges (source, target, line) of unknown nodes, and those that are there twice."""
     seen: set[tuple[int, int]] = set()
     for source, target, at in edges:
         for node_id in (source, target):
@@ -204,10 +220,6 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
         if (source, target) in seen:
             raise InputError(f"{name}, line {at}: edge node{source} -- node{target} occurs twice")
         seen.add((source, target))
-    ordered = tuple(nodes[key] for key in sorted(nodes))
-    return PipedreamProfile(
-        name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes)
-    )
 
 
 def read_pipedream(path: str | Path) -> PipedreamProfile:

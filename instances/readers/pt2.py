@@ -105,11 +105,10 @@ def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | 
             value.constant, value.learned = True, kind == "parameter"
     nodes = []
     for call in graph["nodes"]:
-        outputs = [str(x) for item in call["outputs"] for x in _outputs(item)]
+        outputs = _tensors(call["outputs"])
         if outputs:
             nodes.append(_node(call, outputs, values, turns))
-    results = [str(x) for item in graph["outputs"] for x in _outputs(item)]
-    return Model(name, nodes, values, results)
+    return Model(name, nodes, values, _tensors(graph["outputs"]))
 
 
 def _node(
@@ -149,13 +148,15 @@ def _size(dim: dict[str, Any]) -> int | None:
     return int(hint["as_int"]) if "as_int" in hint else None
 
 
-def _outputs(item: dict[str, Any]) -> list[Ref]:
-    """Return the tensors of an output: one, a list, or none for a number."""
-    if "as_tensor" in item:
-        return [Ref(item["as_tensor"]["name"])]
-    if "as_tensors" in item:
-        return [Ref(x["name"]) for x in item["as_tensors"]]
-    return []
+def _tensors(outputs: list[dict[str, Any]]) -> list[str]:
+    """Return the tensors among outputs: each is one, a list, or a number."""
+    found: list[str] = []
+    for item in outputs:
+        if "as_tensor" in item:
+            found.append(str(item["as_tensor"]["name"]))
+        elif "as_tensors" in item:
+            found += [str(x["name"]) for x in item["as_tensors"]]
+    return found
 
 
 def _argument(arg: dict[str, Any]) -> Any:

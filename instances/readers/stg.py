@@ -130,23 +130,32 @@ def _rows(graph: OpGraph) -> list[tuple[int, int, dict[int, int]]]:
     """
     order, times = graph.topological_order.tolist(), graph.measured[:, 0]
     sources, sinks = _ends(graph)
-    entry, exit_ = (
-        len(ends) == 1 and times[ends[0]] == 0 and graph.num_ops > 1 for ends in (sources, sinks)
-    )
+    entry, exit_ = _is_dummy(graph, sources), _is_dummy(graph, sinks)
     if exit_:
         order.remove(sinks[0])
         order.append(sinks[0])
     number = {op: i + (not entry) for i, op in enumerate(order)}
-    incoming: dict[int, dict[int, int]] = {op: {} for op in order}
-    for t, v in zip(graph.edge_tensor.tolist(), graph.consumer.tolist(), strict=True):
-        row, u = incoming[v], number[int(graph.producer[t])]
-        row[u] = max(row.get(u, 0), int(graph.measured_transfer[t]), 0)
+    incoming = _incoming(graph, number)
     rows: list[tuple[int, int, dict[int, int]]] = []
     if not entry:
         rows.append((0, 0, {}))
         incoming |= {op: {0: 0} for op in sources}
     rows += [(number[op], int(times[op]), incoming[op]) for op in order]
     return rows if exit_ else [*rows, (len(rows), 0, {number[op]: 0 for op in sinks})]
+
+
+def _is_dummy(graph: OpGraph, ends: list[int]) -> bool:
+    """Whether a graph begins or ends with one op that takes no time."""
+    return len(ends) == 1 < graph.num_ops and not graph.measured[ends[0], 0]
+
+
+def _incoming(graph: OpGraph, number: dict[int, int]) -> dict[int, dict[int, int]]:
+    """Return the cost of the edge from each predecessor, by its task, of every op."""
+    incoming: dict[int, dict[int, int]] = {op: {} for op in number}
+    for t, v in zip(graph.edge_tensor.tolist(), graph.consumer.tolist(), strict=True):
+        row, u = incoming[v], number[int(graph.producer[t])]
+        row[u] = max(row.get(u, 0), int(graph.measured_transfer[t]), 0)
+    return incoming
 
 
 def _ends(graph: OpGraph) -> tuple[list[int], list[int]]:

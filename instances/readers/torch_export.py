@@ -156,7 +156,7 @@ class _Reader:
         """
         results: Any = ()
         for node in graph.nodes:
-            name = inner_name(region, node.name) if region else node.name
+            name = inner_name(region, node.name)
             if node.op == "placeholder":
                 if not region:
                     self._placeholder(node, values, refs)
@@ -169,12 +169,7 @@ class _Reader:
                 refs[node] = whole[node.args[1]] if isinstance(whole, list | tuple) else whole
             elif (found := region_of(node)) is not None:
                 body = getattr(owner, str(found[0].target))
-                inputs = [x for x in body.graph.nodes if x.op == "placeholder"]
-                inside = {
-                    x: refs.get(y)
-                    for x, y in zip(inputs, found[1], strict=True)
-                    if hasattr(y, "op")
-                }
+                inside = _bound(body.graph, found[1], refs)
                 refs[node] = self._walk(body.graph, body, values, inside, nodes, name)
             elif node.op == "call_function":
                 self._call(node, name, values, refs, nodes)
@@ -225,25 +220,20 @@ def add_bodies(
     bodies = [arg for arg in args if isinstance(arg, Model)]
     if not bodies:
         return
-    costs = []
-    for body in bodies:
-        rows = [
-            op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)
-        ]
-        costs.append(Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows)))
+    costs = [_run_cost(body) for body in bodies]
     known: int | None = 1
-    if node.type in ("while_loop", *OVER_SEQUENCES):
-        sizes = (
-            values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape
-            if node.type in OVER_SEQUENCES
-            else None
-        )
+    if node.type in OVER_SEQUENCES:
+        sizes = values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape
         known = sizes[0] if sizes else None
-    times = op_costs.turns_of(node, known, turns)
-    node.extra = max(
-        (Cost(times * c.flops, times * c.bytes_moved) for c in costs),
-        key=lambda c: (c.flops, c.bytes_moved),
-    )
+    elif node.type == "while_loop":
+        known = None
+    op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, turns))
+
+
+def _run_cost(body: Model) -> Cost:
+    """Return the cost of one run of a nested graph, without ops of tensors of unknown rank."""
+    rows = [op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)]
+    return Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows))
 
 
 OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
@@ -263,6 +253,13 @@ def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
     )
 
 
+def _bound(graph: Any, arguments: Sequence[Any], refs: dict[Any, Any]) -> dict[Any, Any]:
+    """Return what the inputs of a region stand for, where its arguments are nodes."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    pairs = zip(inputs, arguments, strict=True)
+    return {node: refs.get(argument) for node, argument in pairs if hasattr(argument, "op")}
+
+
 def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
     """Declare the tensors that a node makes; return a Ref, a tuple of Refs, or None if it makes
     none.
@@ -271,11 +268,9 @@ def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:
         return tuple(_declare(f"{name}:{i}", item, values) for i, item in enumerate(meta))
     if not hasattr(meta, "shape") or not hasattr(meta, "dtype"):
         return None
-    values[name] = Value(
-        tuple(_size(d) for d in meta.shape), str(meta.dtype).removeprefix("torch.")
-    )
-    if values[name].dtype.startswith("float8"):
-        values[name].dtype = "float8"
+    dtype = str(meta.dtype).removeprefix("torch.")
+    dtype = "float8" if dtype.startswith("float8") else dtype
+    values[name] = Value(tuple(_size(d) for d in meta.shape), dtype)
     return Ref(name)
 
 

@@ -55,27 +55,21 @@ def make_node(
     attrs = dict(OPS["attributes"].get(kind, {}))
     inputs = list(_tensors([*args, *kwargs.values()]))
     if rule == "pool":
-        kernel = args[1] if len(args) > 1 else kwargs.get("kernel_size", ())
-        sizes = [kernel] if isinstance(kernel, int) else list(kernel or ())
-        attrs["kernel"] = _kernel(sizes, kind)
+        attrs["kernel"] = _kernel(args[1] if len(args) > 1 else kwargs.get("kernel_size", ()), kind)
     elif rule == "einsum":
-        attrs["equation"] = next(
-            (x for x in args if isinstance(x, str) and not isinstance(x, Ref)), ""
-        )
+        attrs["equation"] = next((x for x in args if type(x) is str), "")
     elif rule == "rnn":
         attrs["weights"] = tuple(range(3 if kind == "lstm" else 2, len(inputs)))
-    elif rule == "batch_norm":
-        attrs["buffers"] = (3, 4)
     elif kind in ("convolution", "_convolution") and len(args) > 6 and args[6] is True:
         rule = "conv_transpose"
     return Node(name, kind, rule, inputs, outputs, attrs, layer)
 
 
-def _kernel(sizes: list[int], kind: str) -> tuple[int, ...]:
-    rank = (
-        int(kind.partition("d")[0][-1]) if kind.partition("d")[0][-1:].isdecimal() else len(sizes)
-    )
-    return tuple(sizes * rank if len(sizes) == 1 else sizes)
+def _kernel(kernel: Any, kind: str) -> tuple[int, ...]:
+    """Return the window of a pool; one number stands for all axes ("2d" in the name: two)."""
+    sizes = [kernel] if isinstance(kernel, int) else list(kernel or ())
+    axes = kind.partition("d")[0][-1:]
+    return tuple(sizes * int(axes) if len(sizes) == 1 and axes.isdecimal() else sizes)
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[str]:
@@ -115,5 +109,5 @@ def region_of(node: Any) -> tuple[Any, tuple[Any, ...], bool] | None:
 
 
 def inner_name(region: str, name: str) -> str:
-    """Return the name that an op of a region has outside it."""
-    return f"{region}_{name}"
+    """Return the name that an op of a region has outside it; "" is no region."""
+    return f"{region}_{name}" if region else name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.readers.draft import Draft, ticks, whole
-from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
 
@@ -34,13 +34,10 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
             if section not in ("critical", "tasks", "edges", "end"):
                 raise _expected("#tasks, #edges, #critical or #end", where, line)
         elif line and section != "critical":  # that of a critical path we compute ourselves
-            label, colon, rest = line.partition(":")
-            cells = [cell.strip() for cell in rest.strip().rstrip(",").split(",")]
-            if section not in ("tasks", "edges") or not colon:
-                raise _expected("'number: values' below #tasks or #edges", where, line)
+            label, cells = _cells(section, line, where)
             if section == "tasks":
                 width = width or len(cells)
-                _add_task(draft, label.strip(), cells, where, width)
+                _add_task(draft, label, cells, where, width)
             elif len(cells) != 3:
                 raise _expected("'number: source, destination, cost'", where, line)
             else:
@@ -49,6 +46,14 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> tuple[OpGr
         raise InputError("expected #end as the last line: the file is truncated")
     graph = draft.build()
     return graph, _devices(graph.name, width)
+
+
+def _cells(section: str, line: str, where: int) -> tuple[str, list[str]]:
+    """Split a line of tasks or edges into its number and its values."""
+    label, colon, rest = line.partition(":")
+    if section not in ("tasks", "edges") or not colon:
+        raise _expected("'number: values' below #tasks or #edges", where, line)
+    return label.strip(), [cell.strip() for cell in rest.strip().rstrip(",").split(",")]
 
 
 def _expected(form: str, where: int, line: str) -> InputError:
@@ -72,6 +77,4 @@ def _devices(name: str, count: int) -> Cluster:
         Device(f"device{j}", f"device{j}", "accelerator", 1e12, 1e11) for j in range(count)
     )
     link_class = np.zeros((count, count), np.int64)
-    return Cluster(
-        name, devices, (Link("link", 0.0, 1e9),), link_class, contention_matrix(count, "none")
-    )
+    return Cluster(name, devices, (Link("link", 0.0, 1e9),), link_class)

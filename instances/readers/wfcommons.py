@@ -78,6 +78,22 @@ def _add_tasks(
 
 def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int]) -> None:
     """Add a tensor per file that passes between tasks, then the dependencies without a file."""
+    linked = _add_files(draft, tasks, sizes)
+    alias = _aliases(tasks)
+    for i, task in enumerate(tasks):
+        child = _name(task, "")
+        pairs = [(alias.get(x, x), child) for x in _names(task, "parents", i)]
+        pairs += [(child, alias.get(x, x)) for x in _names(task, "children", i)]
+        for parent, other in pairs:
+            if (parent, other) not in linked:
+                linked.add((parent, other))
+                draft.edge(parent, other, f"tasks[{i}]", tensor="control")
+
+
+def _add_files(
+    draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int]
+) -> set[tuple[str, str]]:
+    """Add a tensor per file that passes between tasks; return the tasks that are joined so."""
     writer: dict[str, str] = {}
     reads: list[list[str]] = []
     for i, task in enumerate(tasks):
@@ -87,24 +103,16 @@ def _add_edges(draft: Draft, tasks: list[dict[str, Any]], sizes: dict[str, int])
             if writer.setdefault(file, _name(task, "")) != _name(task, ""):
                 raise InputError(f"tasks[{i}]: file '{file[:60]}' is written by two tasks")
     linked: set[tuple[str, str]] = set()
-    alias = _aliases(tasks)
     for i, (task, inputs) in enumerate(zip(tasks, reads, strict=True)):
         child = _name(task, "")
         for file in inputs:
-            parent = writer.get(file)
-            if parent is not None and parent != child:
+            parent = writer.get(file, child)
+            if parent != child:
                 draft.edge(
                     parent, child, f"tasks[{i}]", tensor=("file", file), size=sizes.get(file, 0)
                 )
                 linked.add((parent, child))
-    for i, task in enumerate(tasks):
-        child = _name(task, "")
-        pairs = [(alias.get(x, x), child) for x in _names(task, "parents", i)]
-        pairs += [(child, alias.get(x, x)) for x in _names(task, "children", i)]
-        for parent, other in pairs:
-            if (parent, other) not in linked:
-                linked.add((parent, other))
-                draft.edge(parent, other, f"tasks[{i}]", tensor="control")
+    return linked
 
 
 def _aliases(tasks: list[dict[str, Any]]) -> dict[str, str]:

@@ -28,6 +28,17 @@ def recognises(data: Any) -> bool:
 def read(data: Any) -> Trace:
     """Read it."""
     rows = {int(row["id"]): row for row in _nodes(data)}
+    seconds, kernels = _times(rows)
+    by_kind: dict[str, list[float]] = {}
+    for key in sorted(seconds):
+        time = kernels.get(key, seconds[key])
+        if time > 0:
+            by_kind.setdefault(base_name(str(rows[key]["name"])), []).append(time)
+    return Trace("Chakra", {}, by_kind, "gpu" if kernels else "cpu")
+
+
+def _times(rows: dict[int, dict[str, Any]]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the seconds of outermost operators, and of the kernels that belong to them."""
     above = {key: _parent(row, rows) for key, row in rows.items()}
     seconds: dict[int, float] = {}
     kernels: dict[int, float] = {}
@@ -39,12 +50,7 @@ def read(data: Any) -> Trace:
                 seconds[key] = time
         elif top is not None and time:
             kernels[top] = kernels.get(top, 0.0) + time
-    by_kind: dict[str, list[float]] = {}
-    for key in sorted(seconds):
-        time = kernels.get(key, seconds[key])
-        if time > 0:
-            by_kind.setdefault(base_name(str(rows[key]["name"])), []).append(time)
-    return Trace("Chakra", {}, by_kind, "gpu" if kernels else "cpu")
+    return seconds, kernels
 
 
 def _nodes(data: Any) -> list[dict[str, Any]]:

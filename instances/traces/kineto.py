@@ -32,19 +32,12 @@ def read(data: Any) -> Trace:
     """Read it."""
     events = [e for e in data["traceEvents"] if isinstance(e, dict) and e.get("ph") == "X"]
     calls = [e for e in events if e.get("cat") in ("cpu_op", "user_annotation")]
-    kernels: dict[Any, float] = {}
-    for event in events:
-        if event.get("cat") in _KERNELS:
-            key = (event.get("args") or {}).get("External id")
-            kernels[key] = kernels.get(key, 0.0) + float(event["dur"])
+    kernels = _kernel_times(events)
     named: dict[str, list[tuple[float, float]]] = {}
     kinds: dict[str, list[tuple[float, float]]] = {}
     for outer, inside in _outermost(calls):
         name = str(outer["name"])
-        started = sum(
-            kernels.get((event.get("args") or {}).get("External id"), 0.0)
-            for event in (outer, *inside)
-        )
+        started = sum(kernels.get(_launch(event), 0.0) for event in (outer, *inside))
         duration = 1e-6 * (started if kernels else float(outer["dur"]))
         row = (float(outer["ts"]), duration)
         if name.startswith(MARK):
@@ -52,6 +45,21 @@ def read(data: Any) -> Trace:
         elif outer.get("cat") == "cpu_op":
             kinds.setdefault(base_name(name), []).append(row)
     return Trace("Kineto", merged(named), merged(kinds), "gpu" if kernels else "cpu")
+
+
+def _kernel_times(events: Sequence[dict[str, Any]]) -> dict[Any, float]:
+    """Return microseconds of GPU kernels by the call that started them."""
+    kernels: dict[Any, float] = {}
+    for event in events:
+        if event.get("cat") in _KERNELS:
+            key = _launch(event)
+            kernels[key] = kernels.get(key, 0.0) + float(event["dur"])
+    return kernels
+
+
+def _launch(event: dict[str, Any]) -> Any:
+    """Return what joins a kernel and the operator that started it."""
+    return (event.get("args") or {}).get("External id")
 
 
 def _outermost(

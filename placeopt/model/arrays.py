@@ -110,17 +110,20 @@ def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> Ints:
     if array.dtype == np.int64:
         return frozen(array)
     if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
-        if (array != np.floor(array)).any() or (np.abs(array) >= MAX_SUM).any():
-            raise InputError(
-                f"{what}: expected whole numbers below 2^62 (round times to ticks first)"
-            )
+        _check_whole(array, what)
     elif array.dtype.kind not in "iub" and array.size:
         raise InputError(f"{what}: expected whole numbers, received {array.dtype}")
-    if array.dtype.kind == "u" and array.size and int(array.max()) >= MAX_SUM:
+    if array.dtype.kind == "u" and int(array.max(initial=0)) >= MAX_SUM:
         raise InputError(f"{what}: expected whole numbers below 2^62")
     return frozen(array.astype(np.int64))
+
+
+def _check_whole(array: NDArray[Any], what: str) -> None:
+    """Refuse real numbers that are not whole, or too large."""
+    if not np.isfinite(array).all():
+        raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
+    if (array != np.floor(array)).any() or (np.abs(array) >= MAX_SUM).any():
+        raise InputError(f"{what}: expected whole numbers below 2^62 (round times to ticks first)")
 
 
 _KEY = "column"
@@ -155,8 +158,8 @@ class Column:
         if self.kind is bool:
             return _shaped(np.asarray(value, np.bool_), shape, key)
         array = int_array(value, shape, key)
-        if self.low is not None and array.size and int(array.min()) < self.low:
-            at = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))
+        if self.low is not None and int(array.min(initial=self.low)) < self.low:
+            at = np.unravel_index(array.argmin(), array.shape)
             raise InputError(
                 f"{key}[{', '.join(map(str, at))}]: expected {self.expected or f'>= {self.low}'}, "
                 f"received {int(array[at])}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, int_array
+from placeopt.model.arrays import UNLIMITED, ArrayHolder, Ints, ints, settle
 from placeopt.model.errors import InputError
 
 SLOWEST = 1e-3
@@ -114,8 +114,8 @@ class Cluster(ArrayHolder):
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
-    link_class: Ints  # (num_devices, num_devices)
-    channel: Ints  # (num_devices, num_devices)
+    link_class: Ints = ints("devices", "devices")
+    channel: Ints = ints("devices", "devices", default=-1)
 
     def __post_init__(self) -> None:
         k = len(self.devices)
@@ -126,8 +126,7 @@ class Cluster(ArrayHolder):
             raise InputError(
                 f"cluster '{self.name}': device names must be distinct, received {names}"
             )
-        object.__setattr__(self, "link_class", int_array(self.link_class, (k, k), "link_class"))
-        object.__setattr__(self, "channel", int_array(self.channel, (k, k), "channel"))
+        settle(self, devices=k)
         off = ~np.eye(k, dtype=np.bool_)
         classes = self.link_class[off]
         if classes.size and (classes.min() < 0 or classes.max() >= len(self.links)):

@@ -79,25 +79,12 @@ class SharedTensors(ArrayHolder):
 
     def check_tensors(self) -> None:
         """Refuse dangling or repeated consumers, self-loops, malformed pointers and cycles."""
-        producer, consumer_ptr, consumer, op_names = (
-            self.producer,
-            self.consumer_ptr,
-            self.consumer,
-            self.op_names,
-        )
-        if (
-            consumer_ptr[0] != 0
-            or consumer_ptr[-1] != len(consumer)
-            or (np.diff(consumer_ptr) < 0).any()
-        ):
-            raise InputError(
-                f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of "
-                "consumers, "
-                f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
-            )
+        self._check_pointer()
+        producer, consumer, op_names = self.producer, self.consumer, self.op_names
         for what, array in (("producer", producer), ("consumer", consumer)):
-            if array.size and (int(array.min()) < 0 or int(array.max()) >= self.num_ops):
-                bad = int(array.max()) if int(array.max()) >= self.num_ops else int(array.min())
+            low, high = int(array.min(initial=0)), int(array.max(initial=0))
+            if low < 0 or high >= self.num_ops:
+                bad = high if high >= self.num_ops else low
                 raise InputError(
                     f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}"
                 )
@@ -116,6 +103,14 @@ class SharedTensors(ArrayHolder):
             )
         if (producer[tensor] > consumer).any():
             _ = self.topological_order  # refuses a cycle; none where every edge leads to a later op
+
+    def _check_pointer(self) -> None:
+        pointer, end = self.consumer_ptr, len(self.consumer)
+        if pointer[0] != 0 or pointer[-1] != end or (np.diff(pointer) < 0).any():
+            raise InputError(
+                f"consumer_ptr: expected to rise from 0 to {end}, the number of consumers, "
+                f"received {pointer[0]}..{pointer[-1]}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
