@@ -66,8 +66,7 @@ def torch_model(
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], torch.nn.Module):
         raise InputError(
             f"{shown}: expected a torch.nn.Module, (module, inputs) or (module, inputs, keyword "
-            "inputs), "
-            f"received {type(made).__name__}"
+            f"inputs), received {type(made).__name__}"
         )
     module, own_inputs, own_kwargs = parts + (None, {})[len(parts) - 1 :]
     inputs = own_inputs if inputs is None else inputs

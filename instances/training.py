@@ -68,12 +68,9 @@ _NEEDS_OUTPUT = _words(
 )
 _NEEDS_NOTHING = _words(
     "add sub sum mean bias_add concat split slice reshape transpose flatten squeeze unsqueeze "
-    "identity cast gather "
-    "pad expand stack reduce reduce_sum reduce_mean reducesum reducemean avg_pool averagepool "
-    "globalaveragepool "
-    "mul_constant mask scale_mask rotary formation to_complex mul_complex to_real embedding "
-    "variable shape constant "
-    "resize upsample neg"
+    "identity cast gather pad expand stack reduce reduce_sum reduce_mean reducesum reducemean "
+    "avg_pool averagepool globalaveragepool mul_constant mask scale_mask rotary formation "
+    "to_complex mul_complex to_real embedding variable shape constant resize upsample neg"
 )
 _PRODUCTS = _words("matmul gemm bmm batch_matmul attention einsum einsummable lstm_cell")
 _LINEAR_IN_WEIGHTS = _words("linear conv matmul gemm convtranspose fullyconnected embedding")

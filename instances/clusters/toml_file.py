@@ -208,7 +208,6 @@ def _own_kind(row: Body, kind: str, changes: dict[str, Any]) -> Device:
     if missing:
         raise InputError(
             f"{row.where}: device kind '{kind}' is not ready-made, so it needs "
-            f"{', '.join(missing)}; "
-            f"ready-made: {', '.join(DEVICES)}"
+            f"{', '.join(missing)}; ready-made: {', '.join(DEVICES)}"
         )
     return Device(kind, kind, *(changes[key] for key in needed))

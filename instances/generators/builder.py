@@ -318,8 +318,7 @@ class GraphBuilder:
         if min(shape) < 1:
             raise InputError(
                 f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape "
-                f"{shape}); "
-                "use a larger image"
+                f"{shape}); use a larger image"
             )
 
     def relu(self, x: Tensor, *, name: str = "relu") -> Tensor:

@@ -351,8 +351,7 @@ def _llama_sharder(
     if heads % s.columns or hidden % heads:
         raise InputError(
             f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} "
-            "columns "
-            f"of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}"
+            f"columns of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}"
         )
     return s
 

@@ -43,8 +43,7 @@ def detect(path: Path) -> str:
     if path.suffix == ".onnx" and found != "onnx":
         raise InputError(
             f"expected an ONNX model, as its suffix says, received {found}; export the model "
-            "again, "
-            f"or give --format {found}"
+            f"again, or give --format {found}"
         )
     return found
 

@@ -217,8 +217,7 @@ def read_split(
     if len(op_of) != problem.num_ops:
         raise InputError(
             f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' "
-            "has, "
-            f"received {len(op_of)} in '{graph}'"
+            f"has, received {len(op_of)} in '{graph}'"
         )
     device = np.full(problem.num_ops, -1, np.int64)
     data = read_json(path, what="split") if data is None else data

@@ -52,8 +52,7 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
     if len(rows) != expected:
         raise InputError(
             f"expected {expected} rows comp,comm after line 4 ({total} nodes less {len(inputs)} "
-            "inputs), "
-            f"received {len(rows)}: the file is truncated or the counts are wrong"
+            f"inputs), received {len(rows)}: the file is truncated or the counts are wrong"
         )
     draft = Draft(path.stem, tick_seconds=tick_seconds, repeated="merge")
     comm: list[int] = []

@@ -158,9 +158,8 @@ class Draft:
         elif (self._size[known], self._ticks[known], self._shapes[known]) != (size, ticks, shape):
             raise InputError(
                 f"{place(where)}: edges of one tensor of op '{one_line(str(source))}' must agree "
-                "on its size, time and "
-                f"shape, received {size} bytes, {ticks} ticks after {self._size[known]} bytes, "
-                f"{self._ticks[known]} ticks"
+                f"on its size, time and shape, received {size} bytes, {ticks} ticks after "
+                f"{self._size[known]} bytes, {self._ticks[known]} ticks"
             )
         self._edge_tensor.append(known)
         self._target.append(target)

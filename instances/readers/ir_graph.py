@@ -340,15 +340,13 @@ def _distinct(names: list[str]) -> list[str]:
 
 _SAME_ELEMENTS = (
     "Reshape Flatten Squeeze Unsqueeze Transpose view _unsafe_view reshape flatten unflatten "
-    "squeeze unsqueeze permute "
-    "transpose t contiguous clone"
+    "squeeze unsqueeze permute transpose t contiguous clone"
 )
 _SAME_SHAPE = (
     "Relu ReLU relu Sigmoid sigmoid Tanh tanh Softmax SoftMax softmax _softmax Gelu gelu silu Erf "
-    "erf Exp exp Sqrt sqrt "
-    "LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish hardswish hardtanh "
-    "BatchNormalization batch_norm "
-    "BatchNormInference LRN Dropout dropout layer_norm LayerNormalization"
+    "erf Exp exp Sqrt sqrt LeakyRelu leaky_relu Elu elu Clip Clamp clamp HardSwish HSwish "
+    "hardswish hardtanh BatchNormalization batch_norm BatchNormInference LRN Dropout dropout "
+    "layer_norm LayerNormalization"
 )
 _BROADCAST = (
     "Add Sub Mul Div Sum Max Min Mean add sub mul div Multiply Subtract Divide Maximum Minimum"

@@ -159,8 +159,7 @@ class Model:
                 if name in made:
                     raise InputError(
                         f"value '{one_line(name)}' is produced twice, by "
-                        f"'{self.nodes[made[name]].name}' "
-                        f"and '{node.name}'"
+                        f"'{self.nodes[made[name]].name}' and '{node.name}'"
                     )
                 if name:
                     made[name] = i
@@ -181,8 +180,7 @@ class Model:
                 if name not in there:
                     raise InputError(
                         f"op '{one_line(node.name)}' reads '{one_line(name)}', which is neither an "
-                        "input, "
-                        "a weight nor the output of an op"
+                        "input, a weight nor the output of an op"
                     )
         before = [{made[x] for x in node.inputs if x in made} for node in self.nodes]
         if any(max(found, default=-1) >= i for i, found in enumerate(before)):

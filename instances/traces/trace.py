@@ -88,8 +88,7 @@ def read_trace(path: str | Path) -> Trace:
         return found
     raise InputError(
         f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto "
-        "trace of "
-        "torch.profiler (JSON) or a Chakra execution trace (JSON)"
+        "trace of torch.profiler (JSON) or a Chakra execution trace (JSON)"
     )
 
 

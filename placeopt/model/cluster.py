@@ -57,8 +57,7 @@ class Device:
             if not (np.isfinite(value) and value >= SLOWEST):
                 raise InputError(
                     f"device '{self.name}': {key} must be a number of at least {SLOWEST} per "
-                    "second, "
-                    f"received {value}"
+                    f"second, received {value}"
                 )
         if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
             raise InputError(

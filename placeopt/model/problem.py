@@ -154,8 +154,7 @@ class PlacementProblem(SharedTensors):
             op, device = (int(x) for x in np.argwhere(self.compute < INCOMPATIBLE)[0])
             raise InputError(
                 f"compute of op '{self.op_names[op]}' on '{self.device_names[device]}': expected "
-                "ticks >= 0, "
-                f"or -1 for incompatible, received {self.compute[op, device]}"
+                f"ticks >= 0, or -1 for incompatible, received {self.compute[op, device]}"
             )
         nowhere = (self.compute == INCOMPATIBLE).all(axis=1)
         if nowhere.any():
@@ -320,8 +319,7 @@ class PlacementProblem(SharedTensors):
     def __repr__(self) -> str:
         return (
             f"<PlacementProblem '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors on "
-            f"{self.num_devices} devices, "
-            f"{self.objective}, ticks of {self.tick_seconds:g} s>"
+            f"{self.num_devices} devices, {self.objective}, ticks of {self.tick_seconds:g} s>"
         )
 
     @cached_property

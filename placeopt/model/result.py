@@ -110,8 +110,7 @@ class Result(Shown, Generic[SolutionT]):
         if self.value is not None and self.lower_bound > self.value:
             raise SolverError(
                 f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value "
-                f"{self.value} of "
-                f"'{self.solver}' on '{self.problem}': one of them is wrong"
+                f"{self.value} of '{self.solver}' on '{self.problem}': one of them is wrong"
             )
 
     @property
