@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-_SHARE = 0.05
-"""A constant is known if it makes up this share of the predicted time of at least two
-measurements."""
-
 
 @dataclass(frozen=True, eq=False)
 class FitReport:
@@ -206,11 +202,19 @@ def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str 
 
 
 def _fit(
-    parts: Callable[[Floats], Floats], starts: list[Floats], t: Floats, names: tuple[str, ...]
+    parts: Callable[[Floats], Floats],
+    starts: list[Floats],
+    t: Floats,
+    names: tuple[str, ...],
+    least_share: float = 0.05,
 ) -> tuple[Floats, FitReport]:
     """Minimise the robust squared logarithm of predicted over measured time.
 
-    `parts` returns the contribution of every constant to every predicted time, which is their sum.
+    Parameters
+    ----------
+    parts : returns the contribution of every constant to every predicted time, which is their sum.
+    least_share : a constant is known if it makes up this share of the predicted time of at least
+        two measurements.
     """
     from scipy.optimize import least_squares
 
@@ -229,7 +233,8 @@ def _fit(
     scale = max(1.4826 * float(np.median(np.abs(off))), 1e-6)
     outlier = np.abs(off) > max(4 * scale, 0.01)
     share = parts(x) / parts(x).sum(axis=0)
-    known = {name: int((share[i, ~outlier] > _SHARE).sum()) >= 2 for i, name in enumerate(names)}
+    shown = (share[:, ~outlier] > least_share).sum(axis=1) >= 2
+    known = dict(zip(names, shown.tolist(), strict=True))
     errors = _standard_errors(residual, x, ~outlier, [known[name] for name in names])
     relative = np.abs(np.expm1(off))
     missing = [name for name in names if not known[name]]
@@ -296,7 +301,3 @@ def _times(values: ArrayLike, count: int, least: int) -> Floats:
             "take none"
         )
     return array
-
-
-# --- CSV
-# -----------------------------------------------------------------------------------------------

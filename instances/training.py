@@ -34,8 +34,8 @@ have. Mixed precision has weights, gradients and activations of 2 bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -111,18 +111,17 @@ def training_graph(
     return _Derivation(graph, optimizer, backward_ratio, update_ratio, colocate).run()
 
 
-@dataclass
-class _Ops:
-    """Columns of the new ops; they are numbered after the forward ops."""
+class _NewOp(NamedTuple):
+    """An op that is appended; they are numbered after the forward ops."""
 
-    names: list[str] = field(default_factory=list)
-    types: list[str] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)  # forward op
-    flops: list[int] = field(default_factory=list)
-    weight_bytes: list[int] = field(default_factory=list)  # weights read or written
-    resident: list[int] = field(default_factory=list)
-    ratio: list[float] = field(default_factory=list)  # of the forward op's measured time
-    tied: list[bool] = field(default_factory=list)  # shares the forward op's device
+    name: str
+    type: str
+    origin: int  # forward op
+    flops: int
+    weight_bytes: int  # weights read or written
+    resident: int
+    ratio: float  # of the forward op's measured time
+    tied: bool  # shares the forward op's device
 
 
 class _Derivation:
@@ -133,7 +132,7 @@ class _Derivation:
     ) -> None:
         self.graph, self.optimizer, self.tie_all = graph, optimizer, colocate == "all"
         self.backward, self.update = backward, update
-        self.ops = _Ops()
+        self.ops: list[_NewOp] = []
         self.taken = set(graph.op_names)
         n, m = graph.num_ops, graph.num_tensors
         self.weights = self._weight_counts()
@@ -273,18 +272,11 @@ class _Derivation:
         while name in self.taken:
             name, attempt = f"{base}_{attempt}", attempt + 1
         self.taken.add(name)
-        ops = self.ops
-        ops.names.append(name)
         kind = self.graph.op_types[v]
         plain = {"update": self.optimizer, "grad_sum": "grad_sum"}
-        ops.types.append(plain.get(role, f"{kind}_{role}" if kind else role))
-        ops.origin.append(v)
-        ops.flops.append(flops)
-        ops.weight_bytes.append(weight_bytes)
-        ops.resident.append(resident)
-        ops.ratio.append(ratio)
-        ops.tied.append(tied)
-        return self.graph.num_ops + len(ops.names) - 1
+        title = plain.get(role, f"{kind}_{role}" if kind else role)
+        self.ops.append(_NewOp(name, title, v, flops, weight_bytes, resident, ratio, tied))
+        return self.graph.num_ops + len(self.ops) - 1
 
     def _tensor(self, op: int, size: int, shape: tuple[int, ...], ticks: int) -> int:
         self.producer.append(op)
@@ -303,25 +295,25 @@ class _Derivation:
 
     def _build(self) -> OpGraph:
         graph, ops = self.graph, self.ops
-        n, extra = graph.num_ops, len(ops.names)
-        origin = np.array(ops.origin, np.int64)
+        n, extra = graph.num_ops, len(ops)
+        origin = np.array([op.origin for op in ops], np.int64)
         moved = np.zeros(n + extra, np.int64)
         for op, size, consumers in zip(self.producer, self.bytes, self.consumers, strict=True):
             moved[[op, *consumers]] += size
-        moved[n:] += np.array(ops.weight_bytes, np.int64)
+        moved[n:] += np.array([op.weight_bytes for op in ops], np.int64)
         moved[:n] = graph.bytes_moved
         moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = (
             0  # unknown stays unknown
         )
         return OpGraph.from_tensors(
             graph.name,
-            [*graph.op_names, *ops.names],
+            [*graph.op_names, *(op.name for op in ops)],
             zip(self.producer, self.bytes, self.consumers, strict=True),
-            op_types=graph.op_types + tuple(ops.types),
-            layer=graph.layer + tuple(graph.layer[v] for v in ops.origin),
-            flops=[*graph.flops.tolist(), *ops.flops],
+            op_types=graph.op_types + tuple(op.type for op in ops),
+            layer=graph.layer + tuple(graph.layer[op.origin] for op in ops),
+            flops=[*graph.flops.tolist(), *(op.flops for op in ops)],
             bytes_moved=moved,
-            resident=[*graph.resident.tolist(), *ops.resident],
+            resident=[*graph.resident.tolist(), *(op.resident for op in ops)],
             parameters=np.concatenate([graph.parameters, np.zeros(extra, np.int64)]),
             colocation=self._colocation(origin),
             backward=np.concatenate([graph.backward, np.ones(extra, np.bool_)]),
@@ -337,7 +329,7 @@ class _Derivation:
     def _colocation(self, origin: Ints) -> Ints:
         """Give forward ops with tied backward ops a group, new unless they have one."""
         groups = self.graph.colocation.copy()
-        tied = np.array(self.ops.tied, np.bool_)
+        tied = np.array([op.tied for op in self.ops], np.bool_)
         new = np.unique(origin[tied & (groups[origin] < 0)])
         groups[new] = (int(groups.max()) + 1 if (groups >= 0).any() else 0) + np.arange(len(new))
         return np.concatenate([groups, np.where(tied, groups[origin], -1)])
@@ -348,7 +340,8 @@ class _Derivation:
         if not times.size:
             return np.concatenate([forward, times])
         scaled = round_half_up(
-            np.maximum(times, 0) * np.array(self.ops.ratio)[:, None], "measured backward time"
+            np.maximum(times, 0) * np.array([op.ratio for op in self.ops])[:, None],
+            "measured backward time",
         )
         return np.concatenate(
             [forward, np.where(times >= 0, scaled, np.where(times == UNSUPPORTED, times, UNKNOWN))]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from placeopt.instances.generators.table import check_count
 from placeopt.model.arrays import MAX_SUM
@@ -21,6 +21,7 @@ from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Unpack
 
 Shape = tuple[int, ...]
 
@@ -40,6 +41,17 @@ class Tensor(NamedTuple):
         return math.prod(self.shape)
 
 
+class OpFields(TypedDict, total=False):
+    """What an op may be given; see `GraphBuilder.ops`."""
+
+    name: str
+    flops: int
+    parameters: int
+    buffers: int
+    moved: int | None
+    meta: int
+
+
 OP_FIELDS = (
     "op_types",
     "layer",
@@ -47,7 +59,6 @@ OP_FIELDS = (
     "bytes_moved",
     "resident",
     "parameters",
-    "colocation",
     "meta",
 )
 """Fields of an OpGraph that the builder keeps, a row for every op."""
@@ -103,7 +114,6 @@ class GraphBuilder:
         parameters: int = 0,
         buffers: int = 0,
         moved: int | None = None,
-        colocation: int = -1,
         meta: int = -1,
     ) -> list[Tensor]:
         """Add one op with any number of outputs and return them.
@@ -142,36 +152,19 @@ class GraphBuilder:
         if moved is None:
             moved = (read + parameters + written) * self.dtype_bytes
         resident = (parameters + buffers) * self.dtype_bytes
-        self._ops.append((kind, self._path, flops, moved, resident, parameters, colocation, meta))
+        self._ops.append((kind, self._path, flops, moved, resident, parameters, meta))
         return outputs
 
     def op(
-        self,
-        kind: str,
-        inputs: Sequence[Tensor],
-        shape: Shape,
-        *,
-        name: str = "",
-        flops: int = 0,
-        parameters: int = 0,
-        buffers: int = 0,
-        moved: int | None = None,
-        colocation: int = -1,
-        meta: int = -1,
+        self, kind: str, inputs: Sequence[Tensor], shape: Shape, **fields: Unpack[OpFields]
     ) -> Tensor:
         """Add one op with one output and return it; see `ops`."""
-        return self.ops(
-            kind,
-            inputs,
-            (shape,),
-            name=name,
-            flops=flops,
-            parameters=parameters,
-            buffers=buffers,
-            moved=moved,
-            colocation=colocation,
-            meta=meta,
-        )[0]
+        return self.ops(kind, inputs, (shape,), **fields)[0]
+
+    def variable(self, shape: Shape, *, name: str = "weights", meta: int = -1) -> Tensor:
+        """Learned values as an op of their own, which other ops read as a tensor."""
+        size = math.prod(shape)
+        return self.op("variable", (), shape, name=name, parameters=size, moved=0, meta=meta)
 
     def build(self) -> OpGraph:
         """Return the graph."""
@@ -234,14 +227,13 @@ class GraphBuilder:
         """Fully connected layer on the last dimension, bias fused."""
         features = x.shape[-1]
         shape = (*x.shape[:-1], out)
-        size = math.prod(shape)
         return self.op(
             "linear",
             (x,),
             shape,
             name=name,
-            flops=2 * size * features + (size if bias else 0),
-            parameters=features * out + (out if bias else 0),
+            flops=math.prod(shape) * (2 * features + bias),
+            parameters=out * (features + bias),
         )
 
     def matmul(
@@ -291,14 +283,13 @@ class GraphBuilder:
         )
         self._check_image(shape)
         terms = channels // groups * kh * kw
-        size = math.prod(shape)
         return self.op(
             "conv",
             (x,),
             shape,
             name=name,
-            flops=2 * size * terms + (size if bias else 0),
-            parameters=out * terms + (out if bias else 0),
+            flops=math.prod(shape) * (2 * terms + bias),
+            parameters=out * (terms + bias),
         )
 
     def batch_norm(self, x: Tensor, *, name: str = "bn") -> Tensor:

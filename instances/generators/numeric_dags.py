@@ -52,14 +52,11 @@ class _Tasks:
 
     def graph(self, ccr: float, seed: int) -> OpGraph:
         """Return the graph, with times scaled to a mean of MEAN_TICKS."""
-        name = self.name
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
-        table = np.array(self.edges, np.int64).reshape(-1, 2)
         return task_graph(
-            name,
-            table[:, 0],
-            table[:, 1],
+            self.name,
+            self.edges,
             compute,
             np.random.default_rng(seed),
             ccr,

@@ -22,6 +22,8 @@ from placeopt.instances.generators.table import MAX_EDGES, MAX_OPS, check_count,
 from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from placeopt.model.arrays import Ints
 
 
@@ -61,7 +63,8 @@ def layered(
     labels = tuple(
         f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size)
     )
-    return task_graph(name, _join(sources), _join(targets), compute, rng, ccr, layer=labels)
+    edges = np.stack([_join(sources), _join(targets)], axis=1)
+    return task_graph(name, edges, compute, rng, ccr, layer=labels)
 
 
 @generator()
@@ -89,8 +92,7 @@ def fork_join(
                 before, op = op, op + 1
             ends.append(before)
         edges += [(end, op) for end in ends]  # the join is the next stage's fork
-    table = np.array(edges, np.int64)
-    return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
+    return task_graph(name, edges, random_times(rng, op + 1, spread), rng, ccr)
 
 
 @generator()
@@ -137,10 +139,8 @@ def series_parallel(
             for v in successors:
                 before[v].remove(op)
             insert([op], successors)
-    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], np.int64)
-    return task_graph(
-        name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr
-    )
+    edges = [(u, v) for u, targets in enumerate(after) for v in targets]
+    return task_graph(name, edges, random_times(rng, len(before), spread), rng, ccr)
 
 
 @generator()
@@ -154,9 +154,9 @@ def out_tree(
     name: str = "out-tree",
 ) -> OpGraph:
     """Build a complete tree with `depth` levels below the root, edges from parent to children."""
-    parent, child, n = _tree(name, depth, arity)
+    edges = _tree(name, depth, arity)
     rng = np.random.default_rng(seed)
-    return task_graph(name, parent, child, random_times(rng, n, spread), rng, ccr)
+    return task_graph(name, edges, random_times(rng, len(edges) + 1, spread), rng, ccr)
 
 
 @generator()
@@ -170,17 +170,19 @@ def in_tree(
     name: str = "in-tree",
 ) -> OpGraph:
     """Build a complete tree with edges from children to parent; the root is the last op."""
-    parent, child, n = _tree(name, depth, arity)
+    edges = _tree(name, depth, arity)
+    n = len(edges) + 1
     rng = np.random.default_rng(seed)
-    return task_graph(name, n - 1 - child, n - 1 - parent, random_times(rng, n, spread), rng, ccr)
+    return task_graph(name, n - 1 - edges[:, ::-1], random_times(rng, n, spread), rng, ccr)
 
 
-def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, int]:
+def _tree(name: str, depth: int, arity: int) -> Ints:
+    """Return the edges (parent, child) of a complete tree whose root is op 0."""
     check_count(name, depth + 1 if arity == 1 else arity ** min(depth, 64))
     n = depth + 1 if arity == 1 else (arity ** (depth + 1) - 1) // (arity - 1)
     check_count(name, n)
     child = np.arange(1, n, dtype=np.int64)
-    return (child - 1) // arity, child, n
+    return np.stack([(child - 1) // arity, child], axis=1)
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:
@@ -211,8 +213,7 @@ def random_transfers(rng: np.random.Generator, compute: Ints, count: int, ccr: f
 
 def task_graph(
     name: str,
-    source: Ints,
-    target: Ints,
+    edges: ArrayLike,
     compute: Ints,
     rng: np.random.Generator,
     ccr: float,
@@ -222,11 +223,11 @@ def task_graph(
 
     Parameters
     ----------
-    source, target : ops of each edge; repeated edges are merged.
+    edges : (source, target) of each; repeated edges are merged.
     compute : ticks of every op on any device.
     """
     n = len(compute)
-    pairs = np.unique(np.stack([source, target], axis=1).astype(np.int64), axis=0)
+    pairs = np.unique(np.asarray(edges, np.int64).reshape(-1, 2), axis=0)
     producer, degree = np.unique(pairs[:, 0], return_counts=True)
     transfer = random_transfers(rng, compute, len(producer), ccr)
     fields.setdefault("op_names", tuple(f"op{i}" for i in range(n)))

@@ -42,10 +42,7 @@ class Lstm:
         rows = inputs + hidden
         self.rows = rows
         with b.layer(name):
-            size = (rows + 1) * 4 * hidden  # weights and biases
-            self.weights = b.op(
-                "variable", (), (rows + 1, 4 * hidden), name="weights", parameters=size, moved=0
-            )
+            self.weights = b.variable((rows + 1, 4 * hidden))  # weights and biases
 
     def step(self, x: Tensor, state: State, time: int) -> State:
         """Run one step and return the new state."""
@@ -104,14 +101,7 @@ class Softmax:
     def __init__(self, b: GraphBuilder, inputs: int, vocab: int) -> None:
         self.b, self.inputs, self.vocab = b, inputs, vocab
         with b.layer("softmax"):
-            self.weights = b.op(
-                "variable",
-                (),
-                (inputs + 1, vocab),
-                name="weights",
-                parameters=(inputs + 1) * vocab,
-                moved=0,
-            )
+            self.weights = b.variable((inputs + 1, vocab))
 
     def step(self, x: Tensor, time: int) -> Tensor:
         """Return the word probabilities of one step."""
@@ -201,14 +191,7 @@ def nmt(
             Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}")
             for layer in range(layers)
         ]
-        mixer = b.op(
-            "variable",
-            (),
-            (2 * hidden, hidden),
-            name="mixer_weights",
-            parameters=2 * hidden * hidden,
-            moved=0,
-        )
+        mixer = b.variable((2 * hidden, hidden), name="mixer_weights")
         softmax = Softmax(b, hidden, vocab)
         states = [State() for _ in range(layers)]
         feed: Tensor | None = None

@@ -120,15 +120,8 @@ class Sharder:
             for place in itertools.product(
                 range(x.columns if self.training else 0), range(columns)
             ):
-                variables[place] = b.op(
-                    "variable",
-                    (),
-                    (height, out),
-                    name="weights{}.{}".format(*place),
-                    parameters=height * out,
-                    moved=0,
-                    meta=meta,
-                )
+                name = "weights{}.{}".format(*place)
+                variables[place] = b.variable((height, out), name=name, meta=meta)
             return self._product(x, columns, part, meta)
 
     def reduce(self, parts: list[Tensor], name: str, meta: int) -> Tensor:
@@ -301,12 +294,7 @@ def llama_block(
     name: str = "llama-block",
 ) -> OpGraph:
     """Build the attention half of a Llama layer: norm, rotary attention and residual; sharded."""
-    s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
-    x = s.input(seq, hidden, s.rows, s.columns)
-    for layer in range(layers):
-        with s.b.layer(f"layer{layer}"):
-            x = _attention(s, x, hidden, heads)
-    return s.b.build()
+    return _llama(Sharder(name, dtype_bytes, shards, training), layers, hidden, heads, seq)
 
 
 @generator()
@@ -325,35 +313,32 @@ def llama_layer(
     """Build whole Llama layers: attention and gated feed-forward parts with their norms;
     sharded.
     """
-    s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
+    return _llama(Sharder(name, dtype_bytes, shards, training), layers, hidden, heads, seq, ffn)
+
+
+def _llama(s: Sharder, layers: int, hidden: int, heads: int, seq: int, ffn: int = 0) -> OpGraph:
+    """Return a graph of Llama layers, without their feed-forward parts where `ffn` is 0."""
+    if heads % s.columns or hidden % heads:
+        raise InputError(
+            f"generator '{s.b.name}': heads must divide hidden and be a multiple of the "
+            f"{s.columns} columns of blocks that shards={s.count} makes, received heads={heads}, "
+            f"hidden={hidden}"
+        )
     x = s.input(seq, hidden, s.rows, s.columns)
     for layer in range(layers):
         with s.b.layer(f"layer{layer}"):
             x = _attention(s, x, hidden, heads)
-            y = s.normalise(x, "rms_norm", "norm2")
-            gate = s.map("silu", [s.linear(y, ffn, s.columns, "gate")], "silu", cost=4)
-            gated = s.map("mul", [gate, s.linear(y, ffn, s.columns, "up")], "gated")
-            x = s.map("add", [x, s.linear(gated, hidden, s.columns, "down")], "residual2")
+            x = _gated_feed_forward(s, x, ffn) if ffn else x
     return s.b.build()
 
 
-def _llama_sharder(
-    name: str,
-    shards: int,
-    dtype_bytes: int,
-    training: bool,
-    layers: int,
-    hidden: int,
-    heads: int,
-    seq: int,
-) -> Sharder:
-    s = Sharder(name, dtype_bytes, shards, training)
-    if heads % s.columns or hidden % heads:
-        raise InputError(
-            f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} "
-            f"columns of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}"
-        )
-    return s
+def _gated_feed_forward(s: Sharder, x: Blocks, ffn: int) -> Blocks:
+    """Return the residual feed-forward part."""
+    hidden = x.columns * x.cells[0].shape[1]
+    y = s.normalise(x, "rms_norm", "norm2")
+    gate = s.map("silu", [s.linear(y, ffn, s.columns, "gate")], "silu", cost=4)
+    gated = s.map("mul", [gate, s.linear(y, ffn, s.columns, "up")], "gated")
+    return s.map("add", [x, s.linear(gated, hidden, s.columns, "down")], "residual2")
 
 
 def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:

@@ -7,13 +7,14 @@ import importlib
 import inspect
 import math
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
 from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from placeopt.model.graph import OpGraph
 
@@ -22,67 +23,61 @@ Build = TypeVar("Build", bound="Callable[..., OpGraph]")
 
 
 class Entry(NamedTuple):
-    """One generator: "module:function" in this package, options it fixes, and one line about it."""
+    """One generator: "module:function" in this package, one line about it, and options it fixes."""
 
     target: str
-    fixed: dict[str, Any]
     summary: str
+    fixed: Mapping[str, Any] = MappingProxyType({})
 
 
 _TABLE: dict[str, Entry] = {
-    "resnet50": Entry("convolutional:resnet", {"depth": 50}, "ResNet-50 on images"),
-    "resnet101": Entry("convolutional:resnet", {"depth": 101}, "ResNet-101 on images"),
-    "resnet152": Entry("convolutional:resnet", {"depth": 152}, "ResNet-152 on images"),
-    "vgg16": Entry("convolutional:vgg16", {}, "VGG-16 on images"),
-    "alexnet": Entry("convolutional:alexnet", {}, "AlexNet on images"),
-    "squeezenet": Entry("convolutional:squeezenet", {}, "SqueezeNet 1.0 on images"),
+    "resnet50": Entry("convolutional:resnet", "ResNet-50 on images", {"depth": 50}),
+    "resnet101": Entry("convolutional:resnet", "ResNet-101 on images", {"depth": 101}),
+    "resnet152": Entry("convolutional:resnet", "ResNet-152 on images", {"depth": 152}),
+    "vgg16": Entry("convolutional:vgg16", "VGG-16 on images"),
+    "alexnet": Entry("convolutional:alexnet", "AlexNet on images"),
+    "squeezenet": Entry("convolutional:squeezenet", "SqueezeNet 1.0 on images"),
     "inception-v3": Entry(
-        "convolutional:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"
+        "convolutional:inception_v3", "Inception-V3 on images, without the auxiliary head"
     ),
-    "densenet121": Entry("convolutional:densenet121", {}, "DenseNet-121 on images"),
-    "nasnet-cell": Entry(
-        "convolutional:nasnet", {}, "stack of NASNet-A normal and reduction cells"
-    ),
-    "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
-    "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
+    "densenet121": Entry("convolutional:densenet121", "DenseNet-121 on images"),
+    "nasnet-cell": Entry("convolutional:nasnet", "stack of NASNet-A normal and reduction cells"),
+    "bert": Entry("transformer:bert", "BERT encoder of any size"),
+    "bert-base": Entry("transformer:bert", "BERT-base, 12 layers"),
     "bert-large": Entry(
-        "transformer:bert", {"layers": 24, "hidden": 1024, "heads": 16}, "BERT-large, 24 layers"
+        "transformer:bert", "BERT-large, 24 layers", {"layers": 24, "hidden": 1024, "heads": 16}
     ),
-    "gpt2": Entry("transformer:gpt", {}, "GPT-2 small, 12 layers; any GPT through the options"),
+    "gpt2": Entry("transformer:gpt", "GPT-2 small, 12 layers; any GPT through the options"),
     "gpt3": Entry(
         "transformer:gpt",
-        {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
         "GPT-3 175B, 96 layers",
+        {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
     ),
-    "llama": Entry("transformer:llama", {}, "Llama decoder of any size"),
-    "llama-7b": Entry("transformer:llama", {}, "Llama-7B, 32 layers"),
-    "mt5": Entry("transformer:mt5", {}, "mT5 encoder-decoder, the small size by default"),
-    "flava": Entry("transformer:flava", {}, "two-branch vision-language model (FLAVA-like)"),
-    "moe": Entry("transformer:moe", {}, "mixture-of-experts decoder layers (Mixtral-like)"),
-    "nmt": Entry(
-        "recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"
-    ),
+    "llama": Entry("transformer:llama", "Llama decoder of any size"),
+    "llama-7b": Entry("transformer:llama", "Llama-7B, 32 layers"),
+    "mt5": Entry("transformer:mt5", "mT5 encoder-decoder, the small size by default"),
+    "flava": Entry("transformer:flava", "two-branch vision-language model (FLAVA-like)"),
+    "moe": Entry("transformer:moe", "mixture-of-experts decoder layers (Mixtral-like)"),
+    "nmt": Entry("recurrent:nmt", "LSTM sequence-to-sequence model with attention, steps unrolled"),
     "gnmt": Entry(
-        "recurrent:gnmt", {}, "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"
+        "recurrent:gnmt", "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"
     ),
-    "rnn-lm": Entry("recurrent:rnn_lm", {}, "LSTM language model, steps unrolled"),
-    "chain-mm": Entry("sharded:chain_mm", {}, "sharded chain of matrix products (A B) + (C (D E))"),
-    "ffnn": Entry("sharded:ffnn", {}, "sharded feed-forward network"),
-    "llama-block": Entry("sharded:llama_block", {}, "sharded Llama attention block"),
-    "llama-layer": Entry(
-        "sharded:llama_layer", {}, "sharded Llama layer: attention and feed-forward"
-    ),
-    "layered": Entry("random_dags:layered", {}, "random layered DAG"),
-    "fork-join": Entry("random_dags:fork_join", {}, "stages of parallel branches that join"),
-    "series-parallel": Entry("random_dags:series_parallel", {}, "random series-parallel DAG"),
-    "in-tree": Entry("random_dags:in_tree", {}, "complete tree towards one sink"),
-    "out-tree": Entry("random_dags:out_tree", {}, "complete tree from one source"),
-    "cholesky": Entry("numeric_dags:cholesky", {}, "tiled Cholesky factorisation"),
-    "lu": Entry("numeric_dags:lu", {}, "tiled LU factorisation without pivoting"),
-    "fft": Entry("numeric_dags:fft", {}, "butterfly of a fast Fourier transform"),
-    "stencil": Entry("numeric_dags:stencil", {}, "tiles of a stencil swept over time steps"),
+    "rnn-lm": Entry("recurrent:rnn_lm", "LSTM language model, steps unrolled"),
+    "chain-mm": Entry("sharded:chain_mm", "sharded chain of matrix products (A B) + (C (D E))"),
+    "ffnn": Entry("sharded:ffnn", "sharded feed-forward network"),
+    "llama-block": Entry("sharded:llama_block", "sharded Llama attention block"),
+    "llama-layer": Entry("sharded:llama_layer", "sharded Llama layer: attention and feed-forward"),
+    "layered": Entry("random_dags:layered", "random layered DAG"),
+    "fork-join": Entry("random_dags:fork_join", "stages of parallel branches that join"),
+    "series-parallel": Entry("random_dags:series_parallel", "random series-parallel DAG"),
+    "in-tree": Entry("random_dags:in_tree", "complete tree towards one sink"),
+    "out-tree": Entry("random_dags:out_tree", "complete tree from one source"),
+    "cholesky": Entry("numeric_dags:cholesky", "tiled Cholesky factorisation"),
+    "lu": Entry("numeric_dags:lu", "tiled LU factorisation without pivoting"),
+    "fft": Entry("numeric_dags:fft", "butterfly of a fast Fourier transform"),
+    "stencil": Entry("numeric_dags:stencil", "tiles of a stencil swept over time steps"),
     "planted": Entry(
-        "planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"
+        "planted:planted", "random DAG with a known optimal makespan on k identical devices"
     ),
 }
 
@@ -118,7 +113,7 @@ MAX_OPS = 2_000_000
 MAX_EDGES = 10_000_000
 """Most edges of a generated graph."""
 
-_TRAINING = ("training", "optimizer", "backward_ratio")
+_TRAINING: dict[str, Any] = {"training": False, "optimizer": "adam", "backward_ratio": 2.0}
 """Options that every generator has: see `training_graph`."""
 
 
@@ -130,12 +125,7 @@ def generator_names() -> tuple[str, ...]:
 def generator_help(name: str) -> tuple[str, dict[str, Any]]:
     """Return one line about a generator and its options with their defaults."""
     entry = _entry(name)
-    return entry.summary, {
-        **_options(entry),
-        "training": False,
-        "optimizer": "adam",
-        "backward_ratio": 2.0,
-    }
+    return entry.summary, {**_options(entry), **_TRAINING}
 
 
 def generate(spec: str) -> OpGraph:
@@ -154,30 +144,19 @@ def generate(spec: str) -> OpGraph:
     """
     name, _, query = spec.strip().removeprefix("gen:").partition("?")
     entry = _entry(name)
-    defaults = _options(entry)
-    training, optimizer, ratio = False, "adam", 2.0
+    defaults = {**_options(entry), **_TRAINING}
     values: dict[str, Any] = dict(entry.fixed)
     for key, text in _parse_query(name, query):
-        if key == "training":
-            training = _convert(name, key, text, False)
-        elif key == "optimizer":
-            optimizer = text
-        elif key == "backward_ratio":
-            ratio = _convert(name, key, text, 2.0)
-        elif key in defaults:
-            values[key] = _convert(name, key, text, defaults[key])
-        else:
-            known = [*defaults, *_TRAINING]
+        if key not in defaults:
             raise InputError(
-                f"generator '{name}': unknown option '{key}'; {did_you_mean(key, known)}"
+                f"generator '{name}': unknown option '{key}'; {did_you_mean(key, defaults)}"
             )
+        values[key] = _convert(name, key, text, defaults[key])
+    training, optimizer, ratio = (values.pop(key, _TRAINING[key]) for key in _TRAINING)
     function = _load(entry)
-    extra = (
-        {"training": True}
-        if training and "training" in inspect.signature(function).parameters
-        else {}
-    )
-    graph = function(**values, **extra, name=name)
+    if training and "training" in inspect.signature(function).parameters:
+        values["training"] = True
+    graph = function(**values, name=name)
     if training:
         from placeopt.instances.training import training_graph
 

@@ -32,7 +32,6 @@ J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
@@ -40,15 +39,7 @@ from placeopt.instances.generators.table import check_count, generator
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.instances.generators.builder import Tensor
     from placeopt.model.graph import OpGraph
-
-DETAILS = ("fine", "coarse")
-
-
-def make_style(name: str, detail: str, training: bool = False) -> Style:
-    """Return the style named by the options of a generator."""
-    return Style(fine=detail == "fine", dropout=training)
 
 
 def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
@@ -81,17 +72,10 @@ def bert(
 ) -> OpGraph:
     """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
     check_heads(name, hidden, heads)
-    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes, training)
     x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
     with b.layer("pooler"):
-        first = b.op(
-            "slice",
-            (x,),
-            (batch, hidden),
-            name="first_token",
-            moved=2 * batch * hidden * dtype_bytes,
-        )
-        b.unary("tanh", b.linear(first, hidden))
+        b.pooler(x)
     return b.build()
 
 
@@ -144,7 +128,7 @@ def gpt(
     tied : whether input and output embedding share one table; if not, the head has its own.
     """
     check_heads(name, hidden, heads)
-    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes, training)
     with b.layer("embeddings"):
         tokens = b.input(batch, seq)
         table: Tensor | None = None
@@ -186,7 +170,7 @@ def llama(
 ) -> OpGraph:
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
     check_heads(name, hidden, heads, kv_heads or heads)
-    b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes)
     with b.layer("embeddings"):
         x = b.embedding(b.input(batch, seq), vocab, hidden)
     for layer in range(layers):
@@ -242,7 +226,7 @@ def moe(
         raise InputError(
             f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}"
         )
-    b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes)
     x = b.input(batch, seq, hidden)
     if vocab:
         with b.layer("embeddings"):
@@ -306,7 +290,7 @@ def mt5(
     decoder_layers : 0 means as many as `layers`.
     seq, target : tokens of the source and of the target.
     """
-    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes, training)
     table: Tensor | None = None
     with b.layer("shared"):
         source = b.input(batch, seq)
@@ -412,14 +396,12 @@ def flava(
         raise InputError(
             f"generator '{name}': image must be a multiple of patch, received {image} and {patch}"
         )
-    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
+    b = TransformerBuilder(name, detail, dtype_bytes, training)
     patches = (image // patch) ** 2
     with b.layer("image"):
         x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
         x = b.reshape(x, (batch, patches, hidden), name="sequence")
-        x = b.op(
-            "concat", (x,), (batch, patches + 1, hidden), name="class_token", parameters=hidden
-        )
+        x = b.class_token(x)
         x = b.op(
             "bias_add",
             (x,),
@@ -434,23 +416,8 @@ def flava(
     with b.layer("multimodal"):
         x = b.linear(x, hidden, name="image_projection")
         y = b.linear(y, hidden, name="text_projection")
-        joint = b.concat((x, y), 1)
-        joint = b.op(
-            "concat",
-            (joint,),
-            (batch, joint.shape[1] + 1, hidden),
-            name="class_token",
-            parameters=hidden,
-        )
-        joint = _encoder(b, joint, layers, heads)
-        first = b.op(
-            "slice",
-            (joint,),
-            (batch, hidden),
-            name="first_token",
-            moved=2 * batch * hidden * dtype_bytes,
-        )
-        b.unary("tanh", b.linear(first, hidden, name="pooler"))
+        joint = b.class_token(b.concat((x, y), 1))
+        b.pooler(_encoder(b, joint, layers, heads), name="pooler")
     return b.build()
 
 
@@ -468,60 +435,54 @@ def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tenso
     return b.layer_norm(x, "final_norm")
 
 
-@dataclass(frozen=True)
-class Style:
-    """How detailed a transformer is written down.
+class TransformerBuilder(GraphBuilder):
+    """Builds graphs of the pieces of transformers.
 
-    Attributes
+    Parameters
     ----------
-    fine : primitive ops instead of fused kernels.
-    dropout : include the dropout ops of a training graph.
+    detail : "fine" for primitive ops, "coarse" for fused kernels.
+    training : include the dropout ops of a training graph.
     """
 
-    fine: bool = True
-    dropout: bool = False
-
-
-class TransformerBuilder(GraphBuilder):
-    """Builds graphs of the pieces of transformers, written down in one style."""
-
-    def __init__(self, name: str, style: Style, dtype_bytes: int = 4) -> None:
+    def __init__(
+        self, name: str, detail: str, dtype_bytes: int = 4, training: bool = False
+    ) -> None:
         super().__init__(name, dtype_bytes)
-        self.style = style
+        self.fine, self.drops = detail == "fine", training
 
     def layer_norm(self, x: Tensor, name: str = "ln") -> Tensor:
         """Layer normalisation with learned scale and shift (Ba et al. 2016)."""
-        width, rows = x.shape[-1], (*x.shape[:-1], 1)
         with self.layer(name):
-            if not self.style.fine:
-                return self.op("layer_norm", (x,), x.shape, flops=8 * x.size, parameters=2 * width)
-            mean = self.op("reduce_mean", (x,), rows, name="mean", flops=x.size)
-            centred = self.binary("sub", x, mean, name="centre")
-            square = self.unary("square", centred)
-            variance = self.op("reduce_mean", (square,), rows, name="variance", flops=x.size)
+            if not self.fine:
+                return self.op(
+                    "layer_norm", (x,), x.shape, flops=8 * x.size, parameters=2 * x.shape[-1]
+                )
+            centred = self.binary("sub", x, self.reduce("mean", x, "mean"), name="centre")
+            variance = self.reduce("mean", self.unary("square", centred), "variance")
             inverse = self.unary("rsqrt", variance)
             return self.bias(self.scale(self.binary("mul", centred, inverse, name="normalise")))
 
     def rms_norm(self, x: Tensor, name: str = "norm") -> Tensor:
         """Root-mean-square normalisation with learned scale (Zhang and Sennrich 2019)."""
-        width, rows = x.shape[-1], (*x.shape[:-1], 1)
         with self.layer(name):
-            if not self.style.fine:
-                return self.op("rms_norm", (x,), x.shape, flops=4 * x.size, parameters=width)
-            square = self.unary("square", x)
-            mean = self.op("reduce_mean", (square,), rows, name="mean", flops=x.size)
-            inverse = self.unary("rsqrt", mean)
+            if not self.fine:
+                return self.op("rms_norm", (x,), x.shape, flops=4 * x.size, parameters=x.shape[-1])
+            inverse = self.unary("rsqrt", self.reduce("mean", self.unary("square", x), "mean"))
             return self.scale(self.binary("mul", x, inverse, name="normalise"))
+
+    def reduce(self, kind: str, x: Tensor, name: str) -> Tensor:
+        """Reduce the last dimension to one entry: "mean", "max" or "sum"."""
+        return self.op(f"reduce_{kind}", (x,), (*x.shape[:-1], 1), name=name, flops=x.size)
 
     def dense(self, x: Tensor, out: int, *, bias: bool = True, name: str = "linear") -> Tensor:
         """Fully connected layer; in fine style the bias is an op of its own."""
-        if bias and self.style.fine:
+        if bias and self.fine:
             return self.bias(self.linear(x, out, bias=False, name=name), name=f"{name}_bias")
         return self.linear(x, out, bias=bias, name=name)
 
     def gelu(self, x: Tensor) -> Tensor:
         """Gaussian error linear unit, tanh form."""
-        if not self.style.fine:
+        if not self.fine:
             return self.unary("gelu", x, cost=8)
         cube = self.unary("pow", x, cost=2, name="gelu_cube")
         inner = self.binary("add", x, cube, name="gelu_inner")
@@ -531,24 +492,23 @@ class TransformerBuilder(GraphBuilder):
 
     def silu(self, x: Tensor) -> Tensor:
         """Sigmoid linear unit."""
-        if not self.style.fine:
+        if not self.fine:
             return self.unary("silu", x, cost=4)
         return self.binary("mul", x, self.unary("sigmoid", x, cost=3), name="silu")
 
     def softmax(self, x: Tensor) -> Tensor:
         """Softmax along the last dimension."""
-        if not self.style.fine:
+        if not self.fine:
             return self.unary("softmax", x, cost=5)
-        rows = (*x.shape[:-1], 1)
-        largest = self.op("reduce_max", (x,), rows, name="softmax_max", flops=x.size)
+        largest = self.reduce("max", x, "softmax_max")
         shifted = self.binary("sub", x, largest, name="softmax_sub")
         weights = self.unary("exp", shifted, name="softmax_exp")
-        total = self.op("reduce_sum", (weights,), rows, name="softmax_sum", flops=x.size)
+        total = self.reduce("sum", weights, "softmax_sum")
         return self.binary("div", weights, total, name="softmax_div")
 
     def dropout(self, x: Tensor, name: str = "dropout") -> Tensor:
         """Dropout in training graphs, nothing otherwise."""
-        return self.unary("dropout", x, name=name) if self.style.dropout else x
+        return self.unary("dropout", x, name=name) if self.drops else x
 
     def attention(
         self,
@@ -597,7 +557,7 @@ class TransformerBuilder(GraphBuilder):
                 q = self.dense(x, heads * head_dim, bias=bias, name="q")
                 k = self.dense(source, kv_heads * head_dim, bias=bias, name="k")
                 v = self.dense(source, kv_heads * head_dim, bias=bias, name="v")
-            if self.style.fine:
+            if self.fine:
                 q = self.reshape(q, (batch, heads, seq, head_dim), name="q_heads")
                 k = self.reshape(k, (batch, kv_heads, keys, head_dim), name="k_heads")
                 v = self.reshape(v, (batch, kv_heads, keys, head_dim), name="v_heads")
@@ -606,7 +566,7 @@ class TransformerBuilder(GraphBuilder):
                     self.unary("rotary", t, cost=3, name=f"{end}_rotary")
                     for t, end in ((q, "q"), (k, "k"))
                 )
-            if not self.style.fine:
+            if not self.fine:
                 # one kernel for scores, softmax and weighted sum (flash attention)
                 work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
                 inputs = (q, k, v) if position_bias is None else (q, k, v, position_bias)
@@ -673,3 +633,16 @@ class TransformerBuilder(GraphBuilder):
         """
         rows = table.shape[0]
         return self.matmul(x, table, (*x.shape[:-1], rows), x.shape[-1], name=name)
+
+    def class_token(self, x: Tensor) -> Tensor:
+        """Append a learned token to a sequence."""
+        batch, length, hidden = x.shape
+        shape = (batch, length + 1, hidden)
+        return self.op("concat", (x,), shape, name="class_token", parameters=hidden)
+
+    def pooler(self, x: Tensor, name: str = "linear") -> Tensor:
+        """Summary of a sequence: a layer on its first token."""
+        batch, _, hidden = x.shape
+        moved = 2 * batch * hidden * self.dtype_bytes
+        first = self.op("slice", (x,), (batch, hidden), name="first_token", moved=moved)
+        return self.unary("tanh", self.linear(first, hidden, name=name))

@@ -88,7 +88,7 @@ def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
     names: dict[str, int] = {}
     for i, node in enumerate(nodes):
         where = f"nodes[{i}]"
-        key = whole(entry(node, "id", where), where, "id", least=-(2**62))
+        key = _id(node, "id", where)
         supported = _flag(entry(node, "supportedOnFpga", where), where, "supportedOnFpga")
         cpu = ticks(entry(node, "cpuLatency", where), where, "cpuLatency", unit)
         accelerator = UNSUPPORTED
@@ -123,8 +123,7 @@ def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: fl
     cost_tolerance = 1e-6
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"
-        source = whole(entry(edge, "sourceId", where), where, "sourceId", least=-(2**62))
-        target = whole(entry(edge, "destId", where), where, "destId", least=-(2**62))
+        source, target = _id(edge, "sourceId", where), _id(edge, "destId", where)
         value = number(entry(edge, "cost", where), where, "cost")
         cost, size = first.setdefault(
             source, (value, int(number(edge.get("size", 0), where, "size") + 0.5))
@@ -169,6 +168,11 @@ def _kind(name: str) -> str:
     return "" if stem.startswith("node") or not stem.isidentifier() else stem
 
 
+def _id(row: dict[str, Any], key: str, where: str) -> int:
+    """Return the id of a node, which may be negative."""
+    return whole(entry(row, key, where), where, key, least=-(2**62))
+
+
 def _flag(value: Any, where: str, what: str) -> bool:
     if value not in (0, 1):  # False and True included
         raise InputError(f"{where}: {what}: expected true, false, 0 or 1, received {value!r:.40}")
@@ -211,8 +215,7 @@ def read_split(
         )
     nodes = read_json(graph, what="graph")
     op_of = {
-        whole(entry(node, "id", f"nodes[{i}]"), f"nodes[{i}]", "id", least=-(2**62)): i
-        for i, node in enumerate(rows(nodes, "nodes", "graph"))
+        _id(node, "id", f"nodes[{i}]"): i for i, node in enumerate(rows(nodes, "nodes", "graph"))
     }
     if len(op_of) != problem.num_ops:
         raise InputError(
